@@ -75,8 +75,12 @@ func Run(ctx context.Context, options Options) ([]Finding, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := newRun(ctx, options, options.System.Addr().String())
-	if names := r.scenarioNames(); !strings.Contains(strings.Join(names, "\n"), options.Only) {
-		return nil, fmt.Errorf("no scenario has %q in its name: %s", options.Only, strings.Join(names, ", "))
+	names := ""
+	for _, s := range r.scenarios() {
+		names += ", " + s.name
+	}
+	if !strings.Contains(names, options.Only) {
+		return nil, fmt.Errorf("no scenario has %q in its name: %s", options.Only, names[2:])
 	}
 	rescue.Async(func() error { return r.serveSystem(ctx) })
 	if options.HTTP != nil {
@@ -91,14 +95,6 @@ func Run(ctx context.Context, options Options) ([]Finding, error) {
 	}
 	err := r.play(ctx)
 	return r.findings, err
-}
-
-// scenarioNames returns the names of all scenarios.
-func (r *run) scenarioNames() (names []string) {
-	for _, s := range r.scenarios() {
-		names = append(names, s.name)
-	}
-	return names
 }
 
 // play plays the scenarios after the device has reported for the first time.

@@ -15,7 +15,6 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// exchange is one report of the device and its answer.
 type exchange struct {
 	devices.Report
 	at       time.Time // arrival of the report
@@ -28,7 +27,6 @@ type exchange struct {
 	transmit func(answer)  // sends the answer to the device; nil after it was called
 }
 
-// newExchange returns the exchange of a report that has just arrived.
 func newExchange(device devices.ID, body []byte) *exchange {
 	x := &exchange{at: time.Now(), device: device, body: body}
 	x.Report, x.err = devices.DecodeReport(body)
@@ -45,7 +43,6 @@ func newExchange(device devices.ID, body []byte) *exchange {
 	return x
 }
 
-// result returns the result of t in the report, or nil.
 func (x *exchange) result(t *task) *devices.Result {
 	if i := slices.IndexFunc(x.Results, func(r devices.Result) bool { return r.Token == t.Token }); i >= 0 {
 		return &x.Results[i]
@@ -53,12 +50,11 @@ func (x *exchange) result(t *task) *devices.Result {
 	return nil
 }
 
-// lists reports whether the report lists t as running.
 func (x *exchange) lists(t *task) bool {
 	return slices.ContainsFunc(x.Running, func(r devices.Running) bool { return r.Token == t.Token })
 }
 
-// answer is what the check sends for a report: a reply, a refusal if status is not 0, or nothing if isLost is true.
+// answer is a reply, a refusal if status is not 0, or nothing if isLost is true.
 type answer struct {
 	devices.Reply
 	hasUnknown bool          // the reply has unknown fields
@@ -88,7 +84,6 @@ func (a answer) refusal() devices.ReportRefusal {
 	return devices.RefusalOf(devices.ErrUnavailable)
 }
 
-// writeHTTP sends the answer over HTTP.
 func (a answer) writeHTTP(w http.ResponseWriter) {
 	switch body := a.encode(); {
 	case a.isLost:
@@ -104,7 +99,6 @@ func (a answer) writeHTTP(w http.ResponseWriter) {
 	}
 }
 
-// serveHTTP serves reports over HTTP until ctx ends.
 func (r *run) serveHTTP(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/devices/{device}/report", r.answerHTTP)
@@ -113,7 +107,6 @@ func (r *run) serveHTTP(ctx context.Context) error {
 	return server.Serve(r.HTTP)
 }
 
-// answerHTTP answers one report.
 func (r *run) answerHTTP(w http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(request.Body, devices.MaxBody+1)) // DecodeReport refuses the last byte
 	if err != nil {

@@ -83,8 +83,8 @@ func playBusyServer(r *run) {
 	}
 }
 
-// playTooLarge refuses a report with two results, and then one of the results until the device drops it. A device whose journal has room
-// for one result only does not start the second task.
+// playTooLarge refuses a report with two results, and then one result until the device drops it. A device with a journal for one result
+// does not start the second task.
 func playTooLarge(r *run) {
 	bad, good := r.newTask(plan{output: 500}), r.newTask(plan{output: 500})
 	for _, t := range []*task{bad, good} {

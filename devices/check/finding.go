@@ -73,8 +73,8 @@ func newFindings(mayShiftClock bool) (all []Finding) {
 	return all
 }
 
-// check records whether the device kept the rule at one occasion. The first failure stays. x is the report that shows the failure, or
-// nil. After the end of a run it records nothing, because what is missing then is no fault of the device.
+// check records whether the device kept the rule. The first failure stays; x is the report that shows it, or nil. After the end of a run it
+// records nothing: a missing report is then no fault of the device.
 func (r *run) check(rule string, isKept bool, x *exchange, format string, args ...any) {
 	f := &r.findings[slices.IndexFunc(r.findings, func(f Finding) bool { return f.Rule == rule })]
 	if f.State == Failed || f.State == Passed && isKept || r.isOver() {

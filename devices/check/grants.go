@@ -39,7 +39,7 @@ func (r *run) tryForbidden(t *task, rule string, d time.Duration, give func(*exc
 	}
 }
 
-// playOldToken grants a task with a token below that of the task before it.
+// playOldToken grants a task whose token is lower than the token of the previous task.
 func playOldToken(r *run) {
 	newer, t := r.newTask(plan{}), r.newTask(plan{})
 	r.finish(newer, "starts", r.send)
@@ -124,8 +124,7 @@ func playClock(r *run) {
 	r.letLeaseEnd(7*time.Second, "clock", r.send, func() { r.ask("the clock of the device", r.ShiftClock) })
 }
 
-// letLeaseEnd grants a task that takes longer than its lease, and does not renew the lease. The rule is broken if the device works longer.
-// When the device has started, letLeaseEnd calls onStart.
+// letLeaseEnd grants a task that takes longer than its lease, which is not renewed, and calls onStart when the device has started it.
 func (r *run) letLeaseEnd(lease time.Duration, rule string, give func(*exchange, answer), onStart func()) {
 	t := r.newTask(plan{seconds: 40, lease: lease})
 	t.leaseRule, t.isLapsing = rule, true
@@ -176,8 +175,7 @@ func (r *run) rebootDevice(answerFirst func(*exchange)) {
 	r.isRebooting = false
 }
 
-// playRebootAtWork reboots the device while a task runs. If the device does not report the task as failed, its grant is sent again, as a
-// short task.
+// playRebootAtWork reboots the device while a task runs. Unless the device reports a failure, it gets the grant again, as a short task.
 func playRebootAtWork(r *run) {
 	t := r.newTask(plan{seconds: 600, lease: 20 * time.Minute})
 	r.grant(t, r.send)

@@ -62,11 +62,10 @@ func (r *run) post(do func()) {
 	}
 }
 
-// isOver reports whether the check cannot go on.
 func (r *run) isOver() bool { return r.fault != nil || r.ended() != nil }
 
-// until handles what arrives until isReached returns true, and at most for limit. answer answers the reports; nil: as a server without
-// tasks. It returns the last value of isReached, or false if the check cannot go on.
+// until handles what arrives until isReached returns true, or limit has passed, or the check cannot go on, and returns whether isReached
+// did. A nil answer replies as a server without tasks.
 func (r *run) until(limit time.Duration, answer func(*exchange), isReached func() bool) bool {
 	if r.answer = answer; answer == nil {
 		r.answer = func(x *exchange) { r.send(x, r.reply(x)) }
@@ -169,7 +168,6 @@ func (r *run) finish(t *task, rule string, give func(*exchange, answer)) {
 	r.check(rule, t.isEnded(), nil, "task %d: no result within %s of its grant", t.ID, longEnough)
 }
 
-// send answers x.
 func (r *run) send(x *exchange, a answer) {
 	if x.transmit == nil {
 		return

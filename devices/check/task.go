@@ -15,7 +15,6 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// plan describes a task of the check.
 type plan struct {
 	seconds     int           // for which the task holds its connection to the external system; default 1
 	lease       time.Duration // default 20 s
@@ -59,7 +58,6 @@ func (r *run) newTask(p plan) *task {
 	return t
 }
 
-// payload returns the payload of the lab task.
 func (r *run) payload(p plan) []byte {
 	text, _ := json.Marshal(map[string]any{"system": r.system, "seconds": p.seconds, "output_bytes": p.output, "fail": "", "padding": strings.Repeat("x", p.padding)})
 	return text // plain values: Marshal cannot fail

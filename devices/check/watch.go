@@ -39,7 +39,6 @@ func (r *run) checkToken(x *exchange, token string) {
 	r.check("credential", token != "" && (r.Token == "" || token == r.Token), x, "the device sent no token, or another token than that of --token-file")
 }
 
-// watchPace checks the time of the report.
 func (r *run) watchPace(x *exchange) {
 	hasNews := r.mayRepeat || len(x.Running) > 0 || x.Attributes != nil
 	for _, result := range x.Results {

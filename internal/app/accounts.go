@@ -9,7 +9,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
-	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 )
 
 // provisioning manages the accounts of devices at mosquitto. A nil *provisioning means that the setting mqtt_provision is off.
@@ -19,8 +18,7 @@ type provisioning struct {
 	rightsChecked atomic.Bool // whether the dispatcher's own rights were checked since the last connection to the broker
 }
 
-// checkRights verifies the dispatcher's rights once after each connection to the broker, because the broker
-// may have restarted with another list of accounts.
+// checkRights verifies the dispatcher's rights once after each connection: the broker may have restarted with another list of accounts.
 func (p *provisioning) checkRights(ctx context.Context) error {
 	if p == nil || p.rightsChecked.Swap(true) {
 		return nil
@@ -67,19 +65,17 @@ func (a *App) followAccounts(ctx context.Context) (int, error) {
 	return a.dispatcher.Devices.ApplyAccountChanges(ctx)
 }
 
-// brokerSessions manages the accounts at the embedded broker. The broker asks the ledger at each connection, so brokerSessions only has to
-// end the connections that are open.
+// brokerSessions manages accounts at the embedded broker. The broker asks the ledger at each connection, so only open connections must be
+// ended.
 type brokerSessions struct{ broker func() *broker.Broker }
 
-var _ credentials.Accounts = brokerSessions{}
-
-// Set does nothing: the embedded broker has no accounts.
+// Set does nothing: the broker has no accounts.
 func (s brokerSessions) Set(context.Context, ...devices.Account) error { return nil }
 
-// AsksLedger returns true: the embedded broker asks the ledger about each new session.
+// AsksLedger returns true.
 func (s brokerSessions) AsksLedger() bool { return true }
 
-// Enable does nothing: the embedded broker asks the ledger whether a device is blocked.
+// Enable does nothing: the broker asks the ledger.
 func (s brokerSessions) Enable(context.Context, devices.ID) error { return nil }
 
 // Disable ends the device's sessions.

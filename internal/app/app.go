@@ -34,11 +34,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Time limits of Stop. drainGrace is the time limit for finishing the requests in flight, after parked reports and
-// streams were ended. It is longer than the time limit for the handling of one report (handleLimit of package
-// dispatcher). stopGrace is the time limit of the whole Stop, so the steps after the requests have the time that is
-// left. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in docker-compose.yml. Slots of
-// running devices stay held, because their leases do not end with the process.
+// Time limits of Stop: drainGrace for the requests in flight, and stopGrace for all. drainGrace is longer than handleLimit of package
+// dispatcher. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in docker-compose.yml.
 const (
 	drainGrace = 9 * time.Second
 	stopGrace  = 10 * time.Second
@@ -54,8 +51,7 @@ type backends struct {
 	advanceTTLs func(time.Duration) // advances the clock for the TTLs of an in-process Redis, which has no own clock; nil for a real Redis
 }
 
-// App is a dispatcher whose parts are connected and whose listeners are bound. It does nothing before
-// Start.
+// App is a dispatcher whose parts are connected and whose listeners are bound. It does nothing before Start.
 type App struct {
 	config     Config
 	log        *slog.Logger
@@ -72,8 +68,7 @@ type App struct {
 	*transports
 }
 
-// assemble creates an App and connects its parts. The parameter servers holds the databases and options, and connections holds the
-// transports. If a later step fails, the caller must close both.
+// assemble creates an App and connects its parts. If a later step fails, the caller must close servers and connections.
 func assemble(config Config, log *slog.Logger, version string, servers backends, connections *transports) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -111,7 +106,6 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	return a
 }
 
-// attachMQTT adds the MQTT transport.
 func (a *App) attachMQTT(options mqtt.Options) error {
 	options.Handler, options.Pace, options.Logger, options.Panicked = a.dispatcher, a.pace, throttle.NewLogger(a.log, time.Now), a.dispatcher.Panicked
 	options.OnConnected = a.accounts.onConnected
@@ -135,17 +129,15 @@ func (a *App) dependencyChecks(servers backends) []api.Check {
 	}
 }
 
-// Start starts the dispatcher. It starts the passes first, so that Redis knows the pools before their
-// first report.
+// Start starts the dispatcher. It starts the passes first, so that Redis knows the pools before their first report.
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	a.useHandlers(a.api, a.web)
 	return a.startAll(ctx)
 }
 
-// Stop ends the dispatcher in an order that loses nothing: it reports not ready, stops the parked
-// reports and the streams, finishes the requests in flight and the passes, and then closes the
-// connections. If the time limit is reached, the error names the parts that had not ended.
+// Stop ends the dispatcher in an order that loses nothing: first it reports not ready, last it closes the connections. If the time limit is
+// reached, the error names the parts that had not ended.
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
@@ -159,7 +151,6 @@ func (a *App) Stop(ctx context.Context) error {
 	return errors.Join(err, a.cleanup.closeAll(ctx))
 }
 
-// run starts the app and stops it when ctx ends.
 func (a *App) run(ctx context.Context) error {
 	err := a.Start(ctx)
 	if err == nil {
@@ -176,7 +167,6 @@ func (a *App) run(ctx context.Context) error {
 // cleanup closes resources in the reverse order in which they were opened.
 type cleanup struct{ steps []cleanupStep }
 
-// cleanupStep closes one resource; name is its name in errors.
 type cleanupStep struct {
 	name  string
 	close func() error
@@ -200,14 +190,12 @@ func (c *cleanup) closeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// isAlreadyClosed reports whether the error means that the connection was already closed. A server resets
-// its connections when it restarts, and an idle connection notices this only when it is closed.
+// isAlreadyClosed reports whether err means a connection that the server closed before, for example when it restarted.
 func isAlreadyClosed(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// runWithin runs a step. If the step has not ended when ctx ends, runWithin returns without it, because a
-// driver that waits for a server that does not answer ignores contexts.
+// runWithin runs a step, but returns when ctx ends: a driver that waits for a server that does not answer ignores contexts.
 func runWithin(ctx context.Context, step func(context.Context) error) error {
 	return rescue.CallWithin(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the error of the step needs no addition
 }

@@ -13,15 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// advanceTTLsEvery is the interval at which expired keys of an in-process Redis are deleted. If the deletion
-// is late, keys stay longer, and nothing depends on that.
+// advanceTTLsEvery is the interval at which expired keys of an in-process Redis are deleted. Nothing depends on their deletion.
 const advanceTTLsEvery = 10 * time.Second
 
-// replaceConnsEvery is the interval at which connections of the ledger that have ended are replaced. Most
-// connections live for 20 minutes.
+// replaceConnsEvery is the interval at which ended connections of the ledger are replaced. Most live for 20 minutes.
 const replaceConnsEvery = 15 * time.Second
 
-// newPasses returns the background passes of this process.
 func (a *App) newPasses(servers backends) *passes {
 	const limit = 30 * time.Second
 	c := loggedPasses{a.dispatcher, a.log}
@@ -94,8 +91,7 @@ type loggedPasses struct {
 	log        *slog.Logger
 }
 
-// logCount returns a pass that calls run and logs the count that run returns, if it is above 0. attribute is the name of the count in the
-// log line.
+// logCount returns a pass that logs the count that run returns, if it is above 0, under the name attribute.
 func (c loggedPasses) logCount(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
@@ -115,8 +111,7 @@ func (c loggedPasses) reap(ctx context.Context) error {
 	return err
 }
 
-// settleLimits is a pass that resolves the reservations of starts that replicas left unfinished, and counts the starts that Redis has not
-// counted. It logs the policies whose counts it restarted.
+// settleLimits is a pass that resolves the reservations of starts that replicas left unfinished, and counts the starts that Redis lacks.
 func (c loggedPasses) settleLimits(ctx context.Context) error {
 	done, err := c.dispatcher.Policies.SettleAll(ctx)
 	if done.Invalidated > 0 {
@@ -158,8 +153,8 @@ const (
 	memoryOverhead = 32 << 20
 )
 
-// adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, so that garbage is collected more
-// often as the process approaches memoryGoal. If GOMEMLIMIT is set, adjustMemoryLimit changes nothing.
+// adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, unless GOMEMLIMIT is set: garbage is collected more often near
+// memoryGoal.
 func adjustMemoryLimit(context.Context) error {
 	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	if metrics.Read(used); os.Getenv("GOMEMLIMIT") == "" {
@@ -168,7 +163,6 @@ func adjustMemoryLimit(context.Context) error {
 	return nil
 }
 
-// memoryLimit returns the memory limit in bytes for a process that uses this number of bytes. If the process needs more than memoryGoal,
-// the limit stays above the used memory, for example for many connections: with a limit closer to the used memory, the garbage collector
-// would run all the time.
+// memoryLimit returns the memory limit for a process that uses this number of bytes. With a limit close to the used memory, the garbage
+// collector would run all the time.
 func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryOverhead) }

@@ -14,9 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Maximum ages of the counts of waiting devices. The counts are read again when they are older than waitingMaxAge. This
-// takes long, because devices are counted task by task. Until the read has ended, a scrape gets the previous counts,
-// unless they are older than waitingFallbackAge.
+// Maximum ages of the counts of waiting devices. They are read again after waitingMaxAge, which takes long. Until the read has ended, a
+// scrape gets the previous counts, at most waitingFallbackAge old.
 const (
 	waitingMaxAge      = 10 * time.Second
 	waitingFallbackAge = time.Minute
@@ -33,10 +32,8 @@ type poolReader interface {
 	PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]store.PoolOverview, error)
 }
 
-// stateMetrics are metrics that are read from the ledger when they are gathered. No value is kept by
-// increments, so no value can drift. stateMetrics is not a prometheus.Collector: a registry would
-// compare and sort all metrics, which takes longer for thousands of pools than to read and write
-// their metrics.
+// stateMetrics are metrics that are read from the ledger when they are gathered, so they cannot drift. It is not a prometheus.Collector: a
+// registry would compare and sort the metrics of thousands of pools.
 type stateMetrics struct {
 	stats         *reading.SharedRead[[]store.PoolStat] // shared only while a read is in progress
 	waitingByPool *reading.SharedRead[map[string]int]   // number of waiting devices by pool
@@ -72,8 +69,7 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	return metricFamilies(stats, waiting), nil
 }
 
-// metricFamilies returns the metric families of the pools in stats that have at least one series. waiting has the number of waiting
-// devices by pool. A pool whose waiting devices were not counted yet has no series for them.
+// metricFamilies returns the families that have a series. waiting has the waiting devices by pool, of the pools that were counted.
 func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
 	held := newFamily("slots_held", "Slots that are held, according to the ledger.")
 	capacity := newFamily("slots_capacity", "Slots of the pool.")
@@ -99,16 +95,13 @@ func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.Metri
 	return slices.DeleteFunc([]*dto.MetricFamily{oldest, capacity, held, queued, tasks}, func(f *dto.MetricFamily) bool { return len(f.GetMetric()) == 0 })
 }
 
-// newFamily returns a family of gauges without a series.
 func newFamily(name, help string) *dto.MetricFamily {
 	name = "dispatcher_" + name
 	return &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum()}
 }
 
-// newLabel returns the label of a metric with this name and value.
 func newLabel(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
 
-// addGauge adds to family a series with this value and these labels.
 func addGauge(family *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
 	family.Metric = append(family.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
 }

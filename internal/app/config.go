@@ -123,7 +123,6 @@ func (c Config) retention() (time.Duration, error) {
 	return time.ParseDuration(c.Retention)
 }
 
-// validateRetention returns an error if the setting retention is invalid.
 func (c Config) validateRetention() error {
 	keep, err := c.retention()
 	if err != nil || keep < 0 || keep > 0 && keep < day {
@@ -132,14 +131,12 @@ func (c Config) validateRetention() error {
 	return nil
 }
 
-// urgentShare returns the part of a pool, in percent, for which urgent batches go before all others. 0
-// means the default.
+// urgentShare returns the setting in percent; 0 means the default.
 func (c Config) urgentShare() int {
 	percent, _ := strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has checked it
 	return percent
 }
 
-// validateUrgentShare returns an error if the setting urgent_share is invalid.
 func (c Config) validateUrgentShare() error {
 	if percent := c.urgentShare(); c.UrgentShare != "" && (percent < 1 || percent > 100 || !strings.HasSuffix(c.UrgentShare, "%")) {
 		return errors.New("urgent_share: must be a whole percentage between 1% and 100%, such as 10%")
@@ -147,26 +144,17 @@ func (c Config) validateUrgentShare() error {
 	return nil
 }
 
-// rateSetting is a setting of a rate or of its burst: a whole number.
-type rateSetting struct {
-	key, value string
-	min, max   int
-}
-
-// rateSettings returns the settings of all rates.
-func (c Config) rateSettings() []rateSetting {
-	return []rateSetting{
+func (c Config) validateRates() error {
+	var errs []error
+	for _, s := range []struct {
+		key, value string
+		min, max   int
+	}{
 		{"report_rate", c.ReportRate, 0, 1000},
 		{"report_burst", c.ReportBurst, 1, 10_000},
 		{"registration_rate", c.RegistrationRate, 0, 1_000_000},
 		{"registration_burst", c.RegistrationBurst, 1, 1_000_000},
-	}
-}
-
-// validateRates returns an error if a rate or its burst is invalid.
-func (c Config) validateRates() error {
-	var errs []error
-	for _, s := range c.rateSettings() {
+	} {
 		if n, err := strconv.Atoi(s.value); s.value != "" && (err != nil || n < s.min || n > s.max) {
 			errs = append(errs, fmt.Errorf("%s: must be a whole number between %d and %d", s.key, s.min, s.max))
 		}
@@ -174,7 +162,7 @@ func (c Config) validateRates() error {
 	return errors.Join(errs...)
 }
 
-// paceOf returns the limit that the settings rate and burst describe. Validate has checked them.
+// paceOf returns the limit of a rate and a burst that Validate has checked.
 func paceOf(rate, burst string) pace.Options {
 	perSecond, _ := strconv.Atoi(rate)
 	atOnce, _ := strconv.Atoi(burst)
@@ -184,7 +172,6 @@ func paceOf(rate, burst string) pace.Options {
 // minTokenLength is the minimum length of a token. Shorter tokens are refused because they can be guessed.
 const minTokenLength = 16
 
-// validateTokens returns an error if the admin token, the fleet tokens or their mode are invalid.
 func (c Config) validateTokens() error {
 	var errs []error
 	for _, t := range []struct{ key, token string }{{"metrics_token", c.MetricsToken}, {"admin_token", c.AdminToken}} {
@@ -207,8 +194,7 @@ func (c Config) validateTokens() error {
 	return errors.Join(errs...)
 }
 
-// validateServers returns an error if postgres_dsn or redis_url is invalid. It quotes no values in its errors: both settings may contain
-// passwords, and so may the errors of the Postgres driver.
+// validateServers checks postgres_dsn and redis_url. Its errors quote no values, because they may contain passwords.
 func (c Config) validateServers() error {
 	var errs []error
 	if c.PostgresDSN != "" {
@@ -282,7 +268,6 @@ func (c Config) validateMQTT() error {
 	return nil
 }
 
-// validateTLS returns an error if only one of the TLS files is set.
 func (c Config) validateTLS() error {
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		return errors.New("tls_cert_file, tls_key_file: set both or neither")
@@ -300,7 +285,6 @@ const (
 	webOff      = "off"
 )
 
-// validateWeb returns an error if a setting of the dashboard is invalid.
 func (c Config) validateWeb() error {
 	if c.WebPrefix == "" || regexp.MustCompile(`^(/[A-Za-z0-9._~-]+)+$`).MatchString(c.WebPrefix) && path.Clean(c.WebPrefix) == c.WebPrefix {
 		return nil

@@ -23,11 +23,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// internalUser is the name of the dispatcher's account at the embedded broker. It is not a valid device
-// id, so no device can have it.
+// internalUser is the dispatcher's account at the embedded broker. It is not a valid device id.
 const internalUser = "$dispatcher"
 
-// brokerGrace is the time limit for stopping the embedded broker.
 const brokerGrace = 5 * time.Second
 
 // DevOptions configure the embedded mode.
@@ -113,7 +111,6 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	return d, nil
 }
 
-// config returns the configuration of the embedded dispatcher for options.
 func (d *DevServer) config(options DevOptions) Config {
 	return Config{
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(credentials.FleetAny),
@@ -124,8 +121,7 @@ func (d *DevServer) config(options DevOptions) Config {
 	}
 }
 
-// prepareFolder creates the folder options.Data, locks it for this process and reads its tokens. It adds to opened a step for each resource
-// that must be closed.
+// prepareFolder creates the folder options.Data, locks it for this process and reads its tokens.
 func (d *DevServer) prepareFolder(options DevOptions, opened *cleanup) error {
 	if err := os.MkdirAll(options.Data, 0o700); err != nil {
 		return err
@@ -148,8 +144,7 @@ func (d *DevServer) prepareFolder(options DevOptions, opened *cleanup) error {
 	return err
 }
 
-// checkFolder refuses a folder that every user of the machine may write to, and one in which a file of dev is a link or a folder: another
-// user may have put it there, so that dev writes or reads elsewhere.
+// checkFolder refuses a folder in which another user may have put a link, so that dev would write or read elsewhere.
 func checkFolder(folder string) error {
 	info, err := os.Stat(folder)
 	if err != nil {
@@ -194,8 +189,7 @@ func (d *DevServer) openEmbedded(ctx context.Context, options DevOptions, opened
 	return backends{store: ledger, redis: client, dev: true, advanceTTLs: advanceTTLs}, err
 }
 
-// connectBroker creates the embedded broker on brokerListener, and connects the dispatcher to it like to any other broker. It adds to
-// opened the step that closes the broker.
+// connectBroker creates the embedded broker and connects the dispatcher to it like to any other broker.
 func (d *DevServer) connectBroker(brokerListener net.Listener, log *slog.Logger, opened *cleanup) error {
 	internal := broker.Credentials{User: internalUser, Password: credentials.NewToken()}
 	b, err := broker.New(broker.Options{
@@ -240,7 +234,6 @@ func (d *DevServer) Run(ctx context.Context, onStarted func()) error {
 	return errors.Join(err, d.app.Stop(context.WithoutCancel(ctx)))
 }
 
-// announceServer writes the notices by which the commands on this machine find the server.
 func (d *DevServer) announceServer() (*localdev.Announcement, error) {
 	data, err := filepath.Abs(d.Data) // commands may run in other folders
 	if err != nil {
@@ -271,7 +264,7 @@ func listen(ctx context.Context, address string, mayMove bool) (net.Listener, er
 	return nil, err
 }
 
-// warnOfNetwork logs a warning if other machines can reach address. The parameter flag is the name of the flag that has set this address.
+// warnOfNetwork logs a warning if other machines can reach address, which the flag has set.
 func warnOfNetwork(ctx context.Context, log *slog.Logger, flag string, address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		log.WarnContext(ctx, "other machines can reach this address, and tokens are sent there without encryption; dev is for trials on one machine", "flag", flag, "address", address.String())

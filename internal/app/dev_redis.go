@@ -25,12 +25,10 @@ maxmemory-policy noeviction
 loglevel warning
 `
 
-// redisStartLimit is the time within which a private redis-server must answer.
 const redisStartLimit = 10 * time.Second
 
-// openRedis starts the Redis of the embedded mode: redis-server if options name its program, otherwise an in-process Redis. It adds to
-// opened the steps that close this Redis. advanceTTLs is the function for backends.advanceTTLs. Redis starts empty each time, and is
-// restored from the ledger.
+// openRedis starts the Redis of the embedded mode: options.RedisServer, or else an in-process Redis, for which it also returns
+// backends.advanceTTLs. Redis starts empty each time, and is restored from the ledger.
 func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *cleanup) (conn *redisconn.Conn, advanceTTLs func(time.Duration), err error) {
 	password := credentials.NewToken() // every user of this machine can connect to the port
 	var addr string
@@ -56,8 +54,8 @@ func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *c
 	return conn, advanceTTLs, err
 }
 
-// startPrivateRedis starts the program options.RedisServer on a free port of the loopback interface and returns its address. It adds to
-// opened the step that ends redis-server. If this process ends without this step, the guard of package child ends redis-server.
+// startPrivateRedis starts options.RedisServer on a free loopback port and returns its address. If this process is killed, the guard of
+// package child ends redis-server.
 func (d *DevServer) startPrivateRedis(ctx context.Context, options DevOptions, password string, opened *cleanup) (addr string, err error) {
 	free, err := listen(ctx, "127.0.0.1:0", false)
 	if err != nil {
@@ -92,7 +90,6 @@ func (d *DevServer) startPrivateRedis(ctx context.Context, options DevOptions, p
 	return addr, nil
 }
 
-// awaitRedis waits until a Redis that was just started answers.
 func awaitRedis(ctx context.Context, conn *redisconn.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, redisStartLimit)
 	defer cancel()

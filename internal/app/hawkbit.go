@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// defaultTenant is the name of the tenant that clients of hawkBit use unless they are told another one.
+// defaultTenant is the tenant that clients of hawkBit use by default.
 const defaultTenant = "DEFAULT"
 
 // validateHawkbit returns an error if the settings for devices that speak hawkBit's DDI are invalid.

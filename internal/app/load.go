@@ -60,8 +60,7 @@ func decode(loaded *koanf.Koanf) (Config, error) {
 	return c, c.Validate()
 }
 
-// checkDurations returns an error for each of the loaded settings that must be a duration and is none. The errors are worded by this
-// package and quote no value, because the value may be a secret by mistake.
+// checkDurations returns an error for each duration that is invalid. It quotes no value, because the value may be a secret by mistake.
 func checkDurations(loaded *koanf.Koanf) error {
 	var errs []error
 	for _, s := range Settings() {
@@ -75,7 +74,6 @@ func checkDurations(loaded *koanf.Koanf) error {
 	return errors.Join(errs...)
 }
 
-// defaults returns the default of each setting, by key.
 func defaults() map[string]any {
 	values := make(map[string]any)
 	for _, s := range Settings() {
@@ -111,8 +109,7 @@ func parseFile(file []byte) (map[string]any, error) {
 	return values, nil
 }
 
-// yamlError replaces the error of the YAML parser by an error with only the line number, because
-// the parser's error quotes the file.
+// yamlError returns an error with only the line number, because the parser's error quotes the file.
 func yamlError(err error) error {
 	const what = "must be a YAML mapping of settings to values"
 	if line := regexp.MustCompile(`line \d+`).FindString(err.Error()); line != "" {
@@ -121,8 +118,7 @@ func yamlError(err error) error {
 	return errors.New(what)
 }
 
-// readEnvironment returns the settings of the DISPATCHER_ variables in environ, by key. It ignores the variables that Kubernetes injects
-// for a service named dispatcher.
+// readEnvironment returns the settings of the DISPATCHER_ variables, by key. It ignores the variables that Kubernetes injects.
 func readEnvironment(environ []string) (map[string]any, error) {
 	values, sources := make(map[string]any), make(map[string]string)
 	for _, entry := range environ {
@@ -153,15 +149,13 @@ func readEnvironment(environ []string) (map[string]any, error) {
 	return values, nil
 }
 
-// isForeign reports whether the variable DISPATCHER_ + suffix is no setting but belongs to the commands, to `dispatcher run` or to
-// Kubernetes.
+// isForeign reports whether the variable DISPATCHER_ + suffix belongs to the commands, to `dispatcher run` or to Kubernetes.
 func isForeign(suffix string) bool {
 	return strings.HasPrefix(suffix, "PORT") || strings.HasPrefix(suffix, "SERVICE_") ||
 		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, suffix) // variables of the commands, and of `run`
 }
 
-// settingOfVariable returns the setting of an environment variable. isFile means that the variable names a file with the value, which is
-// possible for a secret. ok is false if there is no such setting.
+// settingOfVariable returns the setting of an environment variable. isFile means that the variable names a file with the secret.
 func settingOfVariable(variable string) (setting Setting, isFile, ok bool) {
 	for _, setting := range Settings() {
 		switch {
@@ -174,8 +168,7 @@ func settingOfVariable(variable string) (setting Setting, isFile, ok bool) {
 	return Setting{}, false, false
 }
 
-// readSecret returns the content of the file at path. It keeps the path out of its errors, because a user may have put the secret itself
-// there by mistake.
+// readSecret returns the content of the file at path. Its errors lack the path, because a user may have put the secret itself there.
 func readSecret(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -191,7 +184,6 @@ func readSecret(path string) (string, error) {
 	return value, nil
 }
 
-// readFlags returns the settings of flags (values by the name of the flag), by key.
 func readFlags(flags map[string]string) (map[string]any, error) {
 	values := make(map[string]any, len(flags))
 	for name, value := range flags {
@@ -204,7 +196,7 @@ func readFlags(flags map[string]string) (map[string]any, error) {
 	return values, nil
 }
 
-// setNonEmpty sets values[key] to value if value is not empty, so that an empty value does not override an earlier source.
+// setNonEmpty keeps the value of an earlier source if value is empty.
 func setNonEmpty(values map[string]any, key, value string) {
 	if value != "" {
 		values[key] = value

@@ -38,7 +38,6 @@ type noisyWatch struct {
 	written map[string]time.Time // by device and way to authenticate: when the noisy device was last written
 }
 
-// newNoisyWatch returns the noisyWatch of this replica.
 func (a *App) newNoisyWatch(ledger noisyLedger) *noisyWatch {
 	w := &noisyWatch{limiter: a.pace, limit: a.config.ReportRate, ledger: ledger, log: a.log, now: time.Now}
 	if a.config.MQTTProvision == provisionDynsec && a.config.MQTTSuspend > 0 {
@@ -49,8 +48,7 @@ func (a *App) newNoisyWatch(ledger noisyLedger) *noisyWatch {
 	return w
 }
 
-// record is a pass that writes the noisy devices that were not written for noisyRewriteEvery. A device that could not be written is written
-// in the next run.
+// record is a pass that writes the noisy devices that were not written for noisyRewriteEvery.
 func (w *noisyWatch) record(ctx context.Context) (err error) {
 	noisy, now, writes := w.limiter.Noisy(), w.now(), 0
 	written := make(map[string]time.Time, len(noisy))

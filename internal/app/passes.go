@@ -29,12 +29,9 @@ type pass struct {
 	failed     bool      // the run that ended last failed
 }
 
-// passes runs the background passes. robfig/cron decides when. The guard against concurrent runs of a
-// pass is in this file, because cron's SkipIfStillRunning (v3.0.1) keeps its token after a panic and
-// then never runs the job again.
-//
-// Cron uses the wall clock, so a clock that steps back would stop it. Therefore a plain ticker also
-// starts passes that are overdue by elapsed time.
+// passes runs the background passes. robfig/cron decides when. The guard against concurrent runs is in this file, because cron's
+// SkipIfStillRunning (v3.0.1) never runs a job again after a panic. Cron waits by the wall clock, which may step back, so a plain ticker
+// also starts passes that are overdue by elapsed time.
 type passes struct {
 	cron       *cron.Cron
 	all        []*pass
@@ -92,7 +89,6 @@ func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron
 	return nil
 }
 
-// runningNames returns the names of the passes that run now.
 func (p *passes) runningNames() []string {
 	var names []string
 	for _, one := range p.all {
@@ -120,8 +116,8 @@ func (p *passes) keepRunning(job *pass) {
 	}
 }
 
-// runOnce runs the pass job unless a run is in progress. A run that still hangs after twice its limit, although its context has ended, is
-// abandoned: the next run starts concurrently, as runs of other replicas do.
+// runOnce runs the pass job unless a run is in progress. A run that still hangs after twice its limit is abandoned: the next run starts
+// concurrently, as runs of other replicas do.
 func (p *passes) runOnce(job *pass) {
 	if p.ctx.Err() != nil {
 		return
@@ -144,8 +140,7 @@ func (p *passes) runOnce(job *pass) {
 	}
 }
 
-// beginRun starts a new run of the pass and returns its number. If another run is in progress that began less than two time limits before
-// now, no run starts, and ok is false.
+// beginRun starts a run and returns its number. ok is false if another run is in progress that began less than two time limits ago.
 func (o *pass) beginRun(now time.Time) (run int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -157,7 +152,6 @@ func (o *pass) beginRun(now time.Time) (run int, ok bool) {
 	return o.runCount, true
 }
 
-// endRun records that the run with this number has ended.
 func (o *pass) endRun(run int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -175,7 +169,6 @@ func (o *pass) recordResult(err error, now time.Time) {
 	}
 }
 
-// isRunning reports whether a run of the pass is in progress.
 func (o *pass) isRunning() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -195,9 +188,8 @@ const (
 	lapseDelay     = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
 )
 
-// reapOnTime runs the pass reaper just after a lease has ended, so that the slot does not stay unused until the next regular run. The
-// function nextLapse returns the time left until the next lease ends; found is false if there is no lease. The next regular run reaps any
-// lease that reapOnTime misses.
+// reapOnTime runs the pass reaper just after a lease has ended, so that the slot is not unused until the next regular run. nextLapse
+// returns the time until the next lease ends.
 func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
 		wait, leaseEnds := untilLapse(ctx, nextLapse)
@@ -212,9 +204,7 @@ func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(co
 	}
 }
 
-// untilLapse returns the time for which reapOnTime must wait. leaseEnds is true if a lease will have ended by then. The function nextLapse
-// returns the time left until the next lease ends; found is false if there is no lease. untilLapse does not log an unreachable ledger,
-// because the passes do.
+// untilLapse returns how long reapOnTime must wait, and whether a lease ends in this time. The passes log an unreachable ledger.
 func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -225,9 +215,8 @@ func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.
 	return lapseWait(left)
 }
 
-// lapseWait returns the time for which reapOnTime must wait if the next lease ends in the time left. leaseEnds is true if this lease will
-// have ended by then. If the lease ended more than lapseDelay ago and still was not reaped, Reap did not trust the ledger's clock, because
-// the clock stepped or was slow to read.
+// lapseWait returns how long reapOnTime must wait if the next lease ends in the time left, and whether it ends in this time. If a lease has
+// ended and was not reaped, Reap did not trust the clock of the ledger: it is tried again after lapseReadEvery.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {
 	case left > lapseReadEvery:

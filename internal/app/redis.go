@@ -14,12 +14,10 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// redisEvery is the interval at which the servers of Redis are examined. An outage of Redis is found
-// earlier, by calls to it and by the readiness checks.
+// redisEvery is the interval at which Redis is examined. Calls and readiness checks find an outage earlier.
 const redisEvery = 10 * time.Second
 
-// redisCheck returns the check of Redis at address. pools returns the names of the pools that this replica knows. If
-// a node fails, the error of the check says how many of these pools Redis still serves.
+// redisCheck returns the check of Redis. If a node fails, the error counts the pools of this replica that Redis still serves.
 func redisCheck(conn *redisconn.Conn, address string, pools func() []string) api.Check {
 	return api.Check{Name: "redis", Address: address, Probe: func(ctx context.Context) error {
 		known := pools()
@@ -72,10 +70,8 @@ func (w *redisWatch) logChange(current []string, log func()) {
 	w.lastLogged = current
 }
 
-// LogRedis sends the log of the Redis client to log, at level debug. By default, the client writes a
-// line to standard error for each connection that fails, although the errors that its calls return
-// contain the reason. The client has one logger for the whole process, so only main may call LogRedis,
-// before anything starts.
+// LogRedis sends the log of the Redis client to log, at level debug: the client would write each failed connection to standard error. The
+// client has one logger, so only main may call LogRedis, before anything starts.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
 // redisLog is a logger for the Redis client, which writes to log.

@@ -17,8 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Limits of the start. The process waits at most postgresWait for Postgres, which may be starting at
-// the same time.
+// Limits of the start. Postgres may be starting at the same time.
 const (
 	postgresWait  = time.Minute
 	postgresRetry = time.Second
@@ -89,7 +88,7 @@ func newServerApp(ctx context.Context, config Config, log *slog.Logger, version 
 	return a, nil
 }
 
-// bindListeners opens the listeners, with TLS if it is configured. It adds to opened a step that closes each of them.
+// bindListeners opens the listeners, with TLS if it is configured.
 func bindListeners(config Config, opened *cleanup) (listeners, error) {
 	var l listeners
 	for _, one := range []struct {
@@ -111,7 +110,6 @@ func bindListeners(config Config, opened *cleanup) (listeners, error) {
 	return l, nil
 }
 
-// withTLS returns inner with TLS, or inner itself if no certificate is configured.
 func withTLS(inner net.Listener, config Config) (net.Listener, error) {
 	if config.TLSCertFile == "" {
 		return inner, nil
@@ -125,8 +123,8 @@ func withTLS(inner net.Listener, config Config) (net.Listener, error) {
 	}), nil
 }
 
-// openPostgres waits for Postgres, refuses a server that may lose commits, applies or checks the migrations, and blocks grants after a
-// restore. Meanwhile the handler starting answers requests; openPostgres sets which check it reports as missing.
+// openPostgres waits for Postgres, refuses a server that may lose commits, migrates, and blocks grants after a restore. Meanwhile starting
+// answers requests with the missing check.
 func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.StartingHandler) (*store.Store, error) {
 	starting.SetMissingCheck("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
@@ -188,8 +186,8 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 	return nil
 }
 
-// blockGrantsAfterRestore starts a standstill (the time in which no pool grants anything) if config.AfterRestore is
-// true. During a standstill, each start logs the number of its pools and its end.
+// blockGrantsAfterRestore starts a standstill (no pool grants anything) if config.AfterRestore is true. During a standstill, each start
+// logs its end.
 func blockGrantsAfterRestore(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
 	if config.AfterRestore {
 		if _, err := ledger.ProtectAfterRestore(ctx, "serve --after-restore", config.StandstillMin); err != nil {

@@ -48,7 +48,6 @@ func (s Setting) Usage() string {
 	return s.Help
 }
 
-// checkValue returns an error if the value is not permitted.
 func (s Setting) checkValue(value any) error {
 	switch v := value.(type) {
 	case time.Duration:

@@ -21,14 +21,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// listeners are the open ports of a process. They are bound before anything else starts, so that a
-// taken port is an error at once. If operator is nil, the listener device also serves operators.
+// listeners are the open ports of a process, bound before anything else starts. If operator is nil, device also serves operators.
 type listeners struct {
 	device, operator net.Listener
 }
 
-// transports holds the transports of devices and operators: the HTTP servers and the MQTT client. The
-// servers can answer requests before the App exists: see useHandlers.
+// transports holds the HTTP servers and the MQTT client. The servers answer requests before useHandlers, too.
 type transports struct {
 	servers  []*server    // server of the devices, then the server of the operators if there is a separate one
 	mqtt     *mqtt.Client // nil if MQTT is off
@@ -36,8 +34,7 @@ type transports struct {
 	failed   chan error // errors of servers that ended by themselves
 }
 
-// newTransports returns transports whose servers listen on ports. Until useHandlers, requests are answered by a handler for the time of
-// the start.
+// newTransports returns transports whose servers listen on ports.
 func newTransports(ports listeners, log *slog.Logger) *transports {
 	f := &transports{starting: &api.StartingHandler{}, failed: make(chan error, 2)}
 	for _, listener := range []net.Listener{ports.device, ports.operator} {
@@ -66,7 +63,6 @@ func (f *transports) startAll(ctx context.Context) error {
 	return nil
 }
 
-// useHandlers makes the servers answer with operatorAPI, and with dashboard if it is not nil.
 func (f *transports) useHandlers(operatorAPI *api.API, dashboard *web.Web) {
 	operators := operatorAPI.Handler()
 	if dashboard != nil {
@@ -84,21 +80,16 @@ func (f *transports) useHandlers(operatorAPI *api.API, dashboard *web.Web) {
 // Failed returns a channel that delivers the error of a listener that ended by itself.
 func (f *transports) Failed() <-chan error { return f.failed }
 
-// drain stops all transports concurrently and finishes their requests, so that a transport that
-// hangs takes no time from the others.
+// drain stops all transports concurrently and finishes their requests.
 func (f *transports) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainGrace)
 	defer cancel()
-	stops := make([]func(context.Context) error, 0, len(f.servers)+1)
+	var ends []<-chan error
 	for _, s := range f.servers {
-		stops = append(stops, s.stop)
+		ends = append(ends, rescue.Async(func() error { return s.stop(ctx) }))
 	}
 	if f.mqtt != nil {
-		stops = append(stops, f.mqtt.Stop)
-	}
-	ends := make([]<-chan error, len(stops))
-	for i, stop := range stops {
-		ends[i] = rescue.Async(func() error { return stop(ctx) })
+		ends = append(ends, rescue.Async(func() error { return f.mqtt.Stop(ctx) }))
 	}
 	var failed error
 	for _, end := range ends {
@@ -131,8 +122,8 @@ type server struct {
 	failed    chan<- error // receives the error when the server ends by itself; buffered, so that sending does not block
 }
 
-// newServer creates a server on port with all time and size limits, because net/http has none by default. failed receives the error if the
-// server ends by itself.
+// newServer creates a server with all time and size limits, because net/http has none by default. failed receives the error if the server
+// ends by itself.
 func newServer(port net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
 	s := &server{listener: port, failed: failed}
 	s.setHandler(handler)
@@ -148,10 +139,8 @@ func newServer(port net.Listener, handler http.Handler, failed chan<- error, log
 	return s
 }
 
-// setHandler replaces the handler that answers requests.
 func (s *server) setHandler(handler http.Handler) { s.handler.Store(&handler) }
 
-// serveRequest answers one request with the current handler.
 func (s *server) serveRequest(response http.ResponseWriter, request *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
@@ -171,8 +160,7 @@ func (s *server) start() {
 	})
 }
 
-// stop finishes the requests in flight and closes the listener, even if it never served. Requests that
-// are not answered when ctx ends are cut off.
+// stop finishes the requests in flight and closes the listener. Requests that are not answered when ctx ends are cut off.
 func (s *server) stop(ctx context.Context) error {
 	defer s.listener.Close()
 	if err := s.http.Shutdown(ctx); err != nil {
@@ -181,17 +169,15 @@ func (s *server) stop(ctx context.Context) error {
 	return nil
 }
 
-// Wake asks a device that is connected over MQTT to report now. hold is the time for which a slot is reserved for the device; if hold is
-// 0, there is another reason to report.
+// Wake asks a device that is connected over MQTT to report now. A slot is reserved for it for the time hold; 0 means none.
 func (a *App) Wake(device devices.ID, hold time.Duration) {
 	if a.mqtt != nil {
 		a.mqtt.Wake(device, hold)
 	}
 }
 
-// authenticateReport checks the token of the report r, whose path names device, and returns the caller that the token identifies. The gate
-// limits attempts with wrong tokens. A token of the device that is in the cache is accepted without the gate, so that guesses of others do
-// not affect the device.
+// authenticateReport returns the caller that the token of a report identifies. The gate limits attempts with wrong tokens. A device's own
+// cached token is accepted without the gate, so that guesses of others do not affect it.
 func (a *App) authenticateReport(r *http.Request, device devices.ID, token string) (caller devices.Caller, err error) {
 	if caller, ok := a.dispatcher.Devices.Recall(device, token); ok {
 		return caller, nil

@@ -13,8 +13,8 @@ const (
 	poolsPerQuery     = 20                     // number of pools that one statement counts
 )
 
-// waitingCounts counts the waiting devices of each pool. Each read counts some pools, and continues
-// after the last pool that the previous read counted. Only one read may run at a time.
+// waitingCounts counts the waiting devices of each pool. Each read counts some pools, and continues after the last one. Only one read may
+// run at a time.
 type waitingCounts struct {
 	pools    poolReader
 	readTime time.Duration
@@ -23,8 +23,7 @@ type waitingCounts struct {
 	previous map[string]int // counts of the previous round
 }
 
-// readCounts counts until the time w.readTime has passed or the round ends. It returns the newest count of each
-// pool that was counted.
+// readCounts counts until w.readTime has passed or the round ends. It returns the newest count of each pool.
 func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) {
 	for begin := time.Now(); ; {
 		roundDone, err := w.countNext(ctx)
@@ -40,8 +39,7 @@ func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) 
 	return newest, nil
 }
 
-// countNext counts the waiting devices of the next pools. roundDone is true if these were the last
-// pools of the round.
+// countNext counts the waiting devices of the next pools. roundDone is true after the last pools of the round.
 func (w *waitingCounts) countNext(ctx context.Context) (roundDone bool, err error) {
 	views, err := w.pools.PoolOverviews(ctx, w.last, poolsPerQuery, maxWaitingCounted)
 	if err != nil {

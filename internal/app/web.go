@@ -14,7 +14,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newWeb creates the dashboard. It returns nil if the dashboard is off.
 func (a *App) newWeb(servers backends, version string) *web.Web {
 	if a.config.Web == webOff {
 		return nil
@@ -35,7 +34,6 @@ func (a *App) systemInfo(servers backends, version string) web.System {
 	return s
 }
 
-// webPasses returns the passes for the system page.
 func (p *passes) webPasses() []web.Pass {
 	list := make([]web.Pass, len(p.all))
 	for i, one := range p.all {
@@ -44,7 +42,6 @@ func (p *passes) webPasses() []web.Pass {
 	return list
 }
 
-// webPass returns the pass for the system page.
 func (o *pass) webPass() web.Pass {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +93,6 @@ func newPresence(ledger presenceStore, version string, started time.Time) *prese
 	return &presence{ledger: ledger, id: rand.Text(), host: host, version: version, started: started}
 }
 
-// recordHeartbeat records a heartbeat of this replica in the ledger.
 func (a *App) recordHeartbeat(ctx context.Context) error {
 	failed, reaped := a.passes.failedAndLastGood("reap")
 	state, err := json.Marshal(web.Heartbeat{Checks: states(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
@@ -116,7 +112,6 @@ func (a *App) recordHeartbeat(ctx context.Context) error {
 	return p.ledger.RecordHeartbeat(ctx, heartbeat)
 }
 
-// states returns the states of the dependencies by name.
 func states(dependencies []api.Dependency) map[string]string {
 	all := make(map[string]string, len(dependencies))
 	for _, d := range dependencies {
@@ -132,11 +127,9 @@ func (a *App) removePresence(ctx context.Context) {
 	}
 }
 
-// failedAndLastGood returns the names of the passes whose last run failed. lastGood is the last time when the pass
-// named in passName ended a run without an error, or zero.
+// failedAndLastGood returns the names of the passes whose last run failed, and when the pass passName last ended without an error, or zero.
 func (p *passes) failedAndLastGood(passName string) (failed []string, lastGood time.Time) {
-	for _, one := range p.all {
-		shown := one.webPass()
+	for _, shown := range p.webPasses() {
 		if shown.Failed {
 			failed = append(failed, shown.Name)
 		}

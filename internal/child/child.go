@@ -64,8 +64,7 @@ func Start(config Config) (*Child, error) {
 	return p, nil
 }
 
-// wait waits until the command has ended. Then it ends the process group of the command, takes the terminal back, and closes
-// the channel c.ended.
+// wait waits until the command has ended, ends its process group and takes the terminal back.
 func (c *Child) wait() error {
 	c.err = c.cmd.Wait()
 	c.guard.killAndWait()
@@ -109,7 +108,6 @@ func StartErrorCode(err error) int {
 	return 126
 }
 
-// inForeground reports whether this process belongs to the foreground group of terminal.
 func inForeground(terminal *os.File) bool {
 	if terminal == nil {
 		return false
@@ -118,8 +116,7 @@ func inForeground(terminal *os.File) bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminal makes this process the foreground group of terminal again. SIGTTOU would stop a background process that does so, unless it
-// ignores the signal.
+// takeTerminal makes this process the foreground group again. Without Ignore, SIGTTOU would stop it.
 func takeTerminal(terminal *os.File) {
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)

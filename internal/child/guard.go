@@ -56,8 +56,7 @@ func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	return syscall.Kill(0, syscall.SIGKILL)
 }
 
-// catchableSignals returns the signals that by default end or stop a process, and that the process
-// can handle or ignore.
+// catchableSignals returns the signals that end or stop a process by default, and that it can ignore.
 func catchableSignals() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
@@ -75,7 +74,6 @@ type guard struct {
 	hasEnded bool // the guard has ended, so another process may have its id
 }
 
-// startGuard starts the guard process with the command line args, and waits until it is ready.
 func startGuard(args []string) (*guard, error) {
 	g := &guard{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})} //nolint:noctx // the guard must outlive every context
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -101,8 +99,7 @@ func startGuard(args []string) (*guard, error) {
 	return g, nil
 }
 
-// wait waits until the guard has ended, and then kills its process group, which no other process
-// would end in time.
+// wait waits until the guard has ended, and then kills its process group, which nobody would end in time.
 func (g *guard) wait() error {
 	defer close(g.ended)
 	err := g.cmd.Wait()
@@ -110,7 +107,6 @@ func (g *guard) wait() error {
 	return err
 }
 
-// groupID returns the id of the process group, which is the id of the guard process.
 func (g *guard) groupID() int { return g.cmd.Process.Pid }
 
 // sendTimeLeft sends the guard the time that the group may run. If the guard has ended, the write fails, and the group has ended, too.
@@ -118,7 +114,6 @@ func (g *guard) sendTimeLeft(timeLeft time.Duration) {
 	_, _ = fmt.Fprintln(g.stdin, timeLeft.Milliseconds())
 }
 
-// signal sends the signal s to every process of the group.
 func (g *guard) signal(s syscall.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

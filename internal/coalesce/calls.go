@@ -78,8 +78,7 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out,
 	return w.out, w.err
 }
 
-// enqueue adds waiter to the queue of key and returns true if the caller must make the next call itself, because no call of this key is in
-// progress.
+// enqueue adds waiter to the queue of key. mustCall is true if no call of key is in progress: the caller must make the next one.
 func (c *Calls[Key, In, Out]) enqueue(key Key, waiter *caller[In, Out]) (mustCall bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,8 +123,7 @@ func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	}
 }
 
-// continueOrStop reports whether the goroutine must make another call, because callers of key wait. If no caller
-// waits, it lowers runningCalls, and the goroutine must stop.
+// continueOrStop reports whether callers of key wait. If not, it lowers runningCalls, and the goroutine must stop.
 func (c *Calls[Key, In, Out]) continueOrStop(key Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,28 +137,24 @@ func (c *Calls[Key, In, Out]) continueOrStop(key Key) bool {
 	return false
 }
 
-// takeNextCallers removes from the queue the callers that the next call includes, and returns them. It returns no
-// callers if a concurrent call of key took them all.
+// takeNextCallers removes the callers of the next call from the queue and returns them. A concurrent call may have taken all.
 func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, n := c.queues[key], 0
 	for size := 0; n < len(q.waiting); n++ {
-		if size += c.sizeOf(q.waiting[n].in); size > c.MaxSize && n > 0 {
+		if c.Size == nil {
+			size++
+		} else {
+			size += c.Size(q.waiting[n].in)
+		}
+		if size > c.MaxSize && n > 0 {
 			break
 		}
 	}
 	callers := q.waiting[:n:n]
 	q.waiting = q.waiting[n:]
 	return callers
-}
-
-// sizeOf returns the size of a request: Size(request), or 1 if Size is nil.
-func (c *Calls[Key, In, Out]) sizeOf(request In) int {
-	if c.Size == nil {
-		return 1
-	}
-	return c.Size(request)
 }
 
 // callAndRetry makes one call for all callers, and repeats it for each caller alone if the call failed and MayRetryAlone permits that.
@@ -185,8 +179,7 @@ func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) 
 	}
 }
 
-// withEnoughTime returns those of callers with enough time left for the call whose context is callCtx. It fails the other callers with
-// context.DeadlineExceeded.
+// withEnoughTime returns the callers that have enough time left for the call, and fails the others with context.DeadlineExceeded.
 func (c *Calls[Key, In, Out]) withEnoughTime(callCtx context.Context, callers []*caller[In, Out]) []*caller[In, Out] {
 	end, hasDeadline := callCtx.Deadline()
 	return slices.DeleteFunc(callers, func(w *caller[In, Out]) bool {

@@ -64,13 +64,11 @@ func Handler(metrics prometheus.Gatherer, maxAge time.Duration, panicked rescue.
 	}
 }
 
-// text is the text of all metrics at one time.
 type text struct {
 	plain      []byte
 	compressed func() []byte // compresses plain at its first call
 }
 
-// newText gathers metrics and returns their text.
 func newText(metrics prometheus.Gatherer) (*text, error) {
 	families, err := metrics.Gather()
 	if err != nil {
@@ -85,7 +83,6 @@ func newText(metrics prometheus.Gatherer) (*text, error) {
 	return &text{plain.Bytes(), sync.OnceValue(func() []byte { return compress(plain.Bytes()) })}, nil
 }
 
-// compress returns plain in the format of gzip.
 func compress(plain []byte) []byte {
 	var packed bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // the level is valid, and a write to a bytes.Buffer cannot fail

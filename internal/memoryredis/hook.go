@@ -12,9 +12,8 @@ import (
 // minIndexed is the number of members from which a sorted set gets an index. miniredis sorts fewer members fast enough.
 const minIndexed = 32
 
-// hook sees each command before miniredis runs it, also the commands that a script calls. It runs the commands of clients one at
-// a time, so that nothing changes a sorted set between the commands of a script. It answers the range commands of scripts from
-// the index, and lets miniredis run everything else.
+// hook sees each command before miniredis runs it, also those of scripts. It runs the commands of clients one at a time, and answers the
+// range commands of scripts from the index.
 type hook struct {
 	server *server.Server
 
@@ -35,8 +34,7 @@ func newHook(s *server.Server) *hook {
 	return &hook{server: s, clients: make(map[*server.Peer]*client), sets: make(map[string]*orderedSet)}
 }
 
-// run is the server.Hook, which miniredis calls before each command. It returns true if the command has been answered, and false if
-// miniredis must run it.
+// run is called before each command. It returns true if the command was answered, and false if miniredis must run it.
 func (h *hook) run(c *server.Peer, command string, args ...string) bool {
 	from := h.clientOf(c)
 	switch {
@@ -54,8 +52,8 @@ func (h *hook) run(c *server.Peer, command string, args ...string) bool {
 	return true
 }
 
-// clientOf returns the client of a connection, or nil if c is the peer that miniredis makes for the calls of a script. miniredis gives
-// such a peer a context before its first command; a connection has none before its first command.
+// clientOf returns the client of a connection, or nil for the peer of a script: miniredis gives only such a peer a context before its first
+// command.
 func (h *hook) clientOf(c *server.Peer) *client {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,8 +68,7 @@ func (h *hook) clientOf(c *server.Peer) *client {
 	return h.clients[c]
 }
 
-// trackClient deletes the indexes of the sorted sets that a command of a client may have changed. The commands that a script calls are
-// tracked by answer.
+// trackClient deletes the indexes that a command of a client may have changed. answer tracks the commands of scripts.
 func (h *hook) trackClient(command string, args []string) {
 	switch command {
 	case "EVAL", "EVALSHA":
@@ -96,8 +93,7 @@ func (h *hook) trackChange(command string, args []string) {
 	}
 }
 
-// answer handles a command of a script: it answers the command from the index, or tracks what the command changes and returns
-// false, so that miniredis runs it.
+// answer answers a command of a script from the index, or tracks what the command changes and returns false.
 func (h *hook) answer(c *server.Peer, command string, args []string) bool {
 	if h.off {
 		return false
@@ -139,8 +135,8 @@ func (h *hook) trackAdd(args []string) {
 	}
 }
 
-// indexOf returns the index of the sorted set with the key args[0], or nil if the set has fewer than minIndexed members. If index and set
-// have different numbers of members, the set has changed by expiry, and indexOf reads the set again.
+// indexOf returns the index of the sorted set args[0], or nil if the set is small. If the numbers of members differ, keys have expired, and
+// it reads the set again.
 func (h *hook) indexOf(c *server.Peer, args []string) *orderedSet {
 	if len(args) == 0 {
 		return nil

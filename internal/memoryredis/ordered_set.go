@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// orderedSet is the index of a sorted set: its members, sorted by score and then by name. An insertion moves the members behind
-// it, which takes some microseconds with thousands of members.
+// orderedSet is the index of a sorted set, sorted by score and then by name. An insertion moves the members behind it, which takes
+// microseconds.
 type orderedSet struct {
 	entries []entry
 	scores  map[string]float64 // by member
@@ -66,7 +66,6 @@ func (s *orderedSet) find(e entry) (index int, found bool) {
 	return slices.BinarySearchFunc(s.entries, e, compareEntries)
 }
 
-// rank returns the index of a member.
 func (s *orderedSet) rank(member string) (index int, found bool) {
 	score, found := s.scores[member]
 	if !found {
@@ -75,8 +74,7 @@ func (s *orderedSet) rank(member string) (index int, found bool) {
 	return s.find(entry{score, member})
 }
 
-// firstIndex returns the index of the first entry for which isInside is true. isInside must be false for all entries before it, and
-// true for all entries behind it.
+// firstIndex returns the index of the first entry inside. isInside must be true for all entries behind it, too.
 func (s *orderedSet) firstIndex(isInside func(entry) bool) int {
 	i, _ := slices.BinarySearchFunc(s.entries, true, func(e entry, _ bool) int {
 		if isInside(e) {

@@ -8,8 +8,8 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// queries are the range commands that the index answers. A query gets the arguments after the key. If our scripts never use this form of
-// arguments, the query writes nothing and returns false, so that miniredis runs the command.
+// queries are the range commands that the index answers. A query gets the arguments after the key. It returns false for a form that our
+// scripts never use.
 var queries = map[string]func(s *orderedSet, c *server.Peer, args []string) bool{ //nolint:gochecknoglobals // a constant
 	"ZCOUNT":        (*orderedSet).countByScore,
 	"ZLEXCOUNT":     (*orderedSet).countByName,
@@ -56,8 +56,7 @@ func (s *orderedSet) writeRank(c *server.Peer, args []string) bool {
 	return true
 }
 
-// writeRange writes the members with from <= index < to. The parameter options is empty, or has the word LIMIT, an offset and a count; a
-// negative count means all members. If options have another form, it writes nothing and returns false.
+// writeRange writes the members with from <= index < to. options is empty or LIMIT offset count; a negative count means all.
 func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) bool {
 	if len(options) != 0 {
 		if len(options) != 3 || !strings.EqualFold(options[0], "LIMIT") {
@@ -80,8 +79,7 @@ func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) 
 	return true
 }
 
-// scoreRange returns the range of indexes (from <= index < to) of the entries whose scores are between args[0] and args[1]. ok is false if
-// these are not bounds of scores.
+// scoreRange returns the indexes (from <= index < to) of the scores between args[0] and args[1].
 func (s *orderedSet) scoreRange(args []string) (from, to int, ok bool) {
 	if len(args) < 2 {
 		return 0, 0, false
@@ -100,8 +98,8 @@ func parseScore(bound string) (score float64, isOpen, ok bool) {
 	return score, isOpen, err == nil && !math.IsNaN(score)
 }
 
-// nameRange returns the range of indexes (from <= index < to) of the entries whose names are between args[0] and args[1]. ok is false if
-// the entries have different scores, because Redis then defines no order of the names.
+// nameRange returns the indexes (from <= index < to) of the names between args[0] and args[1]. Redis defines no order of names with
+// different scores: then ok is false.
 func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
 	if len(args) < 2 || s.entries[0].score != s.entries[len(s.entries)-1].score {
 		return 0, 0, false
@@ -116,9 +114,8 @@ func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
 	return from, max(from, to), true
 }
 
-// parseNameBound parses a bound of a range of names: "-", "+", "[name" or "(name". If isEnd is false, the bound is the start of the range,
-// and isReached reports whether a name is at or after this start. If isEnd is true, isReached reports whether a name is after the end of
-// the range.
+// parseNameBound parses "-", "+", "[name" or "(name". isReached reports whether a name is at or after the start, or, if isEnd is true,
+// after the end.
 func parseNameBound(bound string, isEnd bool) (isReached func(name string) bool, ok bool) {
 	if bound == "-" || bound == "+" {
 		return func(string) bool { return bound == "-" }, true

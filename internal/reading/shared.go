@@ -61,9 +61,8 @@ func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 	}
 }
 
-// current returns the answer for a caller: an answer that is complete, or the read to wait for. If the last answer is
-// older than maxAge, it starts the next read. While a read is in progress, it returns lastGood if that is younger
-// than maxStale.
+// current returns a complete answer or the read to wait for. If the last answer is older than maxAge, it starts the next read, during which
+// lastGood is returned until it is as old as maxStale.
 func (s *SharedRead[T]) current() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +77,6 @@ func (s *SharedRead[T]) current() *readResult[T] {
 	return s.last
 }
 
-// runRead calls read and stores its answer in result.
 func (s *SharedRead[T]) runRead(result *readResult[T]) {
 	defer close(result.done)
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
@@ -100,7 +98,6 @@ func (a *readResult[T]) isOlderThan(now time.Time, maxAge time.Duration) bool {
 	return a.hasEnded() && now.Sub(a.readAt) >= maxAge
 }
 
-// hasEnded reports whether the read has ended.
 func (a *readResult[T]) hasEnded() bool {
 	select {
 	case <-a.done:

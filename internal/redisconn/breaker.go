@@ -16,10 +16,8 @@ const openTime = timeout
 // ErrOpen means that the call was not sent, because Redis did not answer a moment ago.
 var ErrOpen = errors.New("not sent: Redis did not answer the last request")
 
-// breaker is the circuit breaker of one Redis node. It keeps callers from waiting, one after another, for a Redis
-// that accepts calls and never answers: if each caller waited, the replica would answer nobody. After a call without
-// an answer, all other calls fail at once. After half a second, one call is sent as a probe of the node. A probe is
-// not resent.
+// breaker is the circuit breaker of one Redis node: if each caller waited for a Redis that never answers, the replica would answer nobody.
+// After a call without an answer, all calls fail at once. After openTime, one call is sent as a probe, and not resent.
 type breaker struct {
 	now     func() time.Time // used only for elapsed time
 	outages *atomic.Int64    // counts how often a node that answered stopped working
@@ -31,8 +29,8 @@ type breaker struct {
 	lastFailed bool      // the latest answer was an error or did not come
 }
 
-// enter decides whether a call may be sent. If ok is true, it may be sent, and the caller must call leave afterwards.
-// If probe is true, the call is a probe of a node that did not answer before.
+// enter reports whether a call may be sent (ok). The caller must then call leave. probe is true for the probe of a node that did not
+// answer.
 func (b *breaker) enter() (probe, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,15 +44,13 @@ func (b *breaker) enter() (probe, ok bool) {
 	return true, true
 }
 
-// isOpen reports whether calls fail at once.
 func (b *breaker) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.open
 }
 
-// leave records err, the outcome of a call that enter allowed. isProbe is the value probe that enter returned. An error says nothing about
-// Redis if the caller's context ended, or if the caller got no connection because all connections were in use. Such an error is ignored.
+// leave records err, the outcome of a call. An error does not concern Redis if the caller's context ended or all connections were in use.
 func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,15 +69,14 @@ func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
 	b.since = b.now()
 }
 
-// recordLostSend records that a call was sent and not answered. This counts as a failure of the
-// node, even if the next sending of the call is answered.
+// recordLostSend records a failure of the node, even if the next sending of the call is answered.
 func (b *breaker) recordLostSend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.recordFailure()
 }
 
-// recordFailure records that the node failed. If the node did not fail before, it counts an outage. mu must be held.
+// recordFailure counts an outage if the node did not fail before. The caller holds mu.
 func (b *breaker) recordFailure() {
 	if !b.lastFailed {
 		b.lastFailed = true
@@ -104,9 +99,8 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 	return &Breakers{client: client, now: now, byNode: make(map[string]*breaker)}
 }
 
-// Do calls send, which sends a command for key to Redis. If the node that owns key did not answer a moment ago, Do returns ErrOpen and does
-// not call send. If send gets no answer, Do calls it again, at most maxSends times in total. It stops earlier when another call has found
-// that the node does not answer.
+// Do calls send, which sends a command for key, at most maxSends times while there is no answer. If the node of key did not answer a moment
+// ago, Do returns ErrOpen and does not call send.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)
 	probe, ok := one.enter()
@@ -123,7 +117,6 @@ func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func()
 	return err
 }
 
-// breakerFor returns the circuit breaker of the Redis node that owns key.
 func (b *Breakers) breakerFor(ctx context.Context, key string) *breaker {
 	node := nodeAddr(ctx, b.client, key)
 	b.mu.Lock()

@@ -11,8 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rereadEvery is the maximum age of the known topology of a Cluster. It is read again earlier if a
-// node fails.
+// rereadEvery is the maximum age of the topology of a Cluster. It is read earlier if a node fails.
 const rereadEvery = time.Minute
 
 // Conn is a client of the Redis that its options describe.
@@ -51,8 +50,8 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// nodeHook is a hook that rereads the topology when a node does not work. It also prevents that the library resends a
-// command that got no answer. The callers resend it themselves, because they know when that is safe.
+// nodeHook rereads the topology when a node does not work, and keeps the library from resending a command without an answer. The callers
+// resend it, because they know when that is safe.
 type nodeHook struct{ rereadTopology func(context.Context) }
 
 // DialHook returns next unchanged: a failed dial is also the error of the command that needed the connection.
@@ -91,8 +90,7 @@ func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// noRetryCmd is a command of a pipeline. The library decides whether to resend a pipeline before it calls the hooks, so the command itself must
-// forbid that.
+// noRetryCmd forbids the library to resend a pipeline, which it decides before it calls the hooks.
 type noRetryCmd struct{ redis.Cmder }
 
 // NoRetry returns true: the library must not resend the command.
@@ -104,8 +102,7 @@ type unansweredError struct{ text string }
 // Error returns the text of the library's error.
 func (e unansweredError) Error() string { return e.text }
 
-// asUnanswered converts the error of a command that got no answer to an unansweredError. It removes the local port
-// from the text, so that equal failures have equal texts.
+// asUnanswered converts the error of an unanswered command. It removes the local port, so that equal failures have equal texts.
 func asUnanswered(err error) error {
 	if !Unanswered(err) {
 		return err
@@ -118,15 +115,13 @@ func asUnanswered(err error) error {
 	return unansweredError{err.Error()}
 }
 
-// Unanswered reports whether err means that Redis gave no answer, so that it can help to send the command again. It
-// returns false if all connections were in use or the client was closed.
+// Unanswered reports whether err means that Redis gave no answer, so that it can help to send the command again.
 func Unanswered(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrClosed)
 }
 
-// ownerMayHaveChanged reports whether err suggests that another node of the Cluster now owns the
-// keys of the command.
+// ownerMayHaveChanged reports whether another node of the Cluster may now own the keys of the command.
 func ownerMayHaveChanged(err error) bool {
 	if err == nil || Unanswered(err) {
 		return err != nil
@@ -139,7 +134,7 @@ func ownerMayHaveChanged(err error) bool {
 	return false
 }
 
-// nodeAddr returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
+// nodeAddr returns the address of the node that owns key, or "" if there is only one node or the node is not known.
 func nodeAddr(ctx context.Context, client redis.UniversalClient, key string) string {
 	cluster, ok := client.(*redis.ClusterClient)
 	if !ok {
@@ -152,7 +147,6 @@ func nodeAddr(ctx context.Context, client redis.UniversalClient, key string) str
 	return node.Options().Addr
 }
 
-// splitAddr splits addr, host:port, into its parts.
 func splitAddr(addr string) (host, port string) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

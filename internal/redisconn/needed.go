@@ -14,8 +14,8 @@ const probeKey = "slots:{}:probe"
 //go:embed lua/needed.lua
 var commandCheckLua string
 
-// forbiddenCommands returns the commands that the program needs and that this user is not permitted to use, or that the server does not
-// have. The script gets probeKey as an argument: with the key in KEYS, all nodes of a Cluster except its owner would refuse the script.
+// forbiddenCommands returns the needed commands that this user may not use or the server lacks. The key is an argument: as one of KEYS, all
+// nodes of a Cluster but its owner would refuse the script.
 func forbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
 	forbidden, err := redis.NewScript(commandCheckLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {

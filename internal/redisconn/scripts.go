@@ -17,10 +17,9 @@ type Call struct {
 	*redis.Cmd // the answer to the latest sending; nil if the call was not sent
 }
 
-// Run runs scripts in one round trip (in a Cluster: one for each node). If a server no longer has some of the scripts, Run sends these
-// again in another round trip. Each call holds its answer. The returned error is the error of one of the calls, preferably of a call
-// without an answer. If Run is called again with the same calls, it resends only the calls without an answer.
-// Run ignores circuit breakers; the method Run of Breakers does not.
+// Run runs scripts in one round trip (in a Cluster: one for each node), and sends those that a server has lost again. Each call holds its
+// answer. The error is that of a call, preferably without an answer. Another Run resends only the calls without an answer. Run ignores
+// circuit breakers.
 func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error {
 	pending, notLoaded := make([]*Call, 0, len(calls)), []*Call(nil)
 	for _, c := range calls {
@@ -38,8 +37,7 @@ func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error
 	return firstError(calls)
 }
 
-// sendCalls sends calls in one pipeline and stores each answer in its call. The function run sends one script, either by its hash or with
-// its text. A single call is sent without a pipeline, because this costs less.
+// sendCalls sends calls in one pipeline; a single call without one, which costs less. run sends a script by its hash or with its text.
 func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call, run func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
 	if len(calls) == 1 {
 		calls[0].Cmd = run(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
@@ -54,8 +52,7 @@ func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call,
 	_, _ = pipe.Exec(ctx) // each call holds its own error
 }
 
-// firstError returns the error of a call that got no answer. If there is none, it returns any other
-// error of the calls.
+// firstError returns the error of a call without an answer, or else of any call.
 func firstError(calls []*Call) (err error) {
 	for _, c := range calls {
 		if Unanswered(c.Err()) {
@@ -66,9 +63,8 @@ func firstError(calls []*Call) (err error) {
 	return err
 }
 
-// Run sends calls of scripts through the circuit breaker of the node that owns their keys. There must be at least one call, and all keys
-// must belong to one node. Afterwards each call holds its answer or its error. Each call is sent at most maxSends times. If at least one
-// script succeeds and none is unanswered, the node counts as working, even if other scripts fail.
+// Run sends at least one call, all for keys of one node, through its circuit breaker, each at most maxSends times. Each call then holds its
+// answer or its error. A node with one successful script and no unanswered one counts as working.
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)

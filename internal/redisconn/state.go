@@ -37,8 +37,7 @@ func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) 
 	return served, errors.Join(failuresOf(answers)...)
 }
 
-// checkNode returns nil for a node that executes commands for its keys. A node that is cut off from the other nodes, or whose Cluster lacks
-// nodes, answers but refuses commands.
+// checkNode returns nil for a node that executes commands for its keys. A node that is cut off answers, but refuses commands.
 func checkNode(ctx context.Context, node *redis.Client) error {
 	if err := node.Ping(ctx).Err(); err != nil {
 		return err
@@ -134,7 +133,6 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	return notes, errors.Join(append(failures, err)...)
 }
 
-// failuresOf returns the errors in answers, sorted by address.
 func failuresOf(answers map[string]error) []error {
 	var failures []error
 	for _, addr := range slices.Sorted(maps.Keys(answers)) {
@@ -145,7 +143,7 @@ func failuresOf(answers map[string]error) []error {
 	return failures
 }
 
-// examineServer reads the notes about one server from its answers. name is the name of the server in the notes.
+// examineServer reads the notes about one server, which have it by name.
 func examineServer(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
@@ -169,12 +167,10 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 	return notes, err
 }
 
-// nearlyFull is the used part of the memory limit, in tenths, above which a server is reported as nearly
-// full.
+// nearlyFull is the used part of the memory limit, in tenths, above which a server is reported.
 const nearlyFull = 8
 
-// noteMemory adds notes if the server drops keys when its memory is full, or if its memory is nearly full. infoFields are the fields of
-// its INFO, and name is its name in the notes.
+// noteMemory adds notes if the server drops keys when its memory is full, or if its memory is nearly full.
 func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	limited := infoFields["maxmemory"] != "0" && infoFields["maxmemory"] != ""
 	if policy := infoFields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
@@ -190,9 +186,8 @@ func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	}
 }
 
-// notePersistence adds notes about whether the data of the server survives a restart. infoFields are the fields of its INFO, and name is
-// its name in the notes. It cannot tell whether the server writes snapshots: only CONFIG reports their schedule, and the program needs no
-// right to use CONFIG.
+// notePersistence adds notes about whether the data survives a restart. Only CONFIG, which the program needs no right to use, reports the
+// schedule of snapshots.
 func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":
@@ -205,7 +200,6 @@ func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	}
 }
 
-// add appends the notes of another server.
 func (n *Notes) add(other Notes) {
 	n.Trouble, n.Hints = append(n.Trouble, other.Trouble...), append(n.Hints, other.Hints...)
 	n.clustered = n.clustered || other.clustered

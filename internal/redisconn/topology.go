@@ -34,7 +34,6 @@ type topology struct {
 	closed  bool                     // no node is asked any more, although the library may still call read
 }
 
-// newTopology returns a topology that asks the addresses in options first.
 func newTopology(options *redis.UniversalOptions) *topology {
 	t := &topology{seeds: options.Addrs, options: *options, clients: make(map[string]*redis.Client)}
 	if t.options.Dialer == nil {
@@ -43,7 +42,6 @@ func newTopology(options *redis.UniversalOptions) *topology {
 	return t
 }
 
-// topologyAnswer is the answer of a node about the topology.
 type topologyAnswer struct {
 	slots      []redis.ClusterSlot
 	standalone bool  // the server is not a node of a Cluster
@@ -52,8 +50,7 @@ type topologyAnswer struct {
 	err        error
 }
 
-// isBetterThan reports whether the answer s about the topology is more trustworthy than other. A node that was cut off from the other
-// nodes still reports the old topology.
+// isBetterThan reports whether s is more trustworthy than other. A node that was cut off still reports the old topology.
 func (s topologyAnswer) isBetterThan(other topologyAnswer) bool {
 	switch {
 	case s.err != nil || other.err != nil:
@@ -66,8 +63,7 @@ func (s topologyAnswer) isBetterThan(other topologyAnswer) bool {
 	return s.epoch > other.epoch
 }
 
-// read asks several nodes concurrently and uses the most trustworthy answer. If no node answers, it keeps the last
-// topology, and calls fail until a node of that topology works again.
+// read asks several nodes concurrently and returns the most trustworthy answer. If no node answers, it returns the last topology.
 func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	nodes := t.nodesToAsk()
 	answers := make(chan topologyAnswer, len(nodes))
@@ -102,8 +98,7 @@ func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	return t.adopt(best)
 }
 
-// adopt makes best, the most trustworthy answer, the latest topology and returns its hash slots. If no node answered, it returns the last
-// topology, or an error if there is none.
+// adopt stores the most trustworthy answer and returns its hash slots. If no node answered, it returns the last topology, or an error.
 func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,8 +116,7 @@ func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	return t.latest, nil
 }
 
-// nodesToAsk returns the addresses of the nodes to ask about the topology: the configured addresses,
-// and some of the nodes that earlier answers named.
+// nodesToAsk returns the configured addresses, and some of the nodes that earlier answers named.
 func (t *topology) nodesToAsk() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,7 +166,6 @@ func (t *topology) clientFor(addr string) *redis.Client {
 	return client
 }
 
-// close closes the connections to all nodes.
 func (t *topology) close() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,7 +176,6 @@ func (t *topology) close() (err error) {
 	return err
 }
 
-// askTopology reads the topology of one node.
 func askTopology(ctx context.Context, client *redis.Client, addr string) topologyAnswer {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
@@ -230,9 +222,8 @@ func parseInfo(text string) map[string]string {
 	return all
 }
 
-// reachableAddr returns the address at which the program can reach a node. The parameter addr is the address of this node in the answer of
-// another node, and reporter is the address of that other node. addr may lack the host, may have port 0 if the node serves only TLS, or may
-// be a loopback address of the reporter's machine.
+// reachableAddr returns the address of a node as this program reaches it. addr is the node's address in the answer of reporter: it may lack
+// the host, have port 0 if the node serves only TLS, or be a loopback address of the reporter's machine.
 func reachableAddr(addr, reporter string) string {
 	host, port := splitAddr(addr)
 	fromHost, fromPort := splitAddr(reporter)
@@ -248,8 +239,7 @@ func reachableAddr(addr, reporter string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// loopbackSuffix is added to a loopback address to make a host name of it. Without the suffix, the library would replace the address,
-// because it takes a loopback address for an address of the node's own machine.
+// loopbackSuffix makes a host name of a loopback address, which the library would replace as an address of the node's own machine.
 const loopbackSuffix = ".loopback"
 
 // dialAddr returns the address without the suffix that reachableAddr added.
@@ -258,7 +248,6 @@ func dialAddr(addr string) string {
 	return net.JoinHostPort(strings.TrimSuffix(host, loopbackSuffix), port)
 }
 
-// dial connects to a node.
 func (t *topology) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	tcp := &net.Dialer{Timeout: t.options.DialTimeout}
 	if t.options.TLSConfig == nil {

@@ -86,8 +86,7 @@ func ParseURL(rawURL string) (*redis.UniversalOptions, error) {
 	return opts, nil
 }
 
-// cutUser splits authority, the part of the URL between // and /, into the user with its password and the hosts. It splits at the last
-// '@', because a password may contain '@'.
+// cutUser splits authority (user:password@hosts) at the last '@', because a password may contain '@'.
 func cutUser(authority string) (user, hosts string) {
 	at := strings.LastIndexByte(authority, '@')
 	return authority[:max(at, 0)], authority[at+1:]
@@ -105,8 +104,7 @@ func parseCredentials(userInfo string) (name, password string, err error) {
 	return name, password, nil
 }
 
-// parseAddresses returns the addresses in hosts, separated by commas. To a host without a port it adds the default port: 26379 if sentinel
-// is true (the hosts are Sentinels), otherwise 6379.
+// parseAddresses returns the addresses in hosts, with the default port of Redis, or of Sentinel if sentinel is true.
 func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 	port := "6379"
 	if sentinel {
@@ -171,7 +169,6 @@ func applyQuery(options *redis.UniversalOptions, query string) error {
 	return nil
 }
 
-// readAuthorities reads the certificates of the trusted authorities from a PEM file.
 func readAuthorities(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {

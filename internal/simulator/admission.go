@@ -9,7 +9,7 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// admissionTimeout limits the check of checkAdmission. If the check gets no answer, the run goes on, because devices retry.
+// admissionTimeout is the time limit of checkAdmission. After it the run starts anyway, because devices retry.
 const admissionTimeout = 5 * time.Second
 
 var (
@@ -17,8 +17,8 @@ var (
 	errMQTTRefused = errors.New("the broker refuses the devices' credentials: check that it has accounts for them, and that DISPATCHER_FLEET_TOKEN is their password")
 )
 
-// checkAdmission checks once, over each transport and with the credentials of the first device, whether the server
-// accepts devices. Without this check, a fleet that is refused would run to the end and do nothing.
+// checkAdmission returns an error if the server refuses the credentials of the first device. Without it, a fleet that is refused would run
+// to the end and do nothing.
 func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
 	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
 	defer cancel()

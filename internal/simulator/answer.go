@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// maxDelay is the maximum of the random delay that a device adds to the time at which the server asked it to report.
-// It is short because the server itself spreads the reports of devices.
+// maxDelay limits the random delay that a device adds to the requested time. The server already spreads the reports.
 const maxDelay = 50 * time.Millisecond
 
 // receive handles a message from the link to the server. A silent device ignores it.
@@ -46,8 +45,8 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 	}
 }
 
-// countGarbageAnswer counts whether the server refused a malformed report, as it must. The parameter message is the server's answer. A
-// server that is busy or has no ledger may answer with another error first: this answer is not counted.
+// countGarbageAnswer counts whether the server refused a malformed report. It does not count the errors of a busy server or of a missing
+// ledger.
 func (d *device) countGarbageAnswer(message linkMessage) {
 	switch {
 	case message.kind == refused || message.kind == forbidden:
@@ -57,7 +56,6 @@ func (d *device) countGarbageAnswer(message linkMessage) {
 	}
 }
 
-// grantCount returns the number of grants in a reply: 0 or 1.
 func grantCount(answer reply) int64 {
 	if answer.Task == nil {
 		return 0
@@ -65,8 +63,7 @@ func grantCount(answer reply) int64 {
 	return 1
 }
 
-// handlePush handles a message of the server that is not the answer to a report, such as a request
-// to report now.
+// handlePush handles a message that answers no report, such as the request to report now.
 func (d *device) handlePush(ctx context.Context, pushed reply) {
 	if pushed.Reason == reasonWake {
 		d.woken = time.Now()
@@ -77,7 +74,7 @@ func (d *device) handlePush(ctx context.Context, pushed reply) {
 	d.fleet.count.recordViolation(d.id, "reply without re")
 }
 
-// handleReply handles message, the reply to the report sent. The device sent this report since its last reboot.
+// handleReply handles the reply to a report that the device sent since its last reboot.
 func (d *device) handleReply(ctx context.Context, sent sentReport, message linkMessage) {
 	r := message.reply
 	d.fleet.count.countReply(r.Reason)
@@ -101,8 +98,7 @@ func (d *device) handleReply(ctx context.Context, sent sentReport, message linkM
 	d.scheduleReport(sent, message)
 }
 
-// recordAnswer records that the device has received its first answer, so that the server knows the
-// device.
+// recordAnswer records that the server knows the device.
 func (d *device) recordAnswer() {
 	d.attributesSent = true
 	if !d.everAnswered {
@@ -111,9 +107,8 @@ func (d *device) recordAnswer() {
 	}
 }
 
-// scheduleReport sets the time of the next report. The parameter message is the answer to the report sent. A running task renews its lease
-// at half of it, or after resendWait if the reply did not renew it. An idle device reports at the time that the server asked for, or else
-// when its report period ends. If the server held the answer (long poll), the device reports again at once.
+// scheduleReport sets the time of the next report after a reply. A running task renews its lease when half of it has passed, or after
+// resendWait if this reply did not renew it. After a held reply (long poll), the device reports at once.
 func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 	r := message.reply
 	switch {
@@ -135,8 +130,7 @@ func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 	}
 }
 
-// applyAcks removes from the journal the results that acks acknowledge, and returns the number of
-// removed results.
+// applyAcks removes the acknowledged results from the journal and returns their number.
 func (d *device) applyAcks(acks []ack) (dropped int) {
 	for _, a := range acks {
 		k := key{a.Task, a.Token}
@@ -152,7 +146,7 @@ func (d *device) applyAcks(acks []ack) (dropped int) {
 	return dropped
 }
 
-// renewLease extends the lease of the running task if answer, the reply to the report sent, renews it.
+// renewLease extends the lease of the running task if the answer renews it.
 func (d *device) renewLease(sent sentReport, answer reply) {
 	for _, n := range answer.Renewed {
 		if d.isRunning(n.Task, n.Token) && d.job.lease.extend(sent.at, leaseEnd(sent, n.LeaseMS, answer.HeldMS)) {
@@ -161,7 +155,7 @@ func (d *device) renewLease(sent sentReport, answer reply) {
 	}
 }
 
-// cancelTask stops the running task if notices ask for it. The device then reports the end of the task at once.
+// cancelTask stops the running task if a notice names it. The device then reports the end of the task at once.
 func (d *device) cancelTask(notices []cancelled) {
 	for _, n := range notices {
 		if d.isRunning(n.Task, n.Token) {
@@ -171,20 +165,17 @@ func (d *device) cancelTask(notices []cancelled) {
 	}
 }
 
-// isRunning reports whether the device runs this task under this fencing token.
 func (d *device) isRunning(task, token int64) bool {
 	return d.job != nil && d.job.task == task && d.job.token == token
 }
 
-// leaseEnd returns the end of a lease of leaseMS milliseconds. The lease counts from the time at which the report sent was first sent,
-// plus the time heldMS for which the server held the answer.
+// leaseEnd returns the end of a lease. It counts from the first sending of the report, plus the time for which the server held the answer.
 func leaseEnd(sent sentReport, leaseMS, heldMS int64) time.Time {
 	return sent.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
 }
 
-// takeGrant starts the task that answer, the reply to the report sent, grants. It returns true if the task has already ended and its
-// result must be sent again at once. For the same grant it returns true only once: otherwise the device would send a result that is never
-// accepted again and again without a pause.
+// takeGrant starts the granted task. It returns true if the result of this grant is in the journal and must be sent again at once. It does
+// so once per grant: a result that is never accepted would otherwise be sent without pause.
 func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (resend bool) {
 	until, k := leaseEnd(sent, answer.Task.LeaseMS, answer.HeldMS), key{answer.Task.ID, answer.Task.Token}
 	if d.fleet.results.recordedBefore(k, sent.at) {
@@ -207,8 +198,7 @@ func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (
 	return false
 }
 
-// startTask decides at random which faults the device has during the granted task, and starts the task. sent is the report that was
-// answered with the grant, and leaseUntil the end of the lease.
+// startTask draws the faults of the device during the granted task, and starts the task.
 func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant, leaseUntil time.Time) {
 	j := &job{visit: visit{task: granted.ID, token: granted.Token, slot: granted.Slot, device: d.id}, leases: d.fleet.leases}
 	j.work = d.drawWork(granted)
@@ -237,7 +227,6 @@ func (d *device) fallSilent(task *job) {
 	d.fleet.count.add(&d.fleet.count.Silent, 1)
 }
 
-// drawWork draws at random how long the device works on a granted task.
 func (d *device) drawWork(granted *grant) time.Duration {
 	work, isSet := workTime(granted.Payload)
 	if !isSet {
@@ -260,15 +249,13 @@ func (d *device) handleRefusal(sent sentReport) {
 	d.waitAfterFailure(0)
 }
 
-// handleFailure handles a report without a usable answer. serverWait is the pause that the server asked for; 0 means that it asked for
-// none. The results of the report stay in the journal, and a running task continues.
+// handleFailure handles a report without a usable answer. The results stay in the journal, and a running task continues.
 func (d *device) handleFailure(serverWait time.Duration) {
 	d.fleet.count.add(&d.fleet.count.Errors, 1)
 	d.waitAfterFailure(serverWait)
 }
 
-// waitAfterFailure sets the next report to the time serverWait from now, which the server asked for. If serverWait is 0, it uses a backoff
-// up to the period.
+// waitAfterFailure sets the next report to serverWait from now. If serverWait is 0, it uses a backoff up to the period.
 func (d *device) waitAfterFailure(serverWait time.Duration) {
 	if serverWait <= 0 {
 		serverWait = d.backoff(d.failures, d.fleet.config.FirstRetry, max(d.fleet.config.Period, d.fleet.config.FirstRetry))
@@ -277,8 +264,7 @@ func (d *device) waitAfterFailure(serverWait time.Duration) {
 	d.setNextReport(serverWait)
 }
 
-// backoff returns a random wait. Its maximum is first, is doubled for each of the earlier failures in a row (failures is their number), and
-// never exceeds limit.
+// backoff returns a random wait. Its maximum is first, doubled for each earlier failure in a row, at most limit.
 func (d *device) backoff(failures int, first, limit time.Duration) time.Duration {
 	wait := limit
 	if failures < maxDoublings {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Breaches counts the violations that the external system observed, without those that late devices explain. A late
-// device uses the system after its lease has ended. Each counted device was within its lease by its own clock.
+// Breaches counts the violations in the external system. An arrival that only devices after the end of their leases turned into a violation
+// is not counted.
 type Breaches struct {
 	OverCapacity int64 // arrivals that exceeded the capacity
 	MaxExcess    int   // the largest number of devices above the capacity
@@ -20,25 +20,21 @@ type leases struct {
 	running map[int64]*lease
 }
 
-// newLeases returns leases without a device at work.
 func newLeases() *leases { return &leases{running: map[int64]*lease{}} }
 
-// add adds the lease held by a device that starts to work under this token.
 func (l *leases) add(token int64, held *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running[token] = held
 }
 
-// remove removes the lease of a device that has stopped working.
 func (l *leases) remove(token int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.running, token)
 }
 
-// leaseOf returns the lease of the device that works under this token. If the device has stopped working, it returns a lease that has
-// ended.
+// leaseOf returns the lease of the device that works under this token, or a lease that has ended.
 func (l *leases) leaseOf(token int64) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,15 +44,13 @@ func (l *leases) leaseOf(token int64) *lease {
 	return &lease{}
 }
 
-// inForceAt reports whether the time at is before the end of the lease plus margin. margin is the time for which the server keeps the slot
-// after the lease that the device knows.
+// inForceAt reports whether the lease plus margin ends after at. margin is Config.Margin.
 func (l *lease) inForceAt(at time.Time, margin time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return at.Before(l.until.Add(margin))
 }
 
-// breach is a kind of violation of the dispatcher's promises.
 type breach int
 
 const (
@@ -66,13 +60,11 @@ const (
 	breachKinds
 )
 
-// maxSuspicions limits the suspicions that are kept, so that an endless run does not grow. Each suspicion beyond the
-// limit counts as a violation.
+// maxSuspicions limits the memory of an endless run. Each suspicion beyond it counts as a violation.
 const maxSuspicions = 1 << 10
 
-// suspicion is an arrival that looked like a violation. It is a violation if more leases were in force at that time
-// than allowed. This is known only when the leases have ended: a device may read a renewal late, but the renewed
-// lease counts from the time at which the report was sent.
+// suspicion is an arrival that may be a violation. It is one if more leases than allowed were in force. This is known only at the end of
+// the run, because a device may read a renewal late.
 type suspicion struct {
 	kind    breach
 	at      time.Time
@@ -81,8 +73,7 @@ type suspicion struct {
 	cleared bool
 }
 
-// excess returns by how much the number of leases in force exceeded the allowed number, at the time of the suspicion. margin is the time
-// for which the server keeps a slot after the lease that the device knows.
+// excess returns the number of leases in force at the time of the suspicion, minus the allowed number.
 func (s *suspicion) excess(margin time.Duration) int {
 	inForce := 0
 	for _, l := range s.leases {
@@ -93,7 +84,7 @@ func (s *suspicion) excess(margin time.Duration) int {
 	return inForce - s.allowed
 }
 
-// suspicions holds the suspicions of a run. Their owner must guard them by a mutex.
+// suspicions holds the suspicions of a run. The mutex of the judge guards it.
 type suspicions struct {
 	all      []*suspicion
 	overflow [breachKinds]int64 // number of suspicions beyond maxSuspicions
@@ -109,8 +100,7 @@ func (s *suspicions) add(added *suspicion) *suspicion {
 	return added
 }
 
-// breaches counts the suspicions that are violations. margin is the time for which the server keeps a slot after the lease that the device
-// knows.
+// breaches counts the suspicions that are violations.
 func (s *suspicions) breaches(margin time.Duration) Breaches {
 	count := s.overflow
 	var b Breaches

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// currentCapacity returns the pool's current capacity. Goroutines of External call it after an arrival that exceeds the capacity in force,
-// because an operator may have raised it a moment ago. It returns 0 if the dispatcher does not answer.
+// currentCapacity returns the pool's current capacity, or 0 if the dispatcher does not answer. The goroutines of External call it.
 func (s *simulation) currentCapacity() int {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -17,8 +16,8 @@ func (s *simulation) currentCapacity() int {
 	return p.Capacity
 }
 
-// followCapacity updates the capacity in force when operators change the pool. A lower capacity takes effect after the length of a lease,
-// because a device with an earlier grant may still arrive.
+// followCapacity takes over a changed capacity of the pool. It takes over a lower one after the length of a lease, because a device with an
+// earlier grant may still arrive.
 func (s *simulation) followCapacity(ctx context.Context) {
 	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if err != nil {

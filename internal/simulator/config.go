@@ -60,7 +60,6 @@ type Config struct {
 	FillUntil <-chan struct{}
 }
 
-// withDefaults returns the configuration with the defaults of the fields that are not set.
 func (c Config) withDefaults() Config {
 	c.Devices = cmp.Or(c.Devices, DefaultDevices)
 	c.DevicePrefix = cmp.Or(c.DevicePrefix, DefaultPrefix)
@@ -88,7 +87,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate returns an error if the configuration is invalid.
 func (c Config) validate() error {
 	errs := []error{c.Via.Check()}
 	check := func(ok bool, format string, args ...any) {

@@ -51,8 +51,8 @@ func (c Config) registerDevices(ctx context.Context, operator *Operator, progres
 	return tokens, nil
 }
 
-// register makes sure that each device in ids has an account, and returns the tokens in the order of ids. It calls onProgress with the
-// number of tokens made so far. A dispatcher that maintains accounts at a broker rotates tokens one at a time.
+// register makes sure that each device has an account, and returns the tokens in the order of ids. If the dispatcher maintains accounts at
+// a broker, it rotates the tokens of known devices one at a time.
 func register(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) ([]string, error) {
 	tokens, err := importDevices(ctx, operator, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
@@ -90,8 +90,7 @@ func importDevices(ctx context.Context, operator *Operator, ids []string, onExis
 	return tokens, err
 }
 
-// rotateEach creates a token for each device in ids whose entry in tokens is "", stores it in this entry, and returns tokens. It calls
-// onProgress with the number of tokens made so far.
+// rotateEach creates a token for each device whose entry in tokens is "".
 func rotateEach(ctx context.Context, operator *Operator, ids, tokens []string, onProgress func(made int)) ([]string, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(registerConcurrency)
@@ -119,9 +118,8 @@ func rotateEach(ctx context.Context, operator *Operator, ids, tokens []string, o
 	return tokens, group.Wait()
 }
 
-// retryWhileUnavailable repeats call while the dispatcher or its broker is not available, and starts no try after registerTimeout. It does
-// not interrupt a try, because a broker may need minutes to create accounts. If ctx ends during a try, it returns the error of the previous
-// try.
+// retryWhileUnavailable repeats call while the dispatcher or its broker is not available, for registerTimeout. It does not interrupt a
+// call, because a broker may need minutes to create accounts.
 func retryWhileUnavailable(ctx context.Context, call func(context.Context) error) error {
 	began := time.Now()
 	var lastErr error

@@ -41,7 +41,7 @@ type device struct {
 // memory is the part of a device's state that a reboot clears.
 type memory struct {
 	boot             string
-	woken            time.Time // when a push asked for a report; the zero time means that none did
+	woken            time.Time // when a push requested a report; zero without a push
 	sequence         int
 	sent             map[string]sentReport
 	attributesSent   bool // the server has received the attributes of this boot
@@ -53,10 +53,9 @@ type memory struct {
 	forbiddenAnswers int   // consecutive refusals with 401 or 403
 }
 
-// sentReport is a report that this boot sent.
 type sentReport struct {
 	at           time.Time     // when it was first sent
-	woken        time.Time     // when the push that asked for the report arrived; the zero time means that there was none
+	woken        time.Time     // when the push that requested the report arrived; zero without a push
 	holdTime     time.Duration // how long the server may hold the answer; 0 means not at all
 	report       report
 	secondBody   []byte // the body to send a second time after the first reply; nil means not at all
@@ -64,8 +63,7 @@ type sentReport struct {
 	number       int
 }
 
-// run simulates the device until ctx ends. It sends the first report after the time firstReport. When run returns, the device has left the
-// external system.
+// run simulates the device until ctx ends. It returns after the device has left the external system.
 func (d *device) run(ctx context.Context, firstReport time.Duration) {
 	d.inbox = make(chan linkMessage, 4)
 	d.started = time.Now().Add(firstReport)
@@ -95,7 +93,6 @@ func (d *device) run(ctx context.Context, firstReport time.Duration) {
 	}
 }
 
-// taskEnd returns the channel on which the running task reports its end. It is nil if no task runs.
 func (d *device) taskEnd() <-chan jobEnd {
 	if d.job == nil {
 		return nil
@@ -112,8 +109,7 @@ func (d *device) shutdown() {
 	}
 }
 
-// reboot clears the whole state of the device except the journal. Report ids stay unique, because they contain
-// the time of the boot.
+// reboot clears the state of the device except the journal.
 func (d *device) reboot() {
 	d.memory = memory{boot: strconv.FormatInt(time.Now().UnixNano(), 36), sent: map[string]sentReport{}, highestToken: d.journal.highestToken()}
 }
@@ -129,8 +125,7 @@ func (d *device) onReportTime(ctx context.Context) {
 	d.report(ctx)
 }
 
-// report sends a report with the results that have no outcome yet and with the running task. If no answer comes
-// within the re-send time, the device reports again.
+// report sends a report with the pending results and the running task. If no answer comes, the device reports again after resendWait.
 func (d *device) report(ctx context.Context) {
 	if d.dice.chance(d.fleet.config.Garbage) {
 		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
@@ -167,7 +162,6 @@ func (d *device) report(ctx context.Context) {
 	d.setNextReport(s.holdTime + d.resendWait())
 }
 
-// post sends a report over the link and counts it.
 func (d *device) post(ctx context.Context, outgoing outgoingReport) {
 	d.fleet.count.add(&d.fleet.count.Reports, 1)
 	d.link.send(ctx, outgoing, d.inbox)
@@ -190,11 +184,9 @@ func (d *device) resendWait() time.Duration {
 	return wait
 }
 
-// setNextReport sets the time of the next report.
 func (d *device) setNextReport(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
 
-// handleTaskEnd is called when the running task has ended because of cause (nil after its whole work) and the device has left the external
-// system.
+// handleTaskEnd handles the end of the running task. cause is nil after its whole work. The device has left the external system.
 func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	j := d.job
 	d.job = nil
@@ -216,8 +208,8 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	}
 }
 
-// endSilence keeps the device silent until the server must have ended its grant. Then the device reboots. Whether its
-// journal then has the result of the task is random (Faults.Late).
+// endSilence keeps the device silent until its grant must have ended. Then the device reboots, with or without the task's result in its
+// journal (Faults.Late).
 func (d *device) endSilence(task *job) {
 	if task.gone {
 		d.timer.Stop()

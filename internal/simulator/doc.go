@@ -1,10 +1,6 @@
 // Package simulator contains a simulated fleet and a simulated external system: the other side of the protocol, written from
-// docs/protocol.md as firmware would be.
+// docs/protocol.md as firmware would be. It shares no code with the dispatcher, not even the codec, so it is an independent check.
 //
-// The devices share no code with the dispatcher, not even the codec, so that they are an independent check. External counts how many
-// devices are inside at once. The devices obey the lease rule: a device uses the external system only until its lease has ended. Run
-// compares every acknowledged output with the device's journal, byte for byte, and Summary.Err returns the broken promises.
-//
-// Run simulates a fleet with tasks and returns a Summary, which also has the time in which slots were empty (idle.go). RunIdle is another
-// simulation: a fleet without tasks that only reports. It returns an IdleSummary.
+// Run simulates a fleet with tasks. The external system counts the devices that are inside at once, and each acknowledged output is compared
+// with the journal of its device. Summary.Err returns the broken promises. RunIdle simulates a fleet that only reports.
 package simulator

@@ -69,7 +69,6 @@ func (e *External) Close() error {
 	return err
 }
 
-// accept accepts connections until the listener is closed.
 func (e *External) accept() {
 	for {
 		c, err := e.listener.Accept()

@@ -30,7 +30,6 @@ type dice struct{ *rand.Rand }
 // newDice returns the dice (random number generator) of one device: equal seeds and streams give equal numbers.
 func newDice(seed, stream uint64) dice { return dice{rand.New(rand.NewPCG(seed, stream))} }
 
-// chance returns true with this probability.
 func (d dice) chance(probability float64) bool { return probability > 0 && d.Float64() < probability }
 
 // between returns a random duration in [low, high).
@@ -44,7 +43,6 @@ func (d dice) between(low, high time.Duration) time.Duration {
 // around returns a random duration between 0.5 and 1.5 times mean.
 func (d dice) around(mean time.Duration) time.Duration { return d.between(mean/2, mean*3/2) }
 
-// garbage returns a random malformed report, which the server must refuse.
 func (d dice) garbage() []byte {
 	switch d.IntN(6) {
 	case 0:

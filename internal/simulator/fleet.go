@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// maxSpread is the maximum length of the time over which the starts of the devices are spread if
-// Config.Introduce is false.
+// maxSpread limits the time over which the devices start if Config.Introduce is false.
 const maxSpread = 5 * time.Second
 
 // Fleet is a number of simulated devices.
@@ -23,8 +22,7 @@ type Fleet struct {
 	leases   *leases
 }
 
-// newFleet returns a fleet that does nothing before Run. externalAddr is the address of the external system, and tokens has one token for
-// each device or is empty.
+// newFleet returns a fleet that does nothing before Run. tokens is empty if all devices use the fleet token.
 func newFleet(config Config, externalAddr string, tokens []string, leases *leases) *Fleet {
 	return &Fleet{config: config.withDefaults(), external: externalAddr, tokens: tokens, client: newHTTPClient(config.Devices + 8), results: newResultLog(), leases: leases}
 }
@@ -58,12 +56,11 @@ func (f *Fleet) DeviceID(i int) string { return deviceID(f.config.DevicePrefix, 
 // deviceID returns the id of the device with this index, which begins with prefix.
 func deviceID(prefix string, index int) string { return fmt.Sprintf("%s%05d", prefix, index+1) }
 
-// newDevice returns the device with this index.
 func (f *Fleet) newDevice(index int) *device {
 	return &device{fleet: f, id: f.DeviceID(index), link: f.newLink(index), kind: f.config.Via.kindOf(index), dice: newDice(f.config.Seed, uint64(index)+1)}
 }
 
-// externalAddr returns the address of the external system that the tasks of a pool use. It returns "" if they use none.
+// externalAddr returns the address of the external system, or "" if the tasks of the pool do not use it.
 func (f *Fleet) externalAddr(pool string) string {
 	if f.config.Pool != pool {
 		return ""
@@ -71,7 +68,6 @@ func (f *Fleet) externalAddr(pool string) string {
 	return f.external
 }
 
-// newLink returns the link over which the device with this index reports.
 func (f *Fleet) newLink(index int) link {
 	c, token := f.config, f.config.FleetToken
 	if len(f.tokens) > 0 {

@@ -15,8 +15,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// histogram holds the cumulative buckets of a Prometheus histogram. The key is the upper bound of a bucket in
-// seconds, and the value is the number of observations up to this bound.
+// histogram holds the cumulative buckets of a Prometheus histogram: upper bound in seconds -> number of observations up to it.
 type histogram map[float64]float64
 
 // parseHistogram reads a histogram of one pool from a page of metrics, and sums it over the other labels.
@@ -44,8 +43,8 @@ func (h histogram) minus(earlier histogram) histogram {
 	return d
 }
 
-// quantile returns the value below which this fraction of the observations are. It interpolates within a bucket as Prometheus does. For a
-// value in the last bucket, which has no upper bound, it uses the lower bound of that bucket. If there are no values, quantile returns 0.
+// quantile returns the value below which this fraction of the observations is, interpolated in its bucket as Prometheus does. In the last
+// bucket it returns the lower bound. Without observations it returns 0.
 func (h histogram) quantile(fraction float64) time.Duration {
 	if h[math.Inf(1)] <= 0 {
 		return 0
@@ -64,8 +63,7 @@ func (h histogram) quantile(fraction float64) time.Duration {
 	return time.Duration(low * float64(time.Second))
 }
 
-// fetchHandoffs returns the handoff durations that the dispatcher measured, summed over all replicas. It is empty if the metrics are served at
-// another address.
+// fetchHandoffs returns the handoff durations that all replicas measured. It is empty if the metrics are served at another address.
 func (o *Operator) fetchHandoffs(ctx context.Context, pool string) histogram {
 	sum := histogram{}
 	for _, base := range o.replicas.urls {
@@ -80,7 +78,6 @@ func (o *Operator) fetchHandoffs(ctx context.Context, pool string) histogram {
 	return sum
 }
 
-// fetchHistogram reads the histogram with this name for one pool from the metrics of the replica at baseURL.
 func (o *Operator) fetchHistogram(ctx context.Context, baseURL, name, pool string) (histogram, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL+"/metrics", nil)
 	if err != nil {

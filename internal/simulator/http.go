@@ -23,7 +23,6 @@ const (
 	heldTimeout = 10 * time.Second
 )
 
-// maxReply is the length of the longest reply that a device reads, in bytes.
 const maxReply = 1 << 20
 
 // newHTTPClient returns a client that a fleet shares. It keeps at most maxIdle idle connections and never follows redirects.
@@ -41,7 +40,6 @@ func newHTTPClient(maxIdle int) *http.Client {
 	}
 }
 
-// httpLink sends reports as POST requests.
 type httpLink struct {
 	client   *http.Client
 	replicas *replicas
@@ -57,7 +55,6 @@ func newHTTPLink(client *http.Client, targets *replicas, device, token string) *
 // open does nothing: send opens a connection when it needs one.
 func (l *httpLink) open(context.Context, chan<- linkMessage) (hangUp func()) { return func() {} }
 
-// send sends a report in the background, and delivers the answer to inbox.
 func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	go func() {
 		base, position := l.replicas.current()
@@ -75,7 +72,6 @@ func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, inbox chan
 	}()
 }
 
-// exchange sends a report to url and returns the answer.
 func (l *httpLink) exchange(ctx context.Context, url string, outgoing outgoingReport) linkMessage {
 	timeout := httpTimeout
 	if outgoing.holdTime > 0 {
@@ -105,7 +101,6 @@ func (l *httpLink) exchange(ctx context.Context, url string, outgoing outgoingRe
 	return readReply(resp)
 }
 
-// readReply converts the HTTP response to a report to a message.
 func readReply(response *http.Response) linkMessage {
 	a := linkMessage{status: response.StatusCode, kind: kindOfStatus(response.StatusCode), held: response.Header.Get("Preference-Applied") != ""}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReply))
@@ -122,7 +117,6 @@ func readReply(response *http.Response) linkMessage {
 	return a
 }
 
-// kindOfStatus returns the kind of answer that an HTTP status means.
 func kindOfStatus(status int) answerKind {
 	switch status {
 	case http.StatusOK:
@@ -136,7 +130,6 @@ func kindOfStatus(status int) answerKind {
 	}
 }
 
-// checkURL returns an error if text is not an absolute URL with one of the schemes.
 func checkURL(text string, schemes ...string) error {
 	u, err := url.Parse(text)
 	if err != nil {

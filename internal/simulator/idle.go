@@ -23,12 +23,7 @@ func (q Quantiles) String() string {
 	if q == (Quantiles{}) {
 		return "not measured"
 	}
-	return fmt.Sprintf("p50 %s, p99 %s", roundDuration(q.P50), roundDuration(q.P99))
-}
-
-// roundDuration rounds a duration to 10 us, for display.
-func roundDuration(duration time.Duration) time.Duration {
-	return duration.Round(10 * time.Microsecond)
+	return fmt.Sprintf("p50 %s, p99 %s", q.P50.Round(10*time.Microsecond), q.P99.Round(10*time.Microsecond))
 }
 
 // Handoff has the durations of handoffs: the times until a slot that one device left was used by
@@ -41,8 +36,7 @@ type Handoff struct {
 	Entered  Quantiles // part of Total: grant received -> inside
 }
 
-// measureHandoff returns the durations of handoffs. gaps are the times between visits to a slot, which the external system measured.
-// findStart returns the times that the device of the grant with this token recorded.
+// measureHandoff returns the durations of handoffs. findStart returns how the device of a grant began its task.
 func measureHandoff(gaps []Gap, findStart func(token int64) (Start, bool)) Handoff {
 	var total, notified, granted, entered []time.Duration
 	for _, g := range gaps {
@@ -65,7 +59,6 @@ func measureHandoff(gaps []Gap, findStart func(token int64) (Start, bool)) Hando
 	return Handoff{Total: quantiles(total), Notified: quantiles(notified), Granted: quantiles(granted), Entered: quantiles(entered)}
 }
 
-// quantiles returns the quantiles of times.
 func quantiles(times []time.Duration) Quantiles {
 	if len(times) == 0 {
 		return Quantiles{}
@@ -75,9 +68,8 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// longestDelays returns two maxima over all tasks: late is the longest time by which a task started after its due time, and wait is the
-// longest time from begin to the start of a task. The parameter starts has the start of each task, in the order of the tasks. The due times
-// begin at begin and are spread evenly over the time bound, in the same order.
+// longestDelays returns the longest delay of a start after its due time, and the longest wait from begin to a start. The due times are
+// spread evenly over bound, in the order of starts.
 func longestDelays(starts []Start, begin time.Time, bound time.Duration) (late, wait time.Duration) {
 	for i, s := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))

@@ -31,7 +31,6 @@ func RunIdle(ctx context.Context, config Config, progress io.Writer) (IdleSummar
 	return f.summary(), nil
 }
 
-// idleFleet is a running simulation of RunIdle.
 type idleFleet struct {
 	config   Config
 	client   *http.Client
@@ -69,7 +68,6 @@ func newIdleFleet(ctx context.Context, config Config, progress io.Writer) (*idle
 	return f, nil
 }
 
-// run runs the connections until ctx ends.
 func (f *idleFleet) run(ctx context.Context) {
 	defer f.client.CloseIdleConnections()
 	f.started = time.Now()
@@ -108,14 +106,12 @@ func (f *idleFleet) runConnection(ctx context.Context, connection int) {
 	}
 }
 
-// dueTime returns the time at which the device with this index must report in this round (period).
 func (f *idleFleet) dueTime(round, device int) time.Time {
 	share := float64(device) / float64(f.config.Devices)
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
 
-// report sends the report of a device (by index) in a round (period), and counts the answer. If the end of the run interrupts the report,
-// it is not counted.
+// report sends the report of a device in a round, and counts the answer unless the end of the run interrupts it.
 func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
 	token := cmp.Or(f.tokens[device], f.config.FleetToken)
 	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)

@@ -16,8 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// maxBehind is the maximum IdleSummary.DelayAtEnd (the time by which the fleet is behind its pace)
-// with which Err accepts a run.
+// maxBehind is the longest IdleSummary.DelayAtEnd that Err accepts.
 const maxBehind = time.Second
 
 // answerCounts holds the answers to an idle fleet since the start of the run or since the last progress line.
@@ -36,7 +35,6 @@ func newAnswerCounts() *answerCounts {
 	})}
 }
 
-// add counts an answer by name, with its error (or "") and the response time.
 func (c *answerCounts) add(name, wrong string, took time.Duration) {
 	c.answers[name]++
 	c.reports++
@@ -47,7 +45,6 @@ func (c *answerCounts) add(name, wrong string, took time.Duration) {
 	}
 }
 
-// byReason returns the number of answers of each name as text.
 func (c *answerCounts) byReason() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
@@ -56,7 +53,6 @@ func (c *answerCounts) byReason() string {
 	return strings.Join(parts, ", ")
 }
 
-// quantiles returns the quantiles of the response times.
 func (c *answerCounts) quantiles() Quantiles {
 	var times dto.Metric
 	_ = c.times.Write(&times) // cannot fail for a summary
@@ -70,13 +66,11 @@ func (c *answerCounts) quantiles() Quantiles {
 	return Quantiles{P50: found[0.50], P99: found[0.99]}
 }
 
-// tally counts the answers to an idle fleet.
 type tally struct {
 	mu          sync.Mutex
 	all, recent *answerCounts // of the run, and since the last progress line
 }
 
-// add counts one answer to the report outgoing, which took this time.
 func (t *tally) add(outgoing report, answer linkMessage, took time.Duration) {
 	name, wrong := classify(outgoing, answer)
 	t.mu.Lock()
@@ -85,8 +79,7 @@ func (t *tally) add(outgoing report, answer linkMessage, took time.Duration) {
 	t.recent.add(name, wrong, took)
 }
 
-// classify returns the name under which answer, the answer to outgoing, is counted, and, as wrong, a description of its error. wrong is
-// empty for a correct answer.
+// classify returns the name under which an answer is counted. wrong describes its error; it is empty for a correct answer.
 func classify(outgoing report, answer linkMessage) (name, wrong string) {
 	switch {
 	case answer.err != nil:
@@ -100,7 +93,6 @@ func classify(outgoing report, answer linkMessage) (name, wrong string) {
 	return answer.reply.Reason, strings.Join(answer.reply.violations(outgoing), "; ")
 }
 
-// showProgress writes the counts since the previous progress line.
 func (f *idleFleet) showProgress() {
 	f.tally.mu.Lock()
 	recent, behind := f.tally.recent, f.timeBehind(time.Since(f.started))
@@ -124,8 +116,7 @@ type IdleSummary struct {
 	DelayAtEnd time.Duration // how far the fleet was behind its pace at the end of the run
 }
 
-// timeBehind returns the time by which the fleet is behind its pace of one report per device and period: elapsed minus the time that the
-// answered reports take at this pace.
+// timeBehind returns by how much the fleet is behind its pace of one report per device and period.
 func (f *idleFleet) timeBehind(elapsed time.Duration) time.Duration {
 	done := float64(f.tally.all.reports) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// judge keeps the counts of External: how many devices are inside the external system, and which
-// arrivals violate the rules.
+// judge counts the devices inside the external system and the arrivals that violate the rules.
 type judge struct {
 	leases *leases    // nil if no leases are known, so that none excuses a late device
 	onFull func() int // nil if the capacity cannot change
@@ -24,9 +23,8 @@ type judge struct {
 	turnover turnover
 }
 
-// newJudge returns a judge that has counted no arrival. capacity is the number of devices above which an arrival is a violation. If
-// knownLeases is nil, no lease excuses a late device. onFull is called after an arrival that exceeds the capacity, and returns the current
-// capacity. If onFull is nil, the capacity does not change.
+// newJudge returns a judge for capacity devices. If knownLeases is nil, no lease excuses a late device. onFull returns the current capacity
+// after an arrival above the capacity; if onFull is nil, the capacity does not change.
 func newJudge(capacity int, knownLeases *leases, onFull func() int) *judge {
 	return &judge{
 		leases: knownLeases, onFull: onFull, capacity: capacity, changed: time.Now(),
@@ -62,8 +60,7 @@ func (j *judge) SetCapacity(capacity int) {
 	j.capacity = capacity
 }
 
-// breaches returns the violations that late devices do not explain. margin is the time for which the server keeps a
-// slot after the lease that the device knows. Call it when the devices have left.
+// breaches returns the violations that late devices do not explain. Call it when the devices have left.
 func (j *judge) breaches(margin time.Duration) Breaches {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -78,8 +75,7 @@ func (j *judge) Stats() ExternalStats {
 	return j.stats
 }
 
-// withdrawIfRaised clears overSuspicion, the suspicion about an arrival above the capacity, if the pool now has a capacity of at least
-// inside, the number of devices inside. Then an operator raised the capacity just before. The arrival was counted as a violation first,
+// withdrawIfRaised clears the suspicion if an operator has just raised the capacity to at least inside. The arrival was counted first,
 // because onFull may take a while.
 func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
@@ -97,8 +93,7 @@ func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	j.capacity = max(j.capacity, now)
 }
 
-// arrive counts a device that arrives inside the external system. If the number of devices then exceeds the capacity,
-// arrive returns this suspicion of a violation and the number of devices inside.
+// arrive counts a device that arrives. It returns the number of devices inside, and a suspicion if this number exceeds the capacity.
 func (j *judge) arrive(visitor *visit) (overSuspicion *suspicion, inside int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -129,13 +124,11 @@ func (j *judge) arrive(visitor *visit) (overSuspicion *suspicion, inside int) {
 	return overSuspicion, j.stats.Inside
 }
 
-// addSuspicion records a suspicion: of the leases in concerned, more than allowed may be in force now. The caller
-// holds mu.
+// addSuspicion records that more than allowed of the leases in concerned may be in force now. The caller holds mu.
 func (j *judge) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
 
-// leave counts that a visitor (device or caller) has left the external system.
 func (j *judge) leave(visitor *visit) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -155,16 +148,14 @@ func (j *judge) Gaps() []Gap {
 	return slices.Clone(j.turnover.gaps)
 }
 
-// idleEdges returns the empty time between begin and end before the first visit and after the last visit to each slot, summed over the
-// slots.
+// idleEdges returns the empty time before the first visit and after the last visit to each slot, summed over the slots.
 func (j *judge) idleEdges(begin, end time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.turnover.idleEdges(j.capacity, begin, end)
 }
 
-// elapse adds the time since the last change to the totals of device-time and of time above the
-// capacity. The caller holds mu.
+// elapse adds the time since the last change to the totals. The caller holds mu.
 func (j *judge) elapse() {
 	now := time.Now()
 	d := now.Sub(j.changed)

@@ -17,8 +17,7 @@ type record struct {
 	sentWithOutput bool      // false if the result was sent without its output, so that bytes cannot be compared
 }
 
-// resultLog holds the results that all devices wrote into their journals, and the starts of their tasks. At the end the results are
-// compared with the server's tasks. It is not the dispatcher's ledger.
+// resultLog holds the results in all devices' journals and the starts of their tasks. At the end they are compared with the server's tasks.
 type resultLog struct {
 	mu        sync.Mutex
 	tasks     map[int64][]record
@@ -27,12 +26,10 @@ type resultLog struct {
 	starts    map[int64]Start // key: token
 }
 
-// newResultLog returns a log without results.
 func newResultLog() *resultLog {
 	return &resultLog{tasks: map[int64][]record{}, starts: map[int64]Start{}}
 }
 
-// add adds a result that a device has written into its journal.
 func (l *resultLog) add(written *entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,8 +37,8 @@ func (l *resultLog) add(written *entry) {
 	l.unacked++
 }
 
-// recordOutcome stores the first outcome that arrives for the result of a grant. withOutput is false if the result was sent without its
-// output. Later outcomes are ignored, because they answer copies of the report.
+// recordOutcome stores the first outcome for the result of a grant. Later outcomes answer copies of the report. withOutput is false if the
+// result was sent without its output.
 func (l *resultLog) recordOutcome(grant key, outcome string, withOutput bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,26 +52,23 @@ func (l *resultLog) recordOutcome(grant key, outcome string, withOutput bool) {
 	}
 }
 
-// unacknowledged returns how many results still wait for an outcome.
 func (l *resultLog) unacknowledged() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unacked
 }
 
-// recordsOf returns the results of a task, oldest first.
 func (l *resultLog) recordsOf(task int64) []record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.tasks[task])
 }
 
-// hasResult reports whether a device has written the result of this grant.
 func (l *resultLog) hasResult(grant key) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool { return r.key == grant })
 }
 
-// recordedBefore reports whether the acknowledgement that the result of this grant was recorded reached the device before the time at.
+// recordedBefore reports whether the device learned before at that the result of this grant was recorded.
 func (l *resultLog) recordedBefore(grant key, at time.Time) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool {
 		return r.key == grant && r.outcome == outcomeRecorded && r.ackedAt.Before(at)

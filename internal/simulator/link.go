@@ -13,7 +13,6 @@ type link interface {
 	send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage)
 }
 
-// outgoingReport is one report to send.
 type outgoingReport struct {
 	id         string // id of the report; "" for garbage
 	body       []byte
@@ -21,7 +20,6 @@ type outgoingReport struct {
 	holdTime   time.Duration // how long the server may hold the answer; 0 means not at all
 }
 
-// answerKind is the kind of answer to a report.
 type answerKind int
 
 const (
@@ -36,14 +34,13 @@ type linkMessage struct {
 	id         string // id of the report it answers; "" for garbage or a push
 	garbage    bool
 	kind       answerKind
-	status     int // HTTP status; 0 if there is none
+	status     int // HTTP status; 0 over MQTT
 	reply      reply
 	held       bool          // the server agreed to hold the answer
-	retryAfter time.Duration // if failed: how long the server asked the device to wait; 0 means that it named no time
+	retryAfter time.Duration // if failed: wait that the server requested; 0 means none
 	err        error         // if failed: why there is no readable answer
 }
 
-// deliver sends message to inbox, the inbox of the device, unless ctx has ended.
 func deliver(ctx context.Context, inbox chan<- linkMessage, message linkMessage) {
 	select {
 	case inbox <- message:

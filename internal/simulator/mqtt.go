@@ -22,7 +22,7 @@ const (
 )
 
 // mqttLink sends reports over the device's own connection to the broker. Each connection has its own paho client, so nothing from one
-// connection is sent over the next. The device resends the reports that were lost with a connection.
+// connection is sent over the next.
 type mqttLink struct {
 	url, device, token string
 	retry              time.Duration               // upper limit of the first random pause between connections; it doubles up to pauseMax
@@ -31,16 +31,10 @@ type mqttLink struct {
 	once               sync.Once                   // closes firstAttemptDone
 }
 
-// newMQTTLink returns the link of a device to the broker at url. retry is the upper limit of the first pause between connections.
+// newMQTTLink returns the link of a device to the broker at url. retry limits the first pause between connections.
 func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
 	return &mqttLink{url: url, device: device, token: token, retry: retry, firstAttemptDone: make(chan struct{})}
 }
-
-// reportTopic returns the topic to which the device publishes reports.
-func (l *mqttLink) reportTopic() string { return "fleet/v1/" + l.device + "/report" }
-
-// replyTopic returns the topic on which the device receives replies.
-func (l *mqttLink) replyTopic() string { return "fleet/v1/" + l.device + "/reply" }
 
 // open connects in the background, and reconnects whenever the connection is lost.
 func (l *mqttLink) open(ctx context.Context, inbox chan<- linkMessage) (hangUp func()) {
@@ -53,8 +47,7 @@ func (l *mqttLink) open(ctx context.Context, inbox chan<- linkMessage) (hangUp f
 	}
 }
 
-// stayConnected keeps the device connected to the broker. It pauses for a random time between connections, so that
-// the devices of a fleet do not all reconnect at once.
+// stayConnected keeps the device connected. Random pauses keep the devices of a fleet from reconnecting at once.
 func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- linkMessage) {
 	for pause := l.retry; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
 		if l.runConnection(ctx, inbox) {
@@ -67,8 +60,7 @@ func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- linkMessage) 
 	}
 }
 
-// runConnection connects, and returns when the connection is lost or ctx ends. It reports whether the client had subscribed, so that reports
-// could be sent.
+// runConnection connects, and returns when the connection is lost or ctx ends. subscribed is true if reports could be sent.
 func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) (subscribed bool) {
 	closeFirstAttempt := func() { l.once.Do(func() { close(l.firstAttemptDone) }) }
 	defer closeFirstAttempt()
@@ -82,7 +74,7 @@ func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) 
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { deliver(ctx, inbox, parseMQTT(m.Payload())) }).
 		SetConnectionLostHandler(func(paho.Client, error) { close(lost) }))
 	defer client.Disconnect(hangUpTimeout)
-	if !waitSuccess(ctx, client.Connect()) || !waitSuccess(ctx, client.Subscribe(l.replyTopic(), 1, nil)) {
+	if !waitSuccess(ctx, client.Connect()) || !waitSuccess(ctx, client.Subscribe("fleet/v1/"+l.device+"/reply", 1, nil)) {
 		return false
 	}
 	l.current.Store(&client)
@@ -94,7 +86,6 @@ func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) 
 	return true
 }
 
-// dial opens a network connection to the broker.
 func (l *mqttLink) dial(ctx context.Context) (net.Conn, error) {
 	broker, err := url.Parse(l.url)
 	if err != nil {
@@ -108,7 +99,6 @@ func (l *mqttLink) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", broker.Host)
 }
 
-// pahoOptions returns the options of a paho client that uses networkConn.
 func (l *mqttLink) pahoOptions(networkConn net.Conn) *paho.ClientOptions {
 	return paho.NewClientOptions().
 		AddBroker(l.url).
@@ -126,7 +116,7 @@ func (l *mqttLink) pahoOptions(networkConn net.Conn) *paho.ClientOptions {
 		SetKeepAlive(30 * time.Second)
 }
 
-// waitSuccess waits for the broker's answer to operation, an operation of paho, and reports whether it was a success.
+// waitSuccess waits for the answer of the broker and reports whether it was a success.
 func waitSuccess(ctx context.Context, operation paho.Token) bool {
 	select {
 	case <-operation.Done():
@@ -136,8 +126,8 @@ func waitSuccess(ctx context.Context, operation paho.Token) bool {
 	}
 }
 
-// send publishes a report, after the first attempt to connect has ended. It does not learn whether the broker received the
-// report: the device's re-send covers the loss.
+// send publishes a report after the first attempt to connect. It does not learn whether the broker received the report: the device sends it
+// again.
 func (l *mqttLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	select {
 	case <-l.firstAttemptDone:
@@ -160,7 +150,7 @@ func (l *mqttLink) publish(ctx context.Context, outgoing outgoingReport, inbox c
 		go deliver(ctx, inbox, linkMessage{id: outgoing.id, garbage: outgoing.id == "", kind: failed})
 		return
 	}
-	(*client).Publish(l.reportTopic(), 1, false, outgoing.body)
+	(*client).Publish("fleet/v1/"+l.device+"/report", 1, false, outgoing.body)
 }
 
 // parseMQTT parses a reply, a push or an error. An error without a report id answers a report whose id could not be read.

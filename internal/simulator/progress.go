@@ -15,7 +15,6 @@ type printer struct {
 	printed time.Time
 }
 
-// writeLine writes a line with a text as in fmt.Sprintf.
 func (p *printer) writeLine(format string, args ...any) {
 	p.printed = time.Now()
 	if p.to != nil {
@@ -23,19 +22,15 @@ func (p *printer) writeLine(format string, args ...any) {
 	}
 }
 
-// isDue reports whether it is time for the next line: the last line is at least progressInterval
-// old.
 func (p *printer) isDue() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
 
-// showRegistered writes the number of devices that have a token, if a line is due or if all devices
-// have one.
+// showRegistered writes the number of devices that have a token, if a line is due or all devices have one.
 func (p *printer) showRegistered(made, total int) {
 	if made == total || p.isDue() {
 		p.writeLine("         registered %d of %d devices", made, total)
 	}
 }
 
-// showProgress writes the progress line if it is due.
 func (s *simulation) showProgress() {
 	if !s.progress.isDue() {
 		return

@@ -6,15 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// replicas holds the addresses of a dispatcher's replicas. A caller uses one replica until it fails, and then the next, as behind a load
-// balancer.
+// replicas holds the addresses of replicas. A caller uses one until it fails, and then the next.
 type replicas struct {
 	urls     []string
 	position atomic.Uint64
 }
 
-// newReplicas parses URLs that are separated by commas. A caller begins with URL number start, so that callers are spread over the
-// replicas.
+// newReplicas parses URLs that are separated by commas. The caller begins with URL number start.
 func newReplicas(urls string, start int) *replicas {
 	r := &replicas{urls: splitURLs(urls)}
 	r.position.Store(uint64(start))
@@ -30,7 +28,6 @@ func (r *replicas) current() (url string, position uint64) {
 // failOver switches to the next URL, unless another failure has already done so.
 func (r *replicas) failOver(position uint64) { r.position.CompareAndSwap(position, position+1) }
 
-// splitURLs returns the URLs in urls, which are separated by commas.
 func splitURLs(urls string) []string {
 	list := strings.Split(urls, ",")
 	for i, url := range list {
@@ -39,7 +36,6 @@ func splitURLs(urls string) []string {
 	return list
 }
 
-// checkURLs applies checkURL to each URL of urls, which are separated by commas.
 func checkURLs(urls string, schemes ...string) error {
 	var errs []error
 	for _, url := range splitURLs(urls) {

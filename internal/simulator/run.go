@@ -11,11 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// pollInterval is the time between two requests for the progress of the tasks.
 const pollInterval = 250 * time.Millisecond
 
-// callTimeout is the time limit of one request for the progress of the tasks. It keeps a dispatcher
-// that hangs from stopping the progress line.
+// callTimeout is the time limit of one such request, so that a dispatcher that hangs does not stop the progress line.
 const callTimeout = 5 * time.Second
 
 // Run simulates a fleet and an external system against a running dispatcher. It creates the pool unless it exists, queues tasks, lets the
@@ -94,7 +92,6 @@ func (s *simulation) ensurePool(ctx context.Context) (operators.Pool, error) {
 	return put.Pool, err
 }
 
-// run runs the simulation to its end and returns the summary.
 func (s *simulation) run(ctx context.Context) (Summary, error) {
 	fleetCtx, stopFleet := context.WithCancel(ctx)
 	defer stopFleet()
@@ -130,7 +127,6 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	return s.summary, err
 }
 
-// wait waits for this duration or until ctx ends.
 func (*simulation) wait(ctx context.Context, duration time.Duration) {
 	select {
 	case <-time.After(duration):
@@ -138,8 +134,7 @@ func (*simulation) wait(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// pollUntil calls isReached every pollInterval, and writes the progress. It returns true when isReached returns true, and false if ctx ends
-// first.
+// pollUntil calls isReached every pollInterval until it returns true, and writes the progress. It returns false if ctx ends first.
 func (s *simulation) pollUntil(ctx context.Context, isReached func() bool) bool {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -187,7 +182,6 @@ func (s *simulation) poll(ctx context.Context) {
 	}
 }
 
-// isFilling reports whether tasks are still being added.
 func (s *simulation) isFilling() bool {
 	select {
 	case <-s.config.FillUntil:
@@ -197,8 +191,7 @@ func (s *simulation) isFilling() bool {
 	}
 }
 
-// compareFinished compares the tasks of the oldest batch with the journals once all of them have
-// ended, and then forgets the batch.
+// compareFinished compares the oldest batch with the journals once all of its tasks have ended, and then forgets the batch.
 func (s *simulation) compareFinished(ctx context.Context) {
 	if len(s.work.batches) == 0 || !s.work.batches[0].isFinished() {
 		return
@@ -211,7 +204,8 @@ func (s *simulation) compareFinished(ctx context.Context) {
 	}
 	s.summary.Comparison.add(found)
 	s.fleet.results.dropAcknowledged(last)
-	s.work.dropOldest(b)
+	s.work.batches = s.work.batches[1:]
+	s.work.droppedTasks += b.Total
 }
 
 // waitForOutcomes waits a limited time until devices have received outcomes for all their results.
@@ -224,8 +218,7 @@ func (s *simulation) waitForOutcomes(ctx context.Context) {
 	s.pollUntil(ctx, func() bool { return s.fleet.Unacknowledged() == 0 })
 }
 
-// verify compares every task with the devices' journals. It does nothing after an interrupted run, whose tasks have
-// not all ended, and after an endless run, in which compareFinished has compared each batch.
+// verify compares every task with the devices' journals, unless the run was interrupted or was endless (see compareFinished).
 func (s *simulation) verify(ctx context.Context) error {
 	s.summary.Interrupted = ctx.Err() != nil
 	if s.config.Endless || s.summary.Interrupted {
@@ -241,7 +234,6 @@ func (s *simulation) verify(ctx context.Context) error {
 	return nil
 }
 
-// fillSummary stores the counts of the fleet and of the external system in the summary.
 func (s *simulation) fillSummary() {
 	s.summary.Pool = s.config.Pool
 	s.summary.Capacity = s.external.Capacity()
@@ -255,8 +247,8 @@ func (s *simulation) fillSummary() {
 	s.summary.Unacknowledged = s.fleet.Unacknowledged()
 }
 
-// measureTimes computes the handoff times and the idle times of slots, while the fleet is still running. The run counts as ended at the
-// last acknowledgement, unless tasks ended without one.
+// measureTimes computes the handoff times and the idle times of slots. The run ended at the last acknowledgement, unless tasks ended
+// without one.
 func (s *simulation) measureTimes(ctx context.Context) {
 	sum := &s.summary
 	after := s.operator.fetchHandoffs(ctx, s.config.Pool).minus(s.handoffsBefore)

@@ -9,20 +9,18 @@ import (
 // Start describes how a device began a task.
 type Start struct {
 	Task, Token int64
-	Woken       time.Time // when a push asked for the report; the zero time means that none did
+	Woken       time.Time // when a push requested the report; zero without a push
 	Asked       time.Time // when the device sent the report that was answered with the grant
 	Granted     time.Time // when the grant arrived
 	Gone        bool      // the device becomes silent for good with this task
 }
 
-// recordStart records how a device began a task.
 func (l *resultLog) recordStart(start Start) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts[start.Token] = start
 }
 
-// findStart returns the Start of the task that was granted with this token.
 func (l *resultLog) findStart(token int64) (Start, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,15 +28,14 @@ func (l *resultLog) findStart(token int64) (Start, bool) {
 	return s, ok
 }
 
-// lastAckTime returns when the last outcome arrived.
 func (l *resultLog) lastAckTime() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastAckAt
 }
 
-// startsByTask returns the first start of each started task, in the order of task ids. Its Gone is true if any device became silent for good
-// with the task.
+// startsByTask returns the first start of each task, in the order of task ids. Its Gone is true if any device became silent for good with
+// the task.
 func (l *resultLog) startsByTask() []Start {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -46,21 +46,18 @@ type counters struct {
 	Stats
 }
 
-// add adds n to a field of Stats.
 func (c *counters) add(field *int64, n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	*field += n
 }
 
-// stats returns a copy of the counts.
 func (c *counters) stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.Stats
 }
 
-// countReply counts a reply with this reason.
 func (c *counters) countReply(reason string) {
 	c.add(&c.Replies, 1)
 	if reason == reasonFull || reason == reasonLimited {
@@ -68,20 +65,12 @@ func (c *counters) countReply(reason string) {
 	}
 }
 
-// countOutcome counts a result with this outcome.
 func (c *counters) countOutcome(outcome string) {
-	switch outcome {
-	case outcomeRecorded:
-		c.add(&c.Recorded, 1)
-	case outcomeDuplicate:
-		c.add(&c.Duplicate, 1)
-	case outcomeLate:
-		c.add(&c.Late, 1)
-	case outcomeUnknown:
-		c.add(&c.Unknown, 1)
-	default: // rejected, and outcomes of later versions: also final
-		c.add(&c.Rejected, 1)
+	field, known := map[string]*int64{outcomeRecorded: &c.Recorded, outcomeDuplicate: &c.Duplicate, outcomeLate: &c.Late, outcomeUnknown: &c.Unknown}[outcome]
+	if !known { // rejected, and outcomes of later versions: also final
+		field = &c.Rejected
 	}
+	c.add(field, 1)
 }
 
 // recordViolation counts a violation of the protocol in a reply to a device, and keeps the description of the first one.
@@ -94,7 +83,6 @@ func (c *counters) recordViolation(device, description string) {
 	}
 }
 
-// recordOverstay records how long after the end of its lease a device left.
 func (c *counters) recordOverstay(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,7 +2,6 @@ package simulator
 
 import "time"
 
-// maxGaps limits the number of gaps that are kept.
 const maxGaps = 1 << 14
 
 // Gap is the time between the end of one visit to a slot and the start of the next visit to this slot.
@@ -11,8 +10,7 @@ type Gap struct {
 	Left, Entered time.Time
 }
 
-// turnover records the times at which devices left and entered slots. Its owner must guard it by a
-// mutex.
+// turnover records when devices left and entered slots. The mutex of the judge guards it.
 type turnover struct {
 	first map[int]time.Time // slot -> when it was first entered
 	left  map[int]time.Time // slot -> when it was last left
@@ -20,12 +18,10 @@ type turnover struct {
 	count int               // number of all gaps
 }
 
-// newTurnover returns a turnover without a visit.
 func newTurnover() turnover {
 	return turnover{first: map[int]time.Time{}, left: map[int]time.Time{}}
 }
 
-// enter records that a device entered the slot with this token at the time now.
 func (t *turnover) enter(slot int, token int64, now time.Time) {
 	left, used := t.left[slot]
 	if !used {
@@ -43,11 +39,10 @@ func (t *turnover) enter(slot int, token int64, now time.Time) {
 	t.count++
 }
 
-// leave records that the device in the slot left at the time now.
 func (t *turnover) leave(slot int, now time.Time) { t.left[slot] = now }
 
-// idleEdges returns the times from begin to the first visit and from the last visit to end, summed over the slots 0 to slots - 1. For a
-// slot that was never used, the whole time counts as time before the first visit.
+// idleEdges returns the empty time before the first visit and after the last visit, summed over the slots 0 to slots - 1. The whole time of
+// an unused slot counts as before.
 func (t *turnover) idleEdges(slots int, begin, end time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]

@@ -20,7 +20,7 @@ type Comparison struct {
 	Examples  []string // descriptions of the first findings, at most maxExamples
 }
 
-// compareBatch compares the tasks of a batch with the journals. last is the highest id of these tasks.
+// compareBatch compares the tasks of a batch with the journals. last is the highest task id of the batch.
 func compareBatch(ctx context.Context, operator *Operator, results *resultLog, batch operators.Batch) (found Comparison, last int64, err error) {
 	seen := map[int64]bool{}
 	for t, err := range operator.Tasks.List(ctx, operators.TaskFilter{Batch: batch.ID}) {
@@ -40,7 +40,6 @@ func compareBatch(ctx context.Context, operator *Operator, results *resultLog, b
 	return found, last, nil
 }
 
-// addTask compares a task with the records of its results.
 func (c *Comparison) addTask(task operators.Task, records []record) {
 	successes := countRecorded(records)
 	switch {
@@ -73,7 +72,6 @@ func (c *Comparison) addExample(format string, args ...any) {
 	}
 }
 
-// add adds the findings of another batch.
 func (c *Comparison) add(other Comparison) {
 	c.Compared += other.Compared
 	c.Lost += other.Lost
@@ -82,7 +80,6 @@ func (c *Comparison) add(other Comparison) {
 	c.Examples = c.Examples[:min(len(c.Examples), maxExamples)]
 }
 
-// countRecorded returns how many successes the server acknowledged as recorded.
 func countRecorded(records []record) (n int) {
 	for _, r := range records {
 		if r.status == statusSucceeded && r.outcome == outcomeRecorded {

@@ -34,7 +34,6 @@ func (v Via) Check() error {
 	return nil
 }
 
-// kinds returns the kinds of devices that v lists.
 func (v Via) kinds() []Via {
 	if v == ViaMixed {
 		return []Via{ViaHTTP, ViaMQTT}
@@ -46,13 +45,11 @@ func (v Via) kinds() []Via {
 	return kinds
 }
 
-// kindOf returns the kind of the device with this index.
 func (v Via) kindOf(index int) Via {
 	kinds := v.kinds()
 	return kinds[index%len(kinds)]
 }
 
-// needsTransports reports which transports (HTTP, MQTT) the kinds of devices need.
 func (v Via) needsTransports() (http, mqtt bool) {
 	for _, kind := range v.kinds() {
 		http = http || kind != ViaMQTT

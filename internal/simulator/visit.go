@@ -17,17 +17,14 @@ const (
 	goodbye     = "bye\n"
 )
 
-// leaveTimeout is the maximum time for which a leaving device waits for the goodbye line, because
-// the external system may hang.
+// leaveTimeout limits the wait for the goodbye line, because the external system may hang.
 const leaveTimeout = 10 * time.Second
 
 // callerMark is the prefix of the holder names of callers. No device id has this prefix.
 const callerMark = "@"
 
-// Enter opens a visit to the external system, which listens on externalAddr, for a caller (a program that leases a slot). It can be called
-// while the fleet runs. holder is the name under which the caller holds the slot; task and token (the fencing token) are those of its
-// lease. The external system counts the caller until the function leave returns or the process of the caller ends. Enter returns an error
-// if ctx ends first.
+// Enter opens a visit to the external system for a caller (a program that leases a slot). holder, task, token and slot are those of its
+// lease. The caller counts as inside until leave returns or its process ends. Enter returns an error if ctx ends first.
 func Enter(ctx context.Context, externalAddr, holder string, task, token int64, slot int) (leave func(), err error) {
 	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
 	if err := v.enter(ctx, externalAddr); err != nil {
@@ -36,7 +33,6 @@ func Enter(ctx context.Context, externalAddr, holder string, task, token int64, 
 	return v.leave, nil
 }
 
-// visit is a device's stay in the external system.
 type visit struct {
 	task, token int64
 	slot        int
@@ -44,11 +40,9 @@ type visit struct {
 	conn        net.Conn
 }
 
-// isCaller reports whether the visit is by a caller.
 func (v *visit) isCaller() bool { return strings.HasPrefix(v.device, callerMark) }
 
-// enter connects to the external system at externalAddr and waits until it has counted the device. If ctx ends first, enter leaves and
-// returns an error.
+// enter connects to the external system and waits until it has counted the device. If ctx ends first, enter leaves and returns an error.
 func (v *visit) enter(ctx context.Context, externalAddr string) error {
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, "tcp", externalAddr)
@@ -68,8 +62,7 @@ func (v *visit) enter(ctx context.Context, externalAddr string) error {
 	return nil
 }
 
-// leave closes the connection for writing at once, and then waits for the goodbye line. After this line, the external system no longer
-// counts the device as inside.
+// leave ends the visit and waits for the goodbye line. After this line, the device is no longer counted as inside.
 func (v *visit) leave() {
 	if v.conn == nil {
 		return

@@ -6,7 +6,6 @@ import (
 	"fmt"
 )
 
-// report is the message that a device sends.
 type report struct {
 	ID         string          `json:"id,omitempty"`
 	Results    []result        `json:"results,omitempty"`
@@ -14,7 +13,6 @@ type report struct {
 	Attributes json.RawMessage `json:"attributes,omitempty"`
 }
 
-// result is an entry of results in a report.
 type result struct {
 	Task   int64           `json:"task"`
 	Token  int64           `json:"token"`
@@ -23,15 +21,13 @@ type result struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// running is an entry of running in a report.
 type running struct {
 	Task     int64   `json:"task"`
 	Token    int64   `json:"token"`
 	Progress float64 `json:"progress"`
 }
 
-// encode returns the report as JSON. It cannot fail, because a report contains only valid JSON values. Outputs keep their bytes, so HTML
-// characters must not be escaped.
+// encode returns the report as JSON. Outputs keep their bytes, so HTML characters must not be escaped.
 func (r report) encode() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -42,8 +38,7 @@ func (r report) encode() []byte {
 	return b.Bytes()
 }
 
-// reply is the message that a device receives: the answer to a report, a push, or an MQTT error. Over HTTP, the fields of a problem are
-// also read into it.
+// reply is what a device receives: the answer to a report, a push, or an error.
 type reply struct {
 	Re            string      `json:"re"`
 	Acks          []ack       `json:"acks"`
@@ -58,27 +53,23 @@ type reply struct {
 	Detail        string      `json:"detail"`
 }
 
-// ack is the dispatcher's answer to one result.
 type ack struct {
 	Task    int64  `json:"task"`
 	Token   int64  `json:"token"`
 	Outcome string `json:"outcome"`
 }
 
-// renewed extends the lease of a running task.
 type renewed struct {
 	Task    int64 `json:"task"`
 	Token   int64 `json:"token"`
 	LeaseMS int64 `json:"lease_ms"`
 }
 
-// cancelled asks the device to stop a running task.
 type cancelled struct {
 	Task  int64 `json:"task"`
 	Token int64 `json:"token"`
 }
 
-// grant is a task that the device may start.
 type grant struct {
 	ID      int64           `json:"id"`
 	Token   int64           `json:"token"`
@@ -128,8 +119,8 @@ func (r reply) violations(sent report) []string {
 	return append(found, r.unanswered(sent)...)
 }
 
-// unanswered returns the results of the report sent that have no outcome in the reply, and its running tasks that are not in exactly one
-// of the lists renewed and cancel.
+// unanswered returns the results of the report that have no outcome in the reply, and its running tasks that are not in exactly one of the
+// lists renewed and cancel.
 func (r reply) unanswered(sent report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}

@@ -19,22 +19,19 @@ var (
 // minUse is the shortest remaining lease for which a device enters the external system. A grant with less time left counts as over.
 const minUse = 10 * time.Millisecond
 
-// workPayload is the payload of tasks made for the simulator.
-type workPayload struct {
-	WorkMS *int64 `json:"work_ms"`
-}
-
-// workTime returns the work time in a payload. The second result is false if the payload has no work time.
-func workTime(payload json.RawMessage) (time.Duration, bool) {
-	var p workPayload
+// workTime returns the work time in a payload. ok is false if the payload has none.
+func workTime(payload json.RawMessage) (work time.Duration, ok bool) {
+	var p struct {
+		WorkMS *int64 `json:"work_ms"`
+	}
 	if json.Unmarshal(payload, &p) != nil || p.WorkMS == nil || *p.WorkMS < 0 {
 		return 0, false
 	}
 	return time.Duration(*p.WorkMS) * time.Millisecond, true
 }
 
-// lease is the time for which a running task may use the external system. It is only extended, never shortened: each lease that the server
-// granted stays valid, in whatever order the replies arrive. Times carry Go's monotonic clock.
+// lease is the time for which a running task may use the external system. It is only extended: each granted lease stays valid, in whatever
+// order the replies arrive.
 type lease struct {
 	mu     sync.Mutex
 	sentAt time.Time // when the report from which the lease counts was first sent
@@ -42,15 +39,13 @@ type lease struct {
 	timer  *time.Timer
 }
 
-// newLease returns a lease that ends at the time until and then calls onEnd. sentAt is when the report from which the lease counts was
-// first sent.
+// newLease returns a lease that calls onEnd when it ends. It counts from sentAt, the first sending of its report.
 func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
-// extend prolongs the lease to until. The extension counts from sentAt, the time at which the report that asked for it was first sent. If
-// until is not later than the end of the lease, it does nothing and returns true. If until is later but the lease has already ended, it
-// returns false.
+// extend prolongs the lease to until, counted from sentAt. It returns false if the lease has already ended, and does nothing if until is
+// not later.
 func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,22 +67,19 @@ func (l *lease) renewAt() time.Time {
 	return l.sentAt.Add(l.until.Sub(l.sentAt) / 2)
 }
 
-// length returns the whole length of the lease.
 func (l *lease) length() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.until.Sub(l.sentAt)
 }
 
-// remaining returns the time until the lease ends.
 func (l *lease) remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.until)
 }
 
-// job is a task that a device works on. The plan of the job (work, silent, rebootAt) is fixed at
-// its start.
+// job is a task that a device works on.
 type job struct {
 	visit
 	work     time.Duration
@@ -101,15 +93,13 @@ type job struct {
 	done     chan jobEnd
 }
 
-// jobEnd describes how a job ended.
 type jobEnd struct {
 	cause error         // nil means that the work was done
 	late  time.Duration // time by which the device left after the end of the lease; negative if it left before
 }
 
-// start begins the work under a lease that ends at leaseUntil; sentAt is when the report from which the lease counts was sent.
-// externalAddr is the address of the external system, or empty. After the work, when the device has left the external system, the end of
-// the job is sent once to the channel done.
+// start begins the work under a lease that counts from sentAt. After the work, when the device has left the external system, done receives
+// the end of the job. An empty externalAddr means no visit.
 func (j *job) start(ctx context.Context, sentAt, leaseUntil time.Time, externalAddr string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
@@ -125,7 +115,7 @@ func (j *job) start(ctx context.Context, sentAt, leaseUntil time.Time, externalA
 	}()
 }
 
-// visitAndWork visits the external system at externalAddr, unless that is "", and works until the work is done or ctx ends.
+// visitAndWork visits the external system, unless externalAddr is "", and works until the work is done or ctx ends.
 func (j *job) visitAndWork(ctx context.Context, externalAddr string) error {
 	if externalAddr != "" {
 		if err := j.enter(ctx, externalAddr); err != nil {
@@ -151,7 +141,6 @@ func (j *job) visitAndWork(ctx context.Context, externalAddr string) error {
 	}
 }
 
-// progress returns the share of the work that is done.
 func (j *job) progress() float64 {
 	if j.work <= 0 {
 		return 1

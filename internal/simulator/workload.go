@@ -10,14 +10,12 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// maxTaskTries is the maximum number of attempts of a task. It is high so that tasks succeed even
-// in a fleet that loses many reports.
+// maxTaskTries is high so that tasks succeed even in a fleet that loses many reports.
 const maxTaskTries = 20
 
-// maxBatch is the maximum number of tasks in a batch. It keeps the request that creates a batch smaller than a megabyte.
+// maxBatch keeps the request that creates a batch below a megabyte.
 const maxBatch = 10_000
 
-// workload holds the batches of a simulation.
 type workload struct {
 	config       Config
 	lease        time.Duration // lease of the pool
@@ -36,8 +34,6 @@ type workload struct {
 // openBatch is a batch whose tasks were not compared with the journals yet.
 type openBatch struct{ operators.Batch }
 
-// terminalCount returns the number of tasks in final states. It adds up the counts of these states,
-// and does not use the total of the batch.
 func (b *openBatch) terminalCount() (n int64) {
 	for state, count := range b.Counts {
 		if isTerminal(state) {
@@ -47,10 +43,8 @@ func (b *openBatch) terminalCount() (n int64) {
 	return n
 }
 
-// isFinished reports whether all tasks of the batch are in final states.
 func (b *openBatch) isFinished() bool { return b.Total > 0 && b.terminalCount() >= b.Total }
 
-// newWorkload returns a workload without tasks. lease is the lease of the pool.
 func newWorkload(config Config, lease time.Duration, operator *Operator, fleet *Fleet) *workload {
 	return &workload{config: config, lease: lease, operator: operator, fleet: fleet, dice: newDice(config.Seed, 0)}
 }
@@ -107,9 +101,8 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// ideal returns the makespan of an ideal dispatcher for a pool with this number of slots. The ideal dispatcher starts the tasks in their
-// order, without knowing their lengths, and loses no time. Each task goes to the slot that becomes free first, and takes its work time
-// plus overhead. A task whose device is gone (starts has the first start of each task) holds its slot for the lease, and is not tried again.
+// ideal returns the makespan of a dispatcher that loses no time: each task, in order, gets the slot that becomes free first, for its work
+// plus overhead. A task whose device is gone (see starts) holds its slot for the lease.
 func (w *workload) ideal(slots int, overhead time.Duration, starts []Start) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.taskWork {
@@ -127,7 +120,6 @@ func (w *workload) ideal(slots int, overhead time.Duration, starts []Start) time
 	return slices.Max(free)
 }
 
-// drawWork returns the work of one task.
 func (w *workload) drawWork() time.Duration {
 	if w.dice.chance(w.config.LongShare) {
 		return w.lease * 9 / 10
@@ -160,7 +152,6 @@ func (w *workload) waitingTasks() (n int64) {
 	return n
 }
 
-// isFinished reports whether all tasks of the open batches are in final states.
 func (w *workload) isFinished() bool {
 	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.isFinished() })
 }
@@ -180,10 +171,4 @@ func (w *workload) totals() (total, ended int64) {
 		ended += b.terminalCount()
 	}
 	return total, ended
-}
-
-// dropOldest removes oldest, the oldest batch, whose tasks have ended and were compared.
-func (w *workload) dropOldest(oldest *openBatch) {
-	w.batches = w.batches[1:]
-	w.droppedTasks += oldest.Total
 }

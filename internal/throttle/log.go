@@ -9,12 +9,10 @@ import (
 	"time"
 )
 
-// minInterval is the shortest time between two lines with the same message.
 const minInterval = time.Second
 
-// NewLogger returns a logger that passes warnings and errors with the same message at most once a second, with the
-// number of lines left out since the previous one. So during an outage with ten thousand failed reports a second, the
-// log gets one line a second. Messages must be constants. now is used only for elapsed time.
+// NewLogger returns a logger that passes warnings and errors with the same message, which must be a constant, at most once a second, with
+// the number of lines left out. now is used only for elapsed time.
 func NewLogger(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }
@@ -64,8 +62,7 @@ func (s *handler) WithGroup(name string) slog.Handler {
 	return &handler{s.Handler.WithGroup(name), s.now, s.last}
 }
 
-// allow reports whether a line with this message may be logged now. leftOut is the number of lines with the message that were left out
-// since the previous one.
+// allow reports whether a line with this message may be logged now. leftOut counts the lines left out since the previous one.
 func (l *lastLines) allow(message string, now time.Time) (leftOut int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

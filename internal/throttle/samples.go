@@ -17,7 +17,7 @@ type Samples[Kind comparable] struct {
 	now func() time.Time // used only for elapsed time
 
 	mu           sync.Mutex
-	byKind       map[Kind]*kindState // the kinds of which an event was passed; forgetOld removes old kinds
+	byKind       map[Kind]*kindState // kinds with a passed event; forgetOld removes old ones
 	otherLeftOut int                 // number of events left out whose kinds did not fit or were forgotten
 }
 
@@ -32,9 +32,8 @@ func NewSamples[Kind comparable](now func() time.Time) *Samples[Kind] {
 	return &Samples[Kind]{now: now, byKind: make(map[Kind]*kindState)}
 }
 
-// Allow reports whether an event of this kind is passed. leftOut is the number of events of this kind that were left
-// out since the previous passed event of this kind. It also includes the left-out events of kinds for which there was
-// no room.
+// Allow reports whether an event of this kind is passed. leftOut is the number of events of this kind, and of kinds without room, that were
+// left out since the previous passed event.
 func (s *Samples[Kind]) Allow(kind Kind) (leftOut int, ok bool) {
 	now := s.now()
 	s.mu.Lock()

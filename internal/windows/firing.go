@@ -22,9 +22,8 @@ func (w window) nextFiring(after time.Time) time.Time {
 	}
 }
 
-// nextByElapsedHours returns the first firing after the time from, of a window that counts elapsed hours (the hour field of its cron
-// expression begins with *). Such a window fires twice at a wall-clock time that occurs twice because clocks change, and does not fire at a
-// wall-clock time that is skipped.
+// nextByElapsedHours returns the first firing after from of a window whose hour field begins with *. It fires twice at a wall-clock time
+// that occurs twice, and not at one that is skipped.
 func (w window) nextByElapsedHours(from time.Time) time.Time {
 	for after := wallClock(from); ; after = wallClock(from).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)
@@ -45,8 +44,7 @@ type clockChange struct {
 	offsetBefore, offsetAfter time.Duration
 }
 
-// clockChangeAfter returns the first change of clocks after the time from, in the zone of from. If the zone data has no later change, it
-// returns a later time with equal offsets, before which the clock does not change.
+// clockChangeAfter returns the first change of clocks after from, in its zone. Without one, it returns a later time with equal offsets.
 func clockChangeAfter(from time.Time) clockChange {
 	_, at := from.ZoneBounds()
 	switch {
@@ -60,8 +58,7 @@ func clockChangeAfter(from time.Time) clockChange {
 	return clockChange{at, time.Duration(before) * time.Second, time.Duration(after) * time.Second}
 }
 
-// firingsNear returns the times at which the window fires for the wall-clock time wallTime near a change of clocks. The comment of the
-// package describes the rules for skipped and repeated times.
+// firingsNear returns when the window fires for wallTime near a change of clocks, by the rules in the comment of the package.
 func (w window) firingsNear(change clockChange, wallTime time.Time) (at []time.Time) {
 	if first := wallTime.Add(-change.offsetBefore); first.Before(change.at) {
 		at = append(at, first)
@@ -86,8 +83,8 @@ func (w window) firingMinutes() iter.Seq[int] {
 	}
 }
 
-// nextFiringUTC returns the first firing of schedule after a time. Both after and the schedule are in UTC. The search starts at a full
-// minute, because the library would otherwise step through each second.
+// nextFiringUTC returns the first firing of schedule after a time, in UTC. From a full minute on, the library need not step through each
+// second.
 func nextFiringUTC(schedule *cron.SpecSchedule, after time.Time) time.Time {
 	return schedule.Next(after.Truncate(time.Minute).Add(time.Minute - time.Second))
 }
@@ -97,8 +94,7 @@ func wallClock(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
 }
 
-// instant returns the first time at which the wall clock in zone shows wallTime. If the clock skips wallTime, it returns the time of the
-// change.
+// instant returns the first time at which the wall clock shows wallTime, or the time of the change that skips wallTime.
 func instant(wallTime time.Time, zone *time.Location) time.Time {
 	at := time.Date(wallTime.Year(), wallTime.Month(), wallTime.Day(), wallTime.Hour(), wallTime.Minute(), 0, 0, zone)
 	since, until := at.ZoneBounds()

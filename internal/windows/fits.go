@@ -27,9 +27,8 @@ func Fits(minOpen time.Duration, sets ...Set) bool {
 	return fits
 }
 
-// firstFit reports as its second result whether all sets are ever open at the same time for longer than minOpen. Its first result is the
-// start of the first such time. The first result is the zero time if the sets are always open, or if minOpen is shorter than the seconds
-// part of a window's duration; then the second result is true.
+// firstFit does the work of Fits and also returns the start of the first common opening. It is zero if the sets are always open, or if
+// minOpen is shorter than the seconds part of a duration.
 func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
@@ -72,8 +71,7 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 	return all
 }
 
-// addOpenMinutes adds to open the minutes, counted from begin, in which the window is open before end. It computes the minutes of a normal
-// day once, and only the days around a change of clocks separately.
+// addOpenMinutes adds to open the minutes from begin to end in which the window is open. It computes days without a change of clocks once.
 func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}

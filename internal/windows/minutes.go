@@ -8,11 +8,9 @@ import (
 // minuteSet is a set of minutes. Bit n is minute n after a start time.
 type minuteSet []uint64
 
-// newMinuteSet returns an empty set for the minutes of this length of time.
 func newMinuteSet(length time.Duration) minuteSet { return make(minuteSet, length/time.Minute/64+1) }
 
-// add adds the minutes of other to the set. The first minute of other is the minute offset of m. Minutes
-// beyond the end of m are dropped.
+// add adds the minutes of other, whose first minute is the minute offset of m. It drops minutes beyond the end of m.
 func (m minuteSet) add(other minuteSet, offset int) {
 	shift := offset % 64
 	for i, word := range other {
@@ -25,8 +23,7 @@ func (m minuteSet) add(other minuteSet, offset int) {
 	}
 }
 
-// findRun returns the start of the first run of at least minLength consecutive minutes that are all
-// in the set.
+// findRun returns the start of the first run of at least minLength minutes.
 func (m minuteSet) findRun(minLength int) (start int, found bool) {
 	length := 0
 	for i, word := range m {

@@ -57,7 +57,6 @@ type Opening struct {
 // Set is a list of windows. It is open while at least one of its windows is open.
 type Set struct{ windows []window }
 
-// window is a parsed Window.
 type window struct {
 	schedule    *cron.SpecSchedule
 	zone        *time.Location
@@ -103,8 +102,7 @@ func parse(written Window) (window, error) {
 	return parsed, nil
 }
 
-// parseCron parses a cron expression. It accepts only five plain fields, not the other forms that the library knows: a zone without an
-// expression (TZ=UTC) makes the library panic, and @every has no time of day.
+// parseCron parses five plain fields of cron. TZ=UTC alone makes the library panic, and @every has no time of day.
 func parseCron(expression string) (_ *cron.SpecSchedule, err error) {
 	defer func() {
 		if recover() != nil {
@@ -162,8 +160,7 @@ func (s Set) Opening(now time.Time) Opening {
 	return o
 }
 
-// firstOpening returns the first opening of a single window that ends after now. It may have begun already. If no
-// window fires for years, it returns the zero Opening.
+// firstOpening returns the first opening of a single window that ends after now, or the zero Opening if none fires for years.
 func (s Set) firstOpening(now time.Time) Opening {
 	var o Opening
 	for _, w := range s.windows {
