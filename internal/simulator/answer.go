@@ -26,7 +26,7 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 		d.handlePush(ctx, message.reply)
 		return
 	case message.kind == answered && !wasSent:
-		d.fleet.count.add(&d.fleet.count.Dropped, grantCount(message.reply)) // the report was sent before the last reboot
+		d.dropGrant(message.reply) // the report was sent before the last reboot
 		d.applyAcks(message.reply.Acks)
 		return
 	}
@@ -56,11 +56,11 @@ func (d *device) countGarbageAnswer(message linkMessage) {
 	}
 }
 
-func grantCount(answer reply) int64 {
-	if answer.Task == nil {
-		return 0
+// dropGrant counts the grant in a reply, if there is one, as not used.
+func (d *device) dropGrant(answer reply) {
+	if answer.Task != nil {
+		d.fleet.count.add(&d.fleet.count.Dropped, 1)
 	}
-	return 1
 }
 
 // handlePush handles a message that answers no report, such as the request to report now.
@@ -70,7 +70,7 @@ func (d *device) handlePush(ctx context.Context, pushed reply) {
 		d.report(ctx)
 		return
 	}
-	d.fleet.count.add(&d.fleet.count.Dropped, grantCount(pushed))
+	d.dropGrant(pushed)
 	d.fleet.count.recordViolation(d.id, "reply without re")
 }
 

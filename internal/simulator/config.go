@@ -106,7 +106,7 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("dispatcher: %w", err))
 	}
 	if _, mqtt := c.Via.needsTransports(); mqtt {
-		errs = append(errs, checkURL(c.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
+		errs = append(errs, checkURLs(c.MQTTURL, "mqtt", "tcp", "mqtts", "ssl"))
 	}
 	return errors.Join(errs...)
 }

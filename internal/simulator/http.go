@@ -10,9 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -128,15 +126,4 @@ func kindOfStatus(status int) answerKind {
 	default:
 		return failed
 	}
-}
-
-func checkURL(text string, schemes ...string) error {
-	u, err := url.Parse(text)
-	if err != nil {
-		return fmt.Errorf("invalid URL: %w", err)
-	}
-	if u.Host != "" && slices.Contains(schemes, u.Scheme) {
-		return nil
-	}
-	return fmt.Errorf("URL %q: want %s://host:port", u.Redacted(), strings.Join(schemes, ":// or "))
 }

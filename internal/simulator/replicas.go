@@ -1,7 +1,9 @@
 package simulator
 
 import (
-	"errors"
+	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -30,16 +32,21 @@ func (r *replicas) failOver(position uint64) { r.position.CompareAndSwap(positio
 
 func splitURLs(urls string) []string {
 	list := strings.Split(urls, ",")
-	for i, url := range list {
-		list[i] = strings.TrimRight(strings.TrimSpace(url), "/")
+	for i, one := range list {
+		list[i] = strings.TrimRight(strings.TrimSpace(one), "/")
 	}
 	return list
 }
 
 func checkURLs(urls string, schemes ...string) error {
-	var errs []error
-	for _, url := range splitURLs(urls) {
-		errs = append(errs, checkURL(url, schemes...))
+	for _, text := range splitURLs(urls) {
+		u, err := url.Parse(text)
+		if err != nil {
+			return fmt.Errorf("invalid URL: %w", err)
+		}
+		if u.Host == "" || !slices.Contains(schemes, u.Scheme) {
+			return fmt.Errorf("URL %q: want %s://host:port", u.Redacted(), strings.Join(schemes, ":// or "))
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -44,8 +44,8 @@ func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
-// extend prolongs the lease to until, counted from sentAt. It returns false if the lease has already ended, and does nothing if until is
-// not later.
+// extend prolongs the lease to until, counted from sentAt. If until is not later, it returns true without a change. It returns false if the
+// lease has already ended.
 func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
