@@ -9,19 +9,19 @@ import (
 
 const (
 	recentAttemptsSpan = 5 * time.Minute
-	// recentEventsRead is the number of the pool's newest events that RecentAttempts reads. It bounds the cost in a busy pool, where five
-	// minutes have far more events.
+	// recentEventsRead is the number of the pool's newest events that RecentAttempts reads. In a busy pool they cover less than five
+	// minutes.
 	recentEventsRead = 2000
 	recentErrorsKept = 5
 )
 
-// Many attempts fail if at least minFailures failed, and at least one in manyFailOneIn of those that ended.
+// Many attempts fail if at least minFailures failed, and at least one in manyFailOneIn of the ended attempts.
 const (
 	minFailures   = 5
 	manyFailOneIn = 5
 )
 
-// ManyFail reports whether so many attempts failed, of those that ended, that an operator should look.
+// ManyFail reports whether an operator should look, because many of the ended attempts failed.
 func ManyFail(failed, ended int) bool { return failed >= minFailures && failed*manyFailOneIn >= ended }
 
 // RecentAttempts summarizes attempts that ended within the last five minutes.
@@ -38,8 +38,7 @@ type RecentError struct {
 	Attempts int
 }
 
-// RecentAttempts returns a summary of the attempts of a pool or of a batch that ended within the last five minutes. It reads the newest
-// recentEventsRead events of the pool, and the failed attempts among them.
+// RecentAttempts summarizes the attempts of a pool or a batch among the newest recentEventsRead events of the pool.
 func (s pools) RecentAttempts(ctx context.Context, scope TaskScope) (recent RecentAttempts, err error) {
 	pool := scope.Pool
 	if scope.Batch != 0 {
@@ -81,7 +80,7 @@ func (s pools) RecentAttempts(ctx context.Context, scope TaskScope) (recent Rece
 	return recent, nil
 }
 
-// recentGroup says what a row of the statement in RecentAttempts counts.
+// recentGroup is the kind of a row of the statement in RecentAttempts.
 type recentGroup int
 
 const (
@@ -104,9 +103,8 @@ type DeviceAttempts struct {
 	Attributes    json.RawMessage   // present attributes, a JSON object; nil if the device is not registered
 }
 
-// AttemptsByDevice calls handle once for each device with attempts of a pool or a batch that ended at the time since or later. If since is
-// zero, it counts the attempts of the last hour. It reads at most the newest deviceEventsRead events of the pool. isSample is true if more
-// attempts ended in this time.
+// AttemptsByDevice calls handle once for each device with attempts of a pool or a batch that ended at the time since or later. A zero since
+// means the last hour. It reads the newest deviceEventsRead events of the pool; isSample is true if more attempts ended in this time.
 func (s pools) AttemptsByDevice(ctx context.Context, scope TaskScope, since time.Time, handle func(DeviceAttempts)) (isSample bool, err error) {
 	pool, err := tasks(s).scopePool(ctx, scope)
 	if err != nil {

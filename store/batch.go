@@ -99,7 +99,6 @@ const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.wei
 	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
 	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, b.system, {now}`
 
-// batchDest returns pointers to the fields of batch. A query that selects batchColumns scans a row into them.
 func batchDest(batch *Batch) []any {
 	return []any{
 		&batch.ID, &batch.Name, &batch.Pool, &batch.Kind, &batch.Payload, &batch.Priority, &batch.Weight, &batch.Lane, &batch.NotBefore,
@@ -115,16 +114,14 @@ const (
 	selectBatchAndPool  = `SELECT ` + batchAndPoolColumns + ` FROM batches b JOIN pools p ON p.name = b.pool`
 )
 
-// batchAndPoolDest returns pointers to the fields of batch and of batch.PoolSettings. A query that selects batchAndPoolColumns scans a row
-// into them.
+// batchAndPoolDest returns pointers to the fields of batch and of batch.PoolSettings for batchAndPoolColumns.
 func batchAndPoolDest(batch *Batch) []any {
 	return append(batchDest(batch), &batch.PoolSettings.Paused, &batch.PoolSettings.Capacity, &batch.PoolSettings.Lease, &batch.PoolSettings.Opening.From, &batch.PoolSettings.Opening.Until)
 }
 
-// CreateBatch creates a batch and queues newTasks in it, all or none. If the sequence newTasks.Tasks returns an error, nothing is stored
-// and CreateBatch returns the error wrapped. The tasks are streamed and never all held in memory. If newTasks.RegisteredOnly is false,
-// their devices need not be registered. If ctx has an idempotency key (WithOnce), a repeated request takes effect once. Errors:
-// ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
+// CreateBatch creates a batch and queues newTasks in it, all or none. It streams the tasks. An error of newTasks.Tasks is returned wrapped.
+// Unless newTasks.RegisteredOnly is set, the devices need not be registered. An idempotency key in ctx (WithOnce) makes a repeated request
+// take effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
 func (s batches) CreateBatch(ctx context.Context, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -158,7 +155,6 @@ func (s batches) CreateBatch(ctx context.Context, actor string, batch Batch, new
 	return created, nil
 }
 
-// insertBatch inserts batch without its tasks and returns its id.
 func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err error) {
 	abort := Abort{}
 	if batch.Abort != nil {
@@ -218,8 +214,7 @@ const (
 	ByEnd      BatchOrder = "ended_at"
 )
 
-// batchCondition returns the SQL condition that batch b is in a state, or that it is listed in an order. The database uses the partial
-// indexes only for these literal texts.
+// batchCondition returns the condition on batch b for a state or an order. The database uses the partial indexes only for these texts.
 func batchCondition(stateOrOrder string) string {
 	const open, started = `b.ended_at IS NULL AND b.cancelled_at IS NULL`, `(b.not_before IS NULL OR b.not_before <= {now})`
 	return map[string]string{
@@ -241,8 +236,7 @@ func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64
 	return list, s.fillCounts(ctx, list)
 }
 
-// pageSQL builds the statement of Batches and its arguments; beforeID and limit are the arguments of Batches. It writes the lane into the
-// text instead of passing it as an argument, because Postgres uses the partial index of urgent batches only for a literal.
+// pageSQL returns the statement of Batches. The lane is a literal, because Postgres uses the partial index of urgent batches only for one.
 func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any) {
 	q := query{text: selectBatchAndPool}
 	order := "" // the first columns of the index that serves the filter, such as (pool, id) or (kind, id)

@@ -17,26 +17,22 @@ type Abort struct {
 // ranToEndSQL is the SQL condition that a task was started and has ended, which means: its state is succeeded, failed or timed out.
 const ranToEndSQL = `state IN ('succeeded', 'failed', 'timed_out')`
 
-// batchCountsSQL selects the number of ended tasks by batch and state: the stored counts, and the deltas (changes of the counts) that Fold
-// has not yet added to them.
+// batchCountsSQL selects the number n of ended tasks by batch and state: the stored counts and the deltas that Fold has not yet added.
 const batchCountsSQL = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
-// poolCountsSQL selects the number of ended tasks by pool and state: the stored counts, and the deltas (changes of the counts) that Fold
-// has not yet added to them. In a row whose state is queuedState, n is the number of all tasks of the pool, open or ended.
+// poolCountsSQL selects the same numbers by pool and state. The row with the state queuedState counts all tasks of the pool.
 const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
 // recentMillis is the period, in milliseconds, that Batch.Recent covers.
 const recentMillis = 5 * 60 * 1000
 
-// queuedState is stored in the column state of pool_counts instead of a task state. The n of its row is the number of all tasks of the
-// pool.
+// queuedState is the state of the row of pool_counts that counts all tasks of the pool, open or ended.
 const queuedState = "queued"
 
-// recentState is a value of the column state in the statement of fillCounts. The count in its row is the value of Batch.Recent.
+// recentState is the state of the row that fillCounts reads into Batch.Recent.
 const recentState = "recent"
 
-// fillCounts fills Counts and Recent of the batches in read. It runs one statement, so all counts are from one moment and each task is
-// counted in exactly one state. Its cost does not depend on the number of tasks in the batches.
+// fillCounts fills Counts and Recent of read by one statement, so each task is counted in exactly one state. It reads no tasks.
 func (s batches) fillCounts(ctx context.Context, read []Batch) error {
 	type count struct {
 		batch int64
@@ -75,7 +71,7 @@ func (s batches) fillCounts(ctx context.Context, read []Batch) error {
 	return nil
 }
 
-// setPending sets the count of Pending in counts to total minus all other counts.
+// setPending sets the count of Pending to total minus all other counts.
 func setPending(counts map[TaskState]int64, total int64) {
 	for _, n := range counts {
 		total -= n
@@ -85,9 +81,8 @@ func setPending(counts map[TaskState]int64, total int64) {
 	}
 }
 
-// Fold adds at most limit deltas (changes of counts) to the stored counts of batches and pools, and returns the number of added deltas. It
-// pauses each batch whose abort rule is now met; aborted lists the ids of these batches. While one replica folds, Fold on another replica
-// returns 0.
+// Fold adds at most limit deltas (changes of counts) to the stored counts and returns their number. It pauses the batches whose abort rule
+// is now met and returns their ids in aborted. While one replica folds, Fold on another replica returns 0.
 func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
 	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], deltas, 1)
@@ -119,19 +114,15 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// deltasToFold selects the deltas d (changes of counts) to fold: the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest and
-// the highest id in {ids}. Postgres uses the index because of the condition with $2 and $3. Without this condition Postgres may keep a plan
-// that it made while batch_deltas was empty, and scan the list of ids for each delta.
+// deltasToFold selects the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest and the highest id. Without the condition on
+// $2 and $3, a plan made for an empty table would scan the list of ids for each row.
 const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
-// batchDeltasToFold selects the deltas to fold (changes of counts) whose batch still exists. The delta of a deleted batch changes only the
-// counts of its pool.
+// batchDeltasToFold selects the deltas whose batch still exists. The delta of a deleted batch changes only the counts of its pool.
 const batchDeltasToFold = `(SELECT d.batch, d.state, d.n, d.at FROM ` + deltasToFold + `) AS d {batch of d}`
 
-// foldedBatches selects the ids of the batches whose counts a fold changes.
 const foldedBatches = `SELECT DISTINCT d.batch FROM ` + batchDeltasToFold
 
-// foldStatements returns the statements that add the deltas to the stored counts and then delete the deltas.
 func foldStatements() []string {
 	return []string{
 		`INSERT INTO pool_counts (pool, state, n) SELECT d.pool, d.state, sum(d.n) FROM ` + deltasToFold + ` GROUP BY d.pool, d.state
@@ -144,23 +135,20 @@ func foldStatements() []string {
 	}
 }
 
-// updateListed updates the columns by which batch $1 is listed (BatchFilter.State and Order), if its counts have changed them. It is for one
-// batch, so that no plan reads all batches.
+// updateListed updates the columns by which batch $1 is listed (BatchFilter). It is for one batch, so that no plan reads all batches.
 const updateListed = `
 	UPDATE batches AS b SET failed_tasks = c.failed, ended_at = CASE WHEN c.ended >= b.total THEN coalesce(b.ended_at, {now}) END
 	FROM (SELECT coalesce(sum(n), 0) AS ended, coalesce(sum(CASE WHEN state IN ('failed', 'timed_out') THEN n ELSE 0 END), 0) AS failed
 		FROM batch_counts WHERE batch = $1) AS c
 	WHERE b.id = $1 AND (b.failed_tasks <> c.failed OR (c.ended >= b.total) <> (b.ended_at IS NOT NULL))`
 
-// deleteOldRates deletes about $2 rows of batch_rates that are older than $1 ms. One fold (a run of the pass that adds up counts) inserts
-// at most $2 rows and then runs this statement, so the table does not grow.
+// deleteOldRates deletes about $2 rows of batch_rates older than $1 ms. A fold inserts at most $2 rows, so the table does not grow.
 const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// fold adds the deltas (changes of counts) whose ids are in the parameter deltas to the stored counts, and returns the ids of the batches
-// concerned. deltas must be in ascending order and has at most limit elements. No other transaction may fold the same deltas at the same
-// time.
+// fold adds the deltas with these ids (ascending, at most limit) to the stored counts and returns the ids of their batches. No other
+// transaction may fold the same deltas at the same time.
 func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
 	args := []any{idsInput(deltas...), deltas[0], deltas[len(deltas)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
@@ -182,8 +170,7 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 	return batches, err
 }
 
-// endedAndFailedSQL selects two numbers for batch b. The first is the number of tasks that succeeded, failed or timed out. The second is
-// the number of tasks that failed or timed out.
+// endedAndFailedSQL selects two numbers of tasks of batch b: succeeded, failed or timed out; and failed or timed out.
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
@@ -219,7 +206,6 @@ func (s batchesIn) applyAbortRules(ctx context.Context, batches []int64) ([]int6
 	return aborted, nil
 }
 
-// abortRuleActor is the actor of a pause by the abort rule.
 const abortRuleActor = "abort rule"
 
 // Progress is the number of tasks of a batch that had ended at a given time.
@@ -229,9 +215,8 @@ type Progress struct {
 	Failed int64 // failed or timed out; included in Ended
 }
 
-// addProgress adds the folded deltas (changes of counts) to the stored progress of their batches. The time since a batch began is divided
-// into steps, and a batch has at most one row for each step. Steps are 5 s long at first; they become longer as the batch grows older, up
-// to one day. So a batch has about 800 rows after 90 days, and then one more row each day.
+// addProgress adds the folded deltas to batch_progress. It has one row for each step of a batch's life. A step is 5 s long at first and one
+// day at last, so a batch has about 800 rows after 90 days.
 const addProgress = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
 	SELECT batch, age / step * step, at, ended, failed FROM (
@@ -246,8 +231,7 @@ const addProgress = `
 	ON CONFLICT (batch, since_ms) DO UPDATE SET
 		at = excluded.at, ended = batch_progress.ended + excluded.ended, failed = batch_progress.failed + excluded.failed`
 
-// Progress returns the progress of a batch, oldest first, from its beginning up to the last fold (the pass that adds up task states). It
-// reads no tasks.
+// Progress returns the progress of a batch up to the last fold, oldest first. It reads no tasks.
 func (s batches) Progress(ctx context.Context, batch int64) ([]Progress, error) {
 	steps, err := collect(ctx, s.readSession(), func(p *Progress) []any { return []any{&p.At, &p.Ended, &p.Failed} },
 		`SELECT at, ended, failed FROM batch_progress WHERE batch = $1 ORDER BY since_ms`, batch)

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// whyCancelled is the value of the column cancel_why of a grant whose task was cancelled. The device receives it as the reason to stop.
+// whyCancelled is the cancel_why of a grant whose task was cancelled. The device receives it as the reason to stop.
 const whyCancelled = "cancelled"
 
-// PauseBatch stops new grants of a batch. Devices that hold a slot for it continue. If the batch is already paused or cancelled, nothing
-// changes. PauseBatch returns the batch after the change, or ErrNotFound if there is no such batch.
+// PauseBatch stops new grants of a batch and returns the batch. Devices that hold a slot for it continue. A paused or cancelled batch is
+// not changed. Error: ErrNotFound.
 func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason string) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.Paused || b.CancelledAt != nil {
@@ -23,7 +23,6 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 	})
 }
 
-// pause pauses batch, stores reason with it and records the event.
 func (s batchesIn) pause(ctx context.Context, actor string, batch Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, batch.ID, actor, reason); err != nil {
@@ -33,8 +32,8 @@ func (s batchesIn) pause(ctx context.Context, actor string, batch Batch, reason 
 	return s.recordEvent(ctx, Event{Kind: "batch.paused", Actor: actor, Pool: batch.Pool, Batch: batch.ID, Detail: reason})
 }
 
-// ResumeBatch ends the pause of a batch. From then on the abort rule of the batch ignores all tasks that ended before the call. ResumeBatch
-// returns the batch after the change, or ErrNotFound if there is no such batch.
+// ResumeBatch ends the pause of a batch and returns the batch. From then on its abort rule ignores tasks that ended before. Error:
+// ErrNotFound.
 func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if !b.Paused {
@@ -51,7 +50,7 @@ func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch
 }
 
 // CancelBatch cancels a batch. After its commit no task of the batch is granted, and devices that hold a slot for it are asked to stop.
-// EndCancelled ends the waiting tasks later. CancelBatch returns ErrNotFound if there is no such batch.
+// EndCancelled ends the waiting tasks later. Error: ErrNotFound.
 func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
 		if b.CancelledAt != nil {
@@ -68,9 +67,8 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 	})
 }
 
-// ChangeBatch calls change with the batch and stores the fields that an operator may change: Priority, Weight, Lane, NotAfter, MaxWait,
-// Windows, Limits and MaxAttempts. If change sets other fields, they are ignored. change runs inside the transaction, perhaps more than
-// once; if it returns an error, the transaction is rolled back. Errors: ErrNotFound, ErrNeverStarts.
+// ChangeBatch calls change with the batch and stores Priority, Weight, Lane, NotAfter, MaxWait, Windows, Limits and MaxAttempts; other
+// changes are ignored. change may run more than once; its error rolls back. Errors: ErrNotFound, ErrNeverStarts.
 func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, old Batch) error {
 		b := old
@@ -108,7 +106,7 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 	})
 }
 
-// settings returns the fields of the batch that an operator may change, in the form of the audit log.
+// settings returns the fields that an operator may change, in the form of the audit log.
 func (b Batch) settings() settings {
 	return settings{
 		"priority", strconv.Itoa(b.Priority), "weight", strconv.Itoa(b.Weight), "lane", string(b.Lane), "not_after", instantText(b.NotAfter),
@@ -116,7 +114,6 @@ func (b Batch) settings() settings {
 	}
 }
 
-// limitsText returns policies (a JSON list, or nil) as it is written to the audit log.
 func limitsText(policies json.RawMessage) string {
 	if policies == nil {
 		return "none"
@@ -132,8 +129,8 @@ func instantText(moment *time.Time) string {
 	return moment.UTC().Format(time.RFC3339Nano)
 }
 
-// changeBatch locks the batch, runs change with it and returns the batch after the change. It holds the pool's lock exclusively, so every
-// claim that read the old batch has committed. After changeBatch returns, nothing is granted by the old rules.
+// changeBatch locks the batch, runs change and returns the batch after it. It holds the pool's lock exclusively, so every claim that read
+// the old batch has committed.
 func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
 		pool, err := queryOne(ctx, tx, singleColumn[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
@@ -155,8 +152,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 	return s.Batch(ctx, id)
 }
 
-// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, because
-// all code that locks several grants uses this order. So deadlocks are avoided.
+// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. All code locks grants in the order of their tasks.
 func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
@@ -167,8 +163,7 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	return s.grants().askToStop(ctx, actor, whyCancelled, "", held)
 }
 
-// askToStop asks the devices that hold a slot for these tasks to stop, for the reason why, and records an event with this detail for each
-// task. The caller must hold the locks of the grants.
+// askToStop asks the devices to stop the tasks, for the reason why, and records an event for each. The grants must be locked.
 func (s grantsIn) askToStop(ctx context.Context, actor, why, detail string, tasks []int64) error {
 	in := idsInput(tasks...)
 	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = $2 WHERE task IN (SELECT id FROM {ids})`, in, why); err != nil {
@@ -180,8 +175,8 @@ func (s grantsIn) askToStop(ctx context.Context, actor, why, detail string, task
 	return err
 }
 
-// EndCancelled ends at most limit waiting tasks of cancelled batches and returns the number of ended tasks. A device may have been granted
-// a task while the batch of the task was being cancelled; EndCancelled asks such a device to stop, too. Replicas may call it concurrently.
+// EndCancelled ends at most limit waiting tasks of cancelled batches and returns their number. It also stops devices that got a grant while
+// the batch was being cancelled. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {

@@ -13,15 +13,14 @@ type OpenBatch struct {
 	MayStart bool // whether its tasks may start now
 }
 
-// OpenBatches returns at most limit batches of the pool that have waiting tasks and an id > afterID, in ascending order of ids. Its cost
-// depends on the number of returned batches and on the number of grants in the pool, not on the number of tasks.
+// OpenBatches returns at most limit batches of the pool with waiting tasks and an id > afterID, lowest id first. Its cost depends on their
+// number and on the grants of the pool, not on the number of tasks.
 func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) (_ []OpenBatch, err error) {
 	defer describe(&err, "finding batches of pool %s", pool)
 	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
 }
 
-// openBatchesSQL returns the statement of OpenBatches. Its cost does not depend on the number of tasks: it jumps from batch to batch in
-// the index of waiting tasks, and looks up each batch by its id.
+// openBatchesSQL jumps from batch to batch in the index of waiting tasks.
 func openBatchesSQL() string {
 	return `
 	WITH RECURSIVE open(n, batch) AS (
@@ -40,7 +39,6 @@ func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) (_ [
 	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, urgentBatchesSQL(), pool, limit)
 }
 
-// urgentBatchesSQL returns the statement of UrgentBatches.
 func urgentBatchesSQL() string {
 	return `
 	SELECT b.id, CASE WHEN ` + isStartableSQL() + ` THEN TRUE ELSE FALSE END
@@ -48,8 +46,8 @@ func urgentBatchesSQL() string {
 	ORDER BY b.id DESC`
 }
 
-// isOpenUrgentSQL returns the SQL condition that batch b is urgent and has waiting tasks. poolExpr is an SQL expression for the pool. The
-// condition on b.id lets the database skip the batches that are older than the oldest batch of the pool with waiting tasks.
+// isOpenUrgentSQL returns the condition that batch b is urgent and has waiting tasks in the pool poolExpr (SQL). The bound on b.id skips
+// the batches older than the oldest one with waiting tasks.
 func isOpenUrgentSQL(poolExpr string) string {
 	return `b.lane = 'urgent'
 		AND b.id >= ` + nextWaitingBatchSQL(poolExpr, ">", "0") + ` AND ` + nextWaitingBatchSQL("b.pool", "=", "b.id") + ` IS NOT NULL`
@@ -58,9 +56,8 @@ func isOpenUrgentSQL(poolExpr string) string {
 // NamedSearchLimit is the number of batches that one call of BatchesNamed searches.
 const NamedSearchLimit = searchLimit
 
-// BatchesNamed returns at most limit batches that match filter and whose names contain namePart, newest first, with their counts. It
-// ignores upper and lower case. If beforeID is not 0, it searches only batches with id < beforeID. One call searches at most
-// NamedSearchLimit batches; the returned SearchBound says at which id the search ended.
+// BatchesNamed returns at most limit batches with their counts that match filter and whose names contain namePart in any case, newest
+// first. If beforeID is not 0, it searches batches with id < beforeID. One call searches at most NamedSearchLimit batches.
 func (s batches) BatchesNamed(ctx context.Context, namePart string, filter BatchFilter, beforeID int64, limit int) ([]Batch, SearchBound, error) {
 	beforeID = cmp.Or(beforeID, math.MaxInt64)
 	stretch, err := s.searchBound(ctx, &query{args: []any{beforeID, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
@@ -74,7 +71,6 @@ func (s batches) BatchesNamed(ctx context.Context, namePart string, filter Batch
 	return list, stretch, s.fillCounts(ctx, list)
 }
 
-// batchesNamedText returns the statement of BatchesNamed.
 func batchesNamedText() string {
 	return `
 		SELECT ` + batchAndPoolColumns + ` FROM (

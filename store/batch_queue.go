@@ -21,7 +21,7 @@ type NewTask struct {
 	Repeated            bool       // the task is not queued, but counted in Batch.Skipped
 }
 
-// insertArgs returns the arguments of the statement dialect.addTasks that inserts task t into this batch and pool.
+// insertArgs returns the arguments of dialect.addTasks for task t.
 func (t NewTask) insertArgs(batch int64, pool string) []any {
 	priority := 0
 	if t.Priority != nil {
@@ -43,8 +43,7 @@ type NewBatchTasks struct {
 // errDryRun rolls back the transaction of a dry run that succeeded.
 var errDryRun = errors.New("dry run")
 
-// createBatch does the work of CreateBatch in one transaction. tx runs statements. plain is the same transaction without prepared
-// statements, which COPY needs.
+// createBatch does the work of CreateBatch in the transaction tx. plain is the same transaction without prepared statements, for COPY.
 func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	if s.disableStatementTimeout != "" {
 		if _, err := tx.exec(ctx, s.disableStatementTimeout); err != nil {
@@ -78,7 +77,6 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 	return created, nil
 }
 
-// queuedCounts counts the tasks of a new batch.
 type queuedCounts struct {
 	total, skipped int64
 	unknown        UnknownDevices
@@ -93,8 +91,7 @@ func (n queuedCounts) String() string {
 	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
 }
 
-// queueTasks queues newTasks in the batch with this id and counts them. tx runs statements. plain is the same transaction without prepared
-// statements, which COPY needs.
+// queueTasks queues newTasks in the batch with this id and counts them. plain is the transaction tx without prepared statements, for COPY.
 func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id int64, batch Batch, newTasks NewBatchTasks) (counts queuedCounts, err error) {
 	if newTasks.Tasks == nil {
 		counts.total, err = tx.batches().insertTasksByTags(ctx, id, batch, newTasks.Tags)
@@ -119,8 +116,7 @@ func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id 
 	return counts, err
 }
 
-// countWrongWire counts the tasks of the batch with this id whose devices speak DDI and whose payload is no deployment. The index of these
-// devices is empty in a fleet that has none.
+// countWrongWire counts the tasks of the batch whose devices speak DDI and whose payload is no deployment. Few devices are in its index.
 func (s batchesIn) countWrongWire(ctx context.Context, id int64) (count int64, err error) {
 	defer describe(&err, "counting devices of another wire")
 	err = s.scanRow(ctx, []any{&count}, `
@@ -129,8 +125,7 @@ func (s batchesIn) countWrongWire(ctx context.Context, id int64) (count int64, e
 	return count, err
 }
 
-// insertTasksByTags queues in the batch with this id one task for each registered device that has all of the tags at this moment, and
-// returns their number.
+// insertTasksByTags queues one task for each registered device that has all tags now, and returns their number.
 func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, batch Batch, tags map[string]string) (int64, error) {
 	text, err := tagsText(tags)
 	if err != nil {
@@ -144,7 +139,7 @@ func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, batch Batch,
 		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, batch.Pool, text)
 }
 
-// countUnknownDevices counts the tasks of the batch with this id whose devices are not registered.
+// countUnknownDevices counts the tasks of the batch whose devices are not registered.
 func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
 	defer describe(&err, "finding unknown devices")
 	err = s.scanRow(ctx, []any{&unknown.Tasks, &unknown.First}, `
@@ -154,7 +149,7 @@ func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown U
 	return unknown, err
 }
 
-// insertTasks queues tasks in the batch with this id, and counts them. tx must be a transaction without prepared statements.
+// insertTasks queues tasks in the batch with this id, and counts them. tx must run no prepared statements.
 func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, batch Batch, tasks iter.Seq2[NewTask, error]) (counts queuedCounts, err error) {
 	insert, err := tx.PrepareContext(ctx, s.addTasks)
 	if err != nil {

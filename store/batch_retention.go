@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// retainBatches deletes tasks of batches that ended more than keepFor ago, and then the batches that have no task left. The oldest batch
-// comes first. It returns the numbers of deleted tasks and batches, and stops when their sum reaches limit. Each transaction deletes tasks
-// of one batch and subtracts them from the counts of the batch, so the counts are exact at any moment. A batch keeps all its tasks while
-// one of them is open or ended less than keepFor ago.
+// retainBatches deletes tasks of batches that ended more than keepFor ago, and then the empty batches, oldest first, until the sum of both
+// numbers reaches limit. Each transaction also subtracts its tasks from the counts. A batch with a task that is open or ended later keeps
+// all its tasks.
 func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit int) (tasks, batches int64, err error) {
 	for batch := int64(0); tasks+batches < int64(limit); {
 		var removed int64
@@ -41,7 +40,7 @@ func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit
 }
 
 // oldBatch locks and returns the first batch with id >= firstID whose tasks all ended more than keepFor ago, or ErrNotFound. It uses
-// count(*) because Postgres may turn an EXISTS into a scan of all tasks.
+// count(*), because Postgres may turn an EXISTS into a scan of all tasks.
 func (s batchesIn) oldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (int64, error) {
 	return queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT b.id FROM batches b
@@ -52,8 +51,7 @@ func (s batchesIn) oldBatch(ctx context.Context, firstID int64, keepFor time.Dur
 		ORDER BY b.id LIMIT 1 FOR UPDATE OF b`, firstID, keepFor.Milliseconds())
 }
 
-// removeTasks deletes at most limit ended tasks of the batch and returns their number. If no task is left, it also deletes the batch and
-// returns isBatchGone = true.
+// removeTasks deletes at most limit ended tasks of the batch and returns their number. It deletes a batch that has no task left.
 func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, isBatchGone bool, err error) {
 	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t
@@ -81,10 +79,9 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 	return removed, true, s.removeBatch(ctx, batch)
 }
 
-// retentionActor is the actor in the events of batches that Retain deletes.
 const retentionActor = "retention"
 
-// removeBatch deletes a batch, which must have no tasks, and records the event.
+// removeBatch deletes a batch without tasks and records the event.
 func (s batchesIn) removeBatch(ctx context.Context, batch int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, detail)

@@ -10,7 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// maxTries is the maximum number of times that a transaction is run if the server rolls it back because of a conflict.
+// maxTries is the maximum number of runs of a transaction that the server rolls back because of conflicts.
 const maxTries = 3
 
 // connection is the access to the database that all parts of the ledger share. It runs sessions inside and outside of transactions.
@@ -29,7 +29,7 @@ type connection struct {
 	dialect
 }
 
-// readSession returns a session for single statements. Each statement reads one consistent snapshot.
+// readSession returns a session for single statements; each reads one consistent snapshot.
 func (s *connection) readSession() session {
 	if s.prepared == nil {
 		return s.customPlanSession()
@@ -37,19 +37,17 @@ func (s *connection) readSession() session {
 	return s.newSession(reader{s.prepared, s, false}, nil)
 }
 
-// newSession returns a session that runs its statements on target. news collects the news (rows of the change log) of a transaction;
-// outside of a transaction, news is nil.
+// newSession returns a session on target. news collects the news of a transaction; it is nil outside of one.
 func (s *connection) newSession(target database, news *pendingNews) session {
 	return session{target, s.dialect, s.recordsAccountChanges, news}
 }
 
-// customPlanSession returns a session in which Postgres plans each statement for its actual arguments. It is used for statements with
-// filters, because the best index depends on how many rows match the value of the filter.
+// customPlanSession returns a session in which Postgres plans each statement for its arguments. It is for statements with filters, because
+// the best index depends on the values.
 func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
-// write runs change in one transaction and commits it. If the server rolls the transaction back because of a conflict (deadlock,
-// serialization failure), write runs change again, at most maxTries times in all. So each run of change must first reset the outer
-// variables that it sets.
+// write runs change in one transaction. If the server rolls it back because of a conflict (deadlock, serialization failure), change runs
+// again, at most maxTries times. So change must first reset the outer variables that it sets.
 func (s *connection) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
 		s.prepared.preparePending(ctx)
@@ -99,7 +97,7 @@ func (s *connection) writeOnce(ctx context.Context, db *sqlx.DB, change func(*sq
 	return commit(ctx, tx)
 }
 
-// commit commits tx. It returns ErrOutcomeUnknown if the answer to the COMMIT was lost, and a different error if the COMMIT failed.
+// commit commits tx. It returns ErrOutcomeUnknown if the answer to the COMMIT was lost.
 func commit(ctx context.Context, tx *sqlx.Tx) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("not committed: %w", err)
@@ -115,8 +113,8 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	}
 }
 
-// withSnapshotSession calls read with a session in which all statements see one snapshot. Only {now} differs: it is the time of each single
-// statement. If ctx contains a snapshot already, read runs in that snapshot.
+// withSnapshotSession calls read with a session in which all statements see one snapshot, the one of ctx if ctx has one. {now} is still the
+// time of each statement.
 func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)
@@ -124,7 +122,7 @@ func (s *connection) withSnapshotSession(ctx context.Context, read func(session)
 	return s.withSnapshotSessionOn(ctx, s.db, read)
 }
 
-// withSnapshotSessionOn does the same as withSnapshotSession, but always opens a new snapshot, on db.
+// withSnapshotSessionOn opens a new snapshot on db and calls read with its session.
 func (s *connection) withSnapshotSessionOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
 	s.prepared.preparePending(ctx)
 	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshotIsolation})
@@ -140,8 +138,8 @@ const (
 	snapshotDepth = 64 // number of events that identify a snapshot
 )
 
-// Snapshot identifies a database snapshot by the newest events in it. If two snapshots have equal values, they have the same events. The
-// newest event alone does not suffice: ids are given before the commit, so an older event may still be missing in one of two snapshots.
+// Snapshot identifies a snapshot by its newest events. One event does not suffice: ids are given before the commit, so an older event may
+// be missing in one of two snapshots.
 type Snapshot struct {
 	Event int64 // id of the newest event; 0 means that there are no events
 	Below int64 // id of the oldest one of the 64 newest events
@@ -150,8 +148,8 @@ type Snapshot struct {
 // String returns the name of the snapshot.
 func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) }
 
-// InOneSnapshot opens a snapshot and calls read. The parameter at of read identifies the snapshot. All reads with the ctx of read use the
-// snapshot. These reads must run one after another, and nothing may be written with this ctx. One connection is in use until read returns.
+// InOneSnapshot opens a snapshot and calls read; at identifies the snapshot. All reads with the ctx of read use it, one after another;
+// nothing may be written with this ctx. One connection is in use until read returns.
 func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:
@@ -169,17 +167,15 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 	})
 }
 
-// snapshotKey is the context key under which InOneSnapshot stores the session of a snapshot of conn.
 type snapshotKey struct{ conn *connection }
 
-// snapshotOf returns the session of the snapshot in which ctx reads (InOneSnapshot). exists is false if ctx belongs to no snapshot.
+// snapshotOf returns the session of the snapshot in which ctx reads, if there is one.
 func (s *connection) snapshotOf(ctx context.Context) (tx session, exists bool) {
 	tx, exists = ctx.Value(snapshotKey{s}).(session)
 	return tx, exists
 }
 
-// reader is a database that runs queries in the snapshot to which ctx belongs. If ctx belongs to no snapshot, it runs queries outside of a
-// transaction.
+// reader runs queries in the snapshot of their ctx, or outside of a transaction if ctx has none.
 type reader struct {
 	database
 	conn       *connection

@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// credentials is the part of the ledger that holds the tokens of devices and operators, the sessions of the dashboard, and the changes of
-// accounts at an MQTT broker.
+// credentials holds the tokens of devices and operators, the sessions of the dashboard, and the changes of accounts at an MQTT broker.
 type credentials struct{ *connection }
 
-// RotateDeviceToken adds a token, whose secret has the SHA-256 tokenHash, to the device. setAccount gives the same secret to the account
-// of the device at the MQTT broker. The older tokens of the device expire after overlap, or at once if overlap is 0; olderUntil is the
-// time at which they expire. It returns ErrNotFound if the device is not registered.
+// RotateDeviceToken adds a token with the SHA-256 tokenHash to the device, and setAccount gives the same secret to its account at the MQTT
+// broker. The older tokens expire at olderUntil, overlap from now; an overlap of 0 means at once. Error: ErrNotFound.
 func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, setAccount SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		olderUntil, err = tx.credentials().rotate(ctx, id, tokenHash, overlap)
@@ -29,8 +27,7 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, to
 	return olderUntil, err
 }
 
-// rotate adds a token with this hash to the device id. The older tokens of the device expire after overlap. rotate returns this time as
-// olderUntil.
+// rotate adds a token with this hash to the device id and lets its older tokens expire after overlap, at olderUntil.
 func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
 	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 FOR UPDATE`, id, overlap.Milliseconds())
 	if err != nil {
@@ -52,10 +49,9 @@ func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, 
 // enrolledTokenName is the name of a token that a device requested itself.
 const enrolledTokenName = "enrolled"
 
-// EnrollDevice gives a registered device a token at the request of the device. tokenHash is the SHA-256 of the secret of the token.
-// setAccount gives the same secret to the account of the device at the MQTT broker. If an earlier call gave the device a token that the
-// device never used (the reply was lost), the new token replaces it. EnrollDevice returns ErrExists if the device has used a token of its
-// own, or if an operator gave it one; then only an operator can add a token. It returns ErrNotFound if the device is not registered.
+// EnrollDevice gives a registered device the token that it requested, with the SHA-256 tokenHash; setAccount gives the secret to its
+// account at the MQTT broker. The token replaces an enrolled one that was never used, because its reply was lost. Errors: ErrNotFound;
+// ErrExists if the device has used a token of its own or an operator gave it one.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 FOR UPDATE`, id)

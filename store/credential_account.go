@@ -23,9 +23,9 @@ type AccountChange struct {
 	Wanted AccountState
 }
 
-// SetAccount gives the account of a device at the MQTT broker the secret whose hash the store is writing. The store calls it as the last
-// step before COMMIT, and rolls back if it returns an error. Only one call runs at a time, over all replicas. It must return within a few
-// seconds. The parameter enabled is false if the device is blocked. A nil SetAccount means that the broker has no accounts.
+// SetAccount gives the account of a device at the MQTT broker the secret that the store is writing. It is the last step before COMMIT; its
+// error rolls back. One call runs at a time, over all replicas, so it must return within seconds. enabled is false for a blocked device. A
+// nil SetAccount means that the broker has no accounts.
 type SetAccount func(ctx context.Context, enabled bool) error
 
 // ApplyAccount applies a change of a device to its account at the broker.
@@ -34,15 +34,14 @@ type ApplyAccount func(context.Context, AccountChange) error
 // accountLock is the name of the lock under which SetAccount and account changes run. No pool can have this name.
 const accountLock = "$accounts"
 
-// RecordAccountChanges makes the store record an AccountChange when a device is blocked, unblocked or deleted. Call it before the store is
-// used.
+// RecordAccountChanges makes the store record an AccountChange when a device is blocked, unblocked or deleted. Call it before the first
+// use.
 func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
-// ApplyAccountChanges calls apply for at most limit recorded changes that are due, oldest first, and deletes the changes that were applied.
-// Accounts that a failed import left (see Stage) come last, because there may be many of them and nobody has their secrets.
-// ApplyAccountChanges stops at the first error and moves the failed change behind the others. A change may be applied more than once, and
-// replicas may call ApplyAccountChanges concurrently. The context of apply ends after applyTimeout, counted from the first call of apply.
-// Until then, other requests that change one of these devices wait.
+// ApplyAccountChanges calls apply for at most limit due changes, oldest first, and deletes the applied changes. Accounts that a failed
+// import left (Stage) come last. It stops at the first error and moves that change behind the others. A change may be applied more than
+// once; replicas may call it concurrently. The context of apply ends applyTimeout after the first call, because other changes of the
+// devices wait.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
@@ -59,10 +58,9 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 	return applied, applyErr
 }
 
-// SuspendAccount calls disable, which disables the account of a device at the MQTT broker for the duration. Before that it commits an
-// account change that is due after the duration and enables the account. So the account is enabled again even if this replica fails. If the
-// account is suspended already, or an earlier call of disable failed, the suspension begins again. isSuspended is false, and nothing
-// changes, if the device is blocked or not registered, or if another change of its account is not applied yet.
+// SuspendAccount disables the account of a device at the MQTT broker for the duration, by disable. It first commits a change that enables
+// the account again, even if this replica fails. If the account is already suspended, the duration begins again. isSuspended is false, and
+// nothing changes, if the device is blocked or not registered, or another change of its account is due.
 func (s credentials) SuspendAccount(ctx context.Context, device string, duration time.Duration, disable func(context.Context) error) (isSuspended bool, err error) {
 	var recorded int64
 	err = s.write(ctx, func(tx session) (err error) {
@@ -95,8 +93,7 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 	return recorded > 0, nil
 }
 
-// applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is the error that apply returned; after such an
-// error the transaction is committed. err is any other error.
+// applyAccountChanges runs in one transaction. applyErr is the error of apply, after which the transaction is still committed.
 func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock first: a transaction that waits for the lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
@@ -123,7 +120,7 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, apply
 	return applied, nil, nil
 }
 
-// recordAccountChanges records for each of these devices that its account must get the state wanted.
+// recordAccountChanges records for each device that its account must get the state wanted.
 func (s credentialsIn) recordAccountChanges(ctx context.Context, wanted AccountState, devices []string) error {
 	if !s.recordsAccountChanges {
 		return nil
@@ -134,14 +131,13 @@ func (s credentialsIn) recordAccountChanges(ctx context.Context, wanted AccountS
 	return err
 }
 
-// dropAccountChange deletes the recorded change of the device's account.
 func (s credentialsIn) dropAccountChange(ctx context.Context, device string) error {
 	_, err := s.exec(ctx, `DELETE FROM account_changes WHERE device = $1`, device)
 	return err
 }
 
-// setAccount calls set for the device, whose row must be locked. If set is nil, setAccount does nothing. Before the call it deletes the
-// device's row of account_changes, because this row asks for an older state of the account and could have the new account removed later.
+// setAccount calls set, if it is not nil, for the device, whose row must be locked. It first deletes the row of account_changes, which asks
+// for an older state and could remove the new account later.
 func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAccount) error {
 	if set == nil {
 		return nil
@@ -160,8 +156,7 @@ func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAcc
 	return set(ctx, enabled)
 }
 
-// lockAccounts takes a lock, held until the end of the transaction, so that only one transaction at a time changes accounts at the MQTT
-// broker.
+// lockAccounts lets only one transaction at a time change accounts at the MQTT broker.
 func (s credentialsIn) lockAccounts(ctx context.Context) error {
 	if s.lockExclusive == "" {
 		return nil

@@ -10,18 +10,15 @@ import (
 	"time"
 )
 
-// Stage identifies the accounts that one import creates at the MQTT broker before the ledger has the devices. 0 means that there are no
-// accounts.
+// Stage identifies the accounts that one import creates at the MQTT broker before the ledger has the devices; 0 means none.
 //
-// Before the broker gets an account of an import, the ledger commits a note: a row of account_changes with the stage. The note means that
-// the account is to be deleted when the note is due. While the import creates its accounts, it moves the due time of its notes forward. The
-// transaction that registers the devices deletes the notes. So a note that remains shows that the import was not committed, even if the
-// answer to the COMMIT was lost or the process died. While the notes of an import are not due, no other import can create the same
-// accounts. A request that creates one account deletes the note of that account, too. All these steps run under the lock of lockAccounts.
+// Before the broker gets an account, the ledger commits a note, a row of account_changes with the stage: the account is to be deleted when
+// the note is due. The import moves this time forward while it runs, and deletes its notes with the transaction that registers the devices.
+// So a note that remains means that the import was not committed. While a note is not due, no other import can create its account. A
+// request that creates one account deletes its note. All this runs under lockAccounts.
 type Stage int64
 
-// NewStage returns a new random Stage. If once is not nil, its idempotency key determines the upper half. So all stages of one key have the
-// same upper half.
+// NewStage returns a random Stage. If once is not nil, all stages of its idempotency key have the same upper half.
 func NewStage(once *Once) Stage {
 	upper := rand.Uint32()
 	if once != nil {
@@ -32,7 +29,6 @@ func NewStage(once *Once) Stage {
 	return Stage(int64(upper)<<31 | (1 + rand.Int64N(1<<31-1)))
 }
 
-// sameKey reports whether the stages s and other belong to the same idempotency key.
 func (s Stage) sameKey(other Stage) bool { return s>>31 == other>>31 }
 
 // StagedDevice is a device of an import whose account must be created.
@@ -41,8 +37,7 @@ type StagedDevice struct {
 	Enabled bool // false if the device was deleted while it was blocked: it is registered again as blocked
 }
 
-// MaxStagedAccounts is the maximum number of accounts that one import creates. It is small because Mosquitto 2.0 writes all its accounts
-// twice for each new account.
+// MaxStagedAccounts is the maximum number of accounts that one import creates. Mosquitto 2.0 writes all accounts twice for each new one.
 const MaxStagedAccounts = 1000
 
 // ErrTooManyAccounts means that an import would create more than MaxStagedAccounts accounts. The whole import is refused.
@@ -52,10 +47,9 @@ var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while t
 var ErrAccountConflict = errors.New("another request creates or deletes one of the accounts")
 
 // StageAccounts writes a note (see Stage) for each of newDevices that is not registered, and returns these devices. A note is due after
-// keepFor; then the account is deleted, unless ImportDevices has deleted the note. If onExisting is RefuseExisting and one of the devices
-// is registered, StageAccounts returns no devices. It refuses everything that ImportDevices would refuse, before any account is created. If
-// the request was answered already (WithOnce), it returns no devices. Errors: an EntryError with ErrTooManyAccounts, which names the first
-// entry beyond the maximum; ErrAccountConflict; ErrInProgress.
+// keepFor unless ImportDevices deletes it. It refuses everything that ImportDevices would refuse. It returns no devices if the request was
+// answered already (WithOnce), or if onExisting is RefuseExisting and one is registered. Errors: EntryError with ErrTooManyAccounts,
+// ErrAccountConflict, ErrInProgress.
 func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		var total int
@@ -73,7 +67,6 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices 
 	return staged, err
 }
 
-// stageAccounts does the work of StageAccounts in one transaction.
 func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
 	if err := s.lockAccounts(ctx); err != nil {
 		return nil, err
@@ -98,10 +91,8 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevice
 	return staged, s.recordStage(ctx, stage, fresh, keepFor)
 }
 
-// recordStage writes a note (see Stage) for each device in newIDs, and replaces notes that a failed import left. The new notes are due
-// after keepFor. recordStage returns an error if another import is creating one of the accounts. It also returns an error if one of the
-// devices was deleted and its account change is not applied yet, because replacing that change would keep the session of the device at the
-// broker open.
+// recordStage writes a note, due after keepFor, for each device in newIDs, and replaces notes that a failed import left. It refuses an
+// account that another import creates, and one whose deletion is not applied yet, because its session at the broker would stay open.
 func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []string, keepFor time.Duration) error {
 	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
@@ -122,9 +113,8 @@ func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []st
 	return err
 }
 
-// SetStagedAccounts calls setAccounts, which creates accounts of the stage at the MQTT broker, under the lock of lockAccounts. setAccounts
-// must return within a few seconds. SetStagedAccounts also makes the notes of the stage (see Stage) due about keepFor from now. devices
-// must be the ids of all devices of the stage. It returns ErrAccountConflict if a note is missing or already due.
+// SetStagedAccounts calls setAccounts, which creates accounts of the stage at the MQTT broker within a few seconds, and makes the notes of
+// the stage due about keepFor from now. devices are all devices of the stage. It returns ErrAccountConflict if a note is missing or due.
 func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices []string, keepFor time.Duration, setAccounts func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
@@ -148,8 +138,8 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 	})
 }
 
-// keepStagedAccounts deletes the notes of the stage (see Stage) for these devices. Then their accounts at the MQTT broker stay when the
-// transaction commits. It returns ErrAccountConflict if a note is missing.
+// keepStagedAccounts deletes the notes of the stage for these devices, so their accounts stay. It returns ErrAccountConflict if a note is
+// missing.
 func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
 	if stage == 0 || len(devices) == 0 {
 		return nil
@@ -170,8 +160,8 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devi
 	return err
 }
 
-// DropStage makes the notes of the stage (see Stage) for these devices due now. So each account that still has a note is deleted soon.
-// devices are the ids of all devices of the stage.
+// DropStage makes the notes of the stage due now, so the accounts that still have one are deleted soon. devices are all devices of the
+// stage.
 func (s credentials) DropStage(ctx context.Context, stage Stage, devices []string) error {
 	_, err := s.execInTx(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)
 	return err

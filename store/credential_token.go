@@ -17,21 +17,18 @@ const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, exp
 // validToken is the SQL condition that token k is neither revoked nor expired.
 const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
 
-// tokenDest returns pointers to the fields of token. A query that selects tokenColumns scans a row into them.
 func tokenDest(token *Token) []any {
 	return []any{&token.ID, &token.Name, &token.Device, &token.Role, &token.Pools, &token.LimitSets, &token.CreatedAt, &token.ExpiresAt}
 }
 
-// TokenByHash returns the token whose secret has this SHA-256. It returns ErrNotFound if no token has it, or if the token has expired or
-// was revoked.
+// TokenByHash returns the token whose secret has this SHA-256. It returns ErrNotFound for a token that has expired or was revoked.
 func (s credentials) TokenByHash(ctx context.Context, secretHash []byte) (Token, error) {
 	return queryOne(ctx, s.readSession(), tokenDest, `
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, secretHash)
 }
 
-// CreateToken stores token under secretHash, the SHA-256 of its secret, and returns the token with its id. It returns ErrExists if this
-// secret is stored already, or if the name of the token belongs to a valid token or to the dispatcher itself. If ctx has an idempotency key
-// (WithOnce), a repeated request takes effect once.
+// CreateToken stores token under secretHash, the SHA-256 of its secret, and returns it with its id. It returns ErrExists if the secret is
+// stored already, or the name belongs to a valid token or the dispatcher. An idempotency key (WithOnce) makes it take effect once.
 func (s credentials) CreateToken(ctx context.Context, actor string, token Token, secretHash []byte) (Token, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -65,7 +62,7 @@ func (t Token) detail() string {
 	return strings.Join(append(parts, "name="+t.Name), " ")
 }
 
-// nullList returns values as the argument for a list that is stored as JSON. An empty list is stored as NULL.
+// nullList returns values as the argument for a JSON column; an empty list is NULL.
 func nullList(values []string) any {
 	if len(values) == 0 {
 		return nil
@@ -74,10 +71,8 @@ func nullList(values []string) any {
 	return string(text)
 }
 
-// releaseTokenName takes the name away from an expired token, so that a new token can have this name. It returns ErrExists if the name is
-// reserved: for a part of the dispatcher, the token of the configuration, or the sender without a token. These names are reserved because
-// kindOfActor, fields such as paused_by, and registered_by of a device identify an actor by the name alone. If a valid token has the name,
-// the INSERT of the new token fails later, because of the unique key on names.
+// releaseTokenName takes the name from an expired token, so that a new token can have it. It returns ErrExists for a reserved name: an
+// actor is identified by its name alone in kindOfActor, paused_by and registered_by. A name of a valid token makes the later INSERT fail.
 func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	if strings.HasPrefix(strings.ToLower(name), FleetTokenPrefix) || slices.ContainsFunc(append(programActors(), SessionRegistrant, "bootstrap", "metrics", unknownActor), isReserved) {
@@ -87,8 +82,8 @@ func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error 
 	return err
 }
 
-// OperatorTokens returns at most limit operator tokens that were not revoked, in ascending order of ids, or in descending order if
-// newestFirst is true. If afterID is not 0, the list begins after the token with this id.
+// OperatorTokens returns at most limit operator tokens that were not revoked, by ascending ids, or descending if newestFirst is true. If
+// afterID is not 0, the list begins after this id.
 func (s credentials) OperatorTokens(ctx context.Context, afterID int64, newestFirst bool, limit int) ([]Token, error) {
 	bound, order := `id > $1`, `id`
 	if newestFirst {
@@ -105,8 +100,8 @@ type TokenUse struct {
 	Requests int64 `json:"requests"`
 }
 
-// RecordTokenUses adds uses to the stored numbers of requests with operator tokens, and records that these tokens were used now. uses is in
-// ascending order of tokens. RecordTokenUses ignores tokens that do not exist.
+// RecordTokenUses adds uses, in ascending order of tokens, to the numbers of requests with operator tokens, and records that they were used
+// now.
 func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error {
 	_, err := s.execInTx(ctx, `
 		INSERT INTO token_uses (token, used_at, requests) SELECT k.id, {now}, requests FROM {uses} JOIN tokens k ON k.id = uses.token WHERE TRUE ORDER BY k.id
@@ -114,8 +109,8 @@ func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error
 	return err
 }
 
-// RevokeToken revokes an operator token and returns it. After the commit, reads of the ledger no longer find the token. RevokeToken returns
-// ErrNotFound if there is no such token, or if it was revoked before.
+// RevokeToken revokes an operator token and returns it. After the commit, the ledger no longer finds it. Error: ErrNotFound, also if
+// revoked.
 func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {
@@ -129,8 +124,8 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 	return t, err
 }
 
-// RotateToken replaces the secret of an operator token by the secret with this SHA-256, and returns the token. After the commit, reads of the
-// ledger no longer find the older secret. RotateToken returns ErrNotFound if there is no such token, or if it was revoked.
+// RotateToken replaces the secret of an operator token by the one with this SHA-256, and returns the token. Error: ErrNotFound, also if
+// revoked.
 func (s credentials) RotateToken(ctx context.Context, actor string, id int64, secretHash []byte) (t Token, err error) {
 	err = s.write(ctx, func(tx session) error {
 		t, err = queryOne(ctx, tx, tokenDest, `
@@ -143,7 +138,6 @@ func (s credentials) RotateToken(ctx context.Context, actor string, id int64, se
 	return t, err
 }
 
-// addToken stores token under secretHash, records the event and returns the token with its id.
 func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
 	created, err := collect(ctx, s.session, tokenDest, `
 		INSERT INTO tokens (name, device, role, hash, created_at, expires_at, pools, limit_sets)
@@ -168,8 +162,7 @@ func Covers(patterns []string, name string) bool {
 	return false
 }
 
-// changesKept is the time for which the ledger keeps the record that a token was changed. A replica caches a valid token for some time;
-// changesKept must be longer than that time.
+// changesKept is the time for which changes of tokens are kept. It must be longer than replicas cache a valid token.
 const changesKept = 2 * time.Hour
 
 // TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.
@@ -185,9 +178,8 @@ type TokenChange struct {
 	Device string // the device of the token; empty for the token of an operator
 }
 
-// ChangedTokens returns the tokens that were changed or deleted since an earlier call. The parameter since is the Next that the earlier
-// call returned. ChangedTokens misses no change. It may return a change several times while a transaction is open that began before the
-// change.
+// ChangedTokens returns the tokens that were changed or deleted since the earlier call whose Next is since. It misses no change, and may
+// return one several times while an older transaction is open.
 func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {
@@ -201,9 +193,8 @@ func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChang
 	return changes, err
 }
 
-// OpenSession stores a session of the dashboard, and deletes expired sessions. secretHash is the SHA-256 of the secret of the session.
-// tokenHash is the SHA-256 of the secret of the operator token that the session uses. lifetime is the duration of the session. OpenSession
-// records that actor, the owner of the token, signed in from the network address in the parameter from.
+// OpenSession stores a session of the dashboard for lifetime, and deletes expired ones. secretHash and tokenHash are the SHA-256 of the
+// secrets of the session and of its operator token. It records that actor signed in from a network address.
 func (s credentials) OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
@@ -217,14 +208,12 @@ func (s credentials) OpenSession(ctx context.Context, actor, from string, secret
 	})
 }
 
-// Session returns the hash of the operator token that a session uses. It returns ErrNotFound if there is no such session or it has expired.
-// secretHash is the SHA-256 of the secret of the session. The token may have been revoked after the session was opened.
+// Session returns the hash of the operator token of the session with this SHA-256, or ErrNotFound. The token may have been revoked since.
 func (s credentials) Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) {
 	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secretHash)
 }
 
-// CloseSession deletes the session whose secret has the SHA-256 secretHash, and records that actor signed out from the network address in
-// the parameter from. If there is no such session, it records nothing and returns no error.
+// CloseSession deletes the session with this SHA-256, if it exists, and records that actor signed out from a network address.
 func (s credentials) CloseSession(ctx context.Context, actor, from string, secretHash []byte) error {
 	return s.write(ctx, func(tx session) error {
 		if deleted, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secretHash); err != nil || deleted == 0 {

@@ -88,8 +88,7 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by,
 	d.blocked_by, d.blocked_at, d.block_reason, d.wire`
 
-// deviceDest returns pointers to the fields of d, for a query that selects deviceColumns. All columns may be NULL, because the device may
-// not be registered.
+// deviceDest returns pointers to the fields of d for deviceColumns, which are NULL if the device is not registered.
 func deviceDest(d *Device) []any {
 	return []any{
 		&d.ID, &d.Blocked, &d.OwnToken, &d.HasToken, &d.Tags, &d.Profile, &d.Attributes, &d.CreatedAt, &d.LastSeen, &d.QuietUntil,
@@ -97,7 +96,6 @@ func deviceDest(d *Device) []any {
 	}
 }
 
-// byID returns the device with this id, or ErrNotFound.
 func (s devicesIn) byID(ctx context.Context, id string) (Device, error) {
 	return queryOne(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
@@ -136,8 +134,7 @@ func (s devices) Devices(ctx context.Context, filter DeviceFilter) (found []Devi
 	return found, err
 }
 
-// readFiltered runs read with a session in which Postgres plans each statement for its actual arguments. If filter has tags, the session
-// can use the index of tags.
+// readFiltered runs read with a session that plans statements for their arguments and, for tags, can use the index of tags.
 func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read func(session) error) error {
 	if len(filter.Tags) == 0 {
 		return read(s.customPlanSession())
@@ -150,8 +147,7 @@ func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read fun
 	})
 }
 
-// enableTagIndex lets the transaction use the index of tags. It must run before a statement that selects devices by tags: Postgres can read
-// this index only by a bitmap scan, and the settings of the store (withSettings) disable bitmap scans.
+// enableTagIndex lets the transaction use the index of tags, which Postgres reads only by a bitmap scan; withSettings disables these.
 func (s session) enableTagIndex(ctx context.Context) error {
 	if s.tagIndexSQL == "" {
 		return nil
@@ -160,7 +156,6 @@ func (s session) enableTagIndex(ctx context.Context) error {
 	return err
 }
 
-// where adds the conditions of the filter to q.
 func (f DeviceFilter) where(q *query) error {
 	if len(f.Tags) > 0 {
 		tags, err := tagsText(f.Tags)
@@ -182,7 +177,7 @@ func (f DeviceFilter) where(q *query) error {
 	return nil
 }
 
-// sift adds to q the conditions of the filter's fields that have no index. q selects from the columns of a search (searchDevices).
+// sift adds the conditions that have no index to q, which selects from the columns of searchDevices.
 func (f DeviceFilter) sift(q *query) {
 	whereSet(q, "registered_by = %s", f.RegisteredBy)
 	q.whereTime("created_at", f.CreatedSince, time.Time{})
@@ -194,9 +189,8 @@ func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
 }
 
-// CreateDevice registers a device with its settings and a token. tokenHash is the SHA-256 of the secret of the token. setAccount gives the
-// same secret to the account of the device at the MQTT broker. Errors: ErrExists, ErrUnknownProfile. If ctx has an idempotency key
-// (WithOnce), a repeated request takes effect once.
+// CreateDevice registers a device with its settings and a token with the SHA-256 tokenHash; setAccount gives the secret to its account at
+// the MQTT broker. Errors: ErrExists, ErrUnknownProfile. An idempotency key (WithOnce) makes it take effect once.
 func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, setAccount SetAccount) (Device, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -217,7 +211,7 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 	return d, err
 }
 
-// create registers the device id with its settings and a token with this hash, and returns the device.
+// create registers the device id with a token and returns it.
 func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
 	created, err := s.register(ctx, actor, id, spec)
 	if err != nil {
@@ -232,9 +226,8 @@ func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec
 	return s.byID(ctx, id)
 }
 
-// MergeAttributes applies a merge patch (RFC 7396) to the attributes of the device. If the patch changes nothing, nothing is written. If
-// the result has more than 64 members or 8 KiB, it changes nothing and returns ErrTooLarge. It returns ErrNotFound if the device is not
-// registered, and an error if the patch is not an object.
+// MergeAttributes applies a merge patch (RFC 7396) to the attributes of the device. A patch without effect writes nothing. Errors:
+// ErrNotFound, ErrTooLarge (more than 64 members or 8 KiB), and an error if the patch is no object.
 func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage
@@ -255,12 +248,11 @@ type LastReport struct {
 	At    time.Time
 	Reach Reach  // how the device could be notified after this report
 	Wire  string // the wire of the report; empty means that the stored wire stays
-	// QuietUntil is the time from which the device counts as silent if no other report has arrived. It is one report period before the time
-	// at which the device was asked to report again. If QuietUntil is not after At, the device counts as silent from At on.
+	// QuietUntil is the time from which the device counts as silent: one report period before its next report was due. If it is not after
+	// At, the device counts as silent from At on.
 	QuietUntil time.Time
 }
 
-// seenRow is the last report of a device, as a statement reads it.
 type seenRow struct {
 	Device string `json:"device"`
 	AtMS   int64  `json:"at_ms"`
@@ -269,15 +261,13 @@ type seenRow struct {
 	Wire   string `json:"wire"`
 }
 
-// maxSeenError is the largest error of the time of a report. A replica computes the present time of the ledger's clock from its last
-// reading of this clock. The computed time can be ahead by the duration of the reading, which is at most 2 s.
+// maxSeenError is the largest error of the time of a report: a replica may compute the ledger's time too late by the duration of a reading.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices moves the last-seen times of devices forward, never back. For each device it also stores the quiet time and the reach (the
-// way to notify the device) of the latest report. The keys of reports are device ids, and the value is the last report of the device.
-// TouchDevices ignores ids that are not registered. If two reports are less than maxSeenError apart, their order is unclear. Then a reach
-// other than ReachNone is stored, because no new task would be offered to a waiting device that is stored with ReachNone. If the stored
-// time is in the future, the clock of the ledger was set back, and the reach in reports is stored.
+// TouchDevices moves the last-seen times of devices forward, never back, with the quiet time and the reach of the latest report. The keys
+// of reports are device ids; unknown ids are ignored. If two reports are less than maxSeenError apart, their order is unclear, and a reach
+// other than ReachNone is kept: with ReachNone, a waiting device would be offered no task. A stored time in the future means that the
+// ledger's clock was set back; then the new reach is stored.
 func (s devices) TouchDevices(ctx context.Context, reports map[string]LastReport) error {
 	if len(reports) == 0 {
 		return nil

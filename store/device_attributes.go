@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// mergeAttributes applies patch (a merge patch) to old, the attributes of a device, and returns the result. changed is false if the result
-// equals old. mergeAttributes returns ErrTooLarge if the result exceeds the limits of attributes. It keeps the digits of numbers exactly.
+// mergeAttributes applies patch (a merge patch) to old and returns the result; changed is false if it equals old. It returns ErrTooLarge
+// beyond the limits of attributes. It keeps the digits of numbers exactly.
 func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
 	target, err := decodeObject(old)
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// ChangeDevice calls change with the settings of a device and stores the settings that change altered. It returns the device with the new
-// settings. If change alters nothing, nothing is written. change runs inside the transaction, perhaps more than once; if it returns an
-// error, the transaction is rolled back. Errors: ErrNotFound, ErrUnknownProfile.
+// ChangeDevice calls change with the settings of a device, stores what change altered, and returns the device. change may run more than
+// once; its error rolls back. Errors: ErrNotFound, ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (device Device, err error) {
 	err = s.write(ctx, func(tx session) error {
 		device, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 FOR UPDATE`, id)
@@ -42,8 +41,7 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 	return device, err
 }
 
-// applyChange calls change with the settings of the device and returns the changed settings. words names the changed settings for the audit
-// log; it is empty if nothing changed.
+// applyChange calls change and returns the changed settings. words names them for the audit log; it is empty if nothing changed.
 func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
 	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
 	if err := change(&spec); err != nil {
@@ -75,11 +73,9 @@ func tagsText(tags map[string]string) (string, error) {
 	return string(text), nil
 }
 
-// DeviceChange changes spec, which holds the settings of the device id. ChangeDevices calls it for each device, perhaps more than once. If
-// one call returns an error, no device is changed.
+// DeviceChange changes spec, the settings of the device id. It may run more than once; its error leaves all devices unchanged.
 type DeviceChange func(id string, spec *DeviceSpec) error
 
-// deviceRow holds the new settings of one changed device, in the form that a statement reads.
 type deviceRow struct {
 	N       int    `json:"n"`
 	Device  string `json:"device"`
@@ -88,9 +84,8 @@ type deviceRow struct {
 	Detail  string `json:"detail"`
 }
 
-// ChangeDevices changes the settings of each registered device in ids, in one transaction, and returns how many devices it changed. It
-// calls change for each device, perhaps more than once. If dryRun is true, nothing is written. If a device would get a profile that does
-// not exist, ChangeDevices returns ErrUnknownProfile.
+// ChangeDevices calls change for each registered device in ids, stores the settings in one transaction, and returns how many devices it
+// changed. If dryRun is true, nothing is written. Error: ErrUnknownProfile.
 func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (changedCount int, err error) {
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.devices().changeAll(ctx, ids, change)
@@ -102,7 +97,7 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 	return changedCount, err
 }
 
-// changeAll locks the devices ids and calls change for each of them. It returns a row for each device whose settings change altered.
+// changeAll locks the devices ids, calls change for each, and returns a row for each device that change altered.
 func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
 	list, err := collect(ctx, s.session, deviceDest,
 		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id FOR UPDATE`, namesInput(ids))
@@ -136,7 +131,6 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 	return changed, nil
 }
 
-// storeChanged writes the new settings in rows, and an event for each row.
 func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []deviceRow) error {
 	if len(rows) == 0 {
 		return nil
@@ -151,8 +145,8 @@ func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []device
 	return err
 }
 
-// SetBlocked blocks or unblocks a device. Blocking also asks the device to stop its running task. reason is shown to people; it may be
-// empty. A device that is already blocked keeps its reason. SetBlocked returns ErrNotFound if the device is not registered.
+// SetBlocked blocks or unblocks a device. Blocking asks it to stop its task. reason, for people, may be empty; a blocked device keeps its
+// reason. Error: ErrNotFound.
 func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool, reason string) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.devices().byID(ctx, id); err != nil {
@@ -162,21 +156,20 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool,
 		if err != nil || changed > 0 {
 			return err
 		}
-		// The change of the account is recorded even if the device is already blocked or unblocked. So an operator can repeat the request
-		// to repair an account that somebody changed at the broker.
+		// The account is set even if the device is already blocked or unblocked, so an operator can repair an account that somebody
+		// changed.
 		return tx.credentials().recordAccountChanges(ctx, accountStateOf(blocked), []string{id})
 	})
 }
 
-// SetAllBlocked blocks or unblocks the registered devices in ids, in one transaction, and returns how many devices it changed. reason is as
-// in SetBlocked. If dryRun is true, it changes nothing and returns how many devices it would change.
+// SetAllBlocked blocks or unblocks the registered devices in ids in one transaction, and returns how many it changed, or would change if
+// dryRun is true. reason is as in SetBlocked.
 func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
 	return inTx(ctx, s.connection, func(tx session) (int, error) {
 		return tx.devices().setBlocked(ctx, actor, ids, blocked, reason, dryRun)
 	})
 }
 
-// setBlocked does the work of SetAllBlocked in one transaction.
 func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
 	ids, err = collect(ctx, s.session, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id FOR UPDATE`, namesInput(ids), blocked)
@@ -206,7 +199,7 @@ func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, b
 	return len(ids), err
 }
 
-// accountStateOf returns the state that the account of a device must have. blocked says whether the device is blocked.
+// accountStateOf returns the state that the account of a device must have.
 func accountStateOf(blocked bool) AccountState {
 	if blocked {
 		return AccountDisabled
@@ -214,8 +207,7 @@ func accountStateOf(blocked bool) AccountState {
 	return AccountEnabled
 }
 
-// NoisyFor is the time for which a device counts as noisy after it was last recorded as noisy. A device is noisy if it reports far more
-// often than it may.
+// NoisyFor is the time for which a device counts as noisy (it reports far more often than it may) after it was last recorded as noisy.
 const NoisyFor = 5 * time.Minute
 
 // IsNoisy reports whether the device counts as noisy at the time now, by the clock of the ledger.
@@ -223,8 +215,8 @@ func (d Device) IsNoisy(now time.Time) bool {
 	return d.NoisyAt != nil && now.Sub(*d.NoisyAt) < NoisyFor
 }
 
-// RecordNoisy records that a device is noisy now. isNew is true if the device did not count as noisy before; then RecordNoisy also writes
-// the event device.noisy with this detail. If the device is not registered, nothing is recorded.
+// RecordNoisy records that a registered device is noisy now. isNew is true if it was not noisy before; then the event device.noisy is
+// written.
 func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error) {
 	defer describe(&err, "recording that device %s is noisy", device)
 	err = s.write(ctx, func(tx session) error {
@@ -241,8 +233,7 @@ func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew 
 	return isNew, err
 }
 
-// whereNoisy adds the condition of the field Noisy to q. The condition NOT NULL repeats the condition of the partial index devices_noisy,
-// because SQLite uses the index only if the statement repeats it.
+// whereNoisy adds the condition of Noisy to q. IS NOT NULL repeats the condition of the index devices_noisy, because SQLite needs that.
 func (f DeviceFilter) whereNoisy(q *query) {
 	switch {
 	case f.Noisy == nil:

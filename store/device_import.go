@@ -49,13 +49,12 @@ func (e *EntryError) Unwrap() error { return e.Err }
 // importChunkSize is the maximum number of devices in one statement.
 const importChunkSize = 1000
 
-// ImportDevices registers newDevices with their tokens, all or none. The ids of newDevices must be unique. gotToken has one value per entry
-// of newDevices, which is true if the device was given the token. With RotateExisting, the older tokens of a device expire after overlap.
+// ImportDevices registers newDevices (unique ids) with their tokens, all or none. gotToken[i] is true if newDevices[i] was given its token.
+// With RotateExisting, the older tokens of a device expire after overlap.
 //
-// For each device that was given a token, ImportDevices keeps the account that stage created at the MQTT broker. If stage has no account
-// for such a device, it returns ErrAccountConflict. It returns an EntryError with ErrExists for a registered device if onExisting is
-// RefuseExisting, and with ErrUnknownProfile for a profile that does not exist. If ctx has an idempotency key (WithOnce), a repeated
-// request takes effect once; the repetition gives no tokens.
+// It keeps the accounts that stage created at the MQTT broker for these devices, or returns ErrAccountConflict if one is missing. Other
+// errors are EntryErrors: ErrExists with RefuseExisting, and ErrUnknownProfile. An idempotency key (WithOnce) makes it take effect once;
+// the repetition gives no tokens.
 func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []NewDevice, onExisting OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -91,8 +90,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 	return gotToken, err
 }
 
-// checkImport returns the errors that ImportDevices would return for newDevices. It does not check for devices that are registered already
-// (RefuseExisting).
+// checkImport returns the errors of ImportDevices for newDevices, except for registered devices (RefuseExisting).
 func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
 	if err := s.profiles().lockProfiles(ctx, newDevices); err != nil || onExisting != UpdateExisting {
 		return err
@@ -106,7 +104,7 @@ func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onEx
 	return nil
 }
 
-// idsWithToken returns the ids of the devices in newDevices that got a token. gotToken[i] says whether newDevices[i] got one.
+// idsWithToken returns the ids of the newDevices whose element of gotToken is true.
 func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
 	for i, d := range newDevices {
 		if gotToken[i] {
@@ -116,7 +114,7 @@ func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
 	return ids
 }
 
-// lockProfiles locks the profiles of newDevices, so that no other transaction deletes them. It locks them in the order of their names.
+// lockProfiles locks the profiles of newDevices, in the order of their names, against their deletion.
 func (s profilesIn) lockProfiles(ctx context.Context, newDevices []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range newDevices {
@@ -136,7 +134,6 @@ func (s profilesIn) lockProfiles(ctx context.Context, newDevices []NewDevice) er
 	return nil
 }
 
-// importRow is a device of an import, as a statement reads it.
 type importRow struct {
 	N      int    `json:"n"`
 	Device string `json:"device"`
@@ -148,8 +145,7 @@ type importRow struct {
 	update  func(*DeviceSpec) error
 }
 
-// importOrder returns the indexes of newDevices, ordered by the ids of the devices, so that two concurrent imports lock rows in the same
-// order and cannot deadlock.
+// importOrder returns the indexes of newDevices by device id: concurrent imports lock rows in this order and cannot deadlock.
 func importOrder(newDevices []NewDevice) []int {
 	order := make([]int, len(newDevices))
 	for i := range newDevices {
@@ -159,8 +155,7 @@ func importOrder(newDevices []NewDevice) []int {
 	return order
 }
 
-// importRows returns the rows of newDevices at the given indexes, which are one chunk of the import. The rows are made chunk by chunk
-// because all rows at once would be a second copy of the list.
+// importRows returns the rows of the chunk of newDevices with these indexes. All rows at once would be a second copy of the list.
 func importRows(newDevices []NewDevice, indexes []int) []importRow {
 	rows := make([]importRow, len(indexes))
 	for n, i := range indexes {
@@ -181,9 +176,8 @@ type importChunk struct {
 	gotToken []bool // one value per entry of the whole list of the import
 }
 
-// run registers the new devices of the chunk and gives them tokens. onExisting decides what happens to devices that are registered already.
-// With RotateExisting, the older tokens of a device expire after overlap. It returns the number of new devices, which have no events of their
-// own.
+// run registers the new devices of the chunk with tokens and returns their number. onExisting decides about registered devices; with
+// RotateExisting their older tokens expire after overlap. New devices have no events of their own.
 func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap time.Duration) (created int, err error) {
 	fresh, err := p.insert(ctx)
 	if err != nil {
@@ -205,7 +199,6 @@ func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap tim
 	return 0, &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
 }
 
-// insert registers the devices that are not registered yet, and returns their rows.
 func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
 	created, err := collect(ctx, p.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
@@ -217,7 +210,7 @@ func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
 	return p.rowsFor(created), p.devices().finishRegistration(ctx, namesInput(created))
 }
 
-// update changes the settings of the devices in registered, all of which were registered before the import.
+// update changes the settings of devices that were registered before the import.
 func (p importChunk) update(ctx context.Context, registered []importRow) error {
 	changed, err := p.changedRows(ctx, registered)
 	if err != nil {
@@ -226,8 +219,6 @@ func (p importChunk) update(ctx context.Context, registered []importRow) error {
 	return p.devices().storeChanged(ctx, p.actor, changed)
 }
 
-// changedRows returns a row for each device in registered whose settings the import changes. All of these devices were registered before
-// the import.
 func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([]deviceRow, error) {
 	ids, rows := make([]string, len(registered)), make(map[string]importRow, len(registered))
 	for i, r := range registered {
@@ -241,8 +232,8 @@ func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([
 	})
 }
 
-// rotate locks the devices in registered and gives each of them one more token. The older tokens of these devices expire after overlap. A
-// device that was deleted concurrently gets no token.
+// rotate locks the registered devices and gives each one more token. Their older tokens expire after overlap. A device that was deleted
+// concurrently gets no token.
 func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id FOR UPDATE`, toJSONInput(registered))
@@ -263,7 +254,7 @@ func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap
 	return p.giveTokens(ctx, lockedRows, "overlap="+overlap.String())
 }
 
-// giveTokens stores the token of each device in rows. If detail is not empty, it records an event with this detail for each device.
+// giveTokens stores the token of each device in rows, and records an event with detail for each if detail is not empty.
 func (p importChunk) giveTokens(ctx context.Context, rows []importRow, detail string) error {
 	_, err := p.exec(ctx, `
 		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))
@@ -283,7 +274,6 @@ func (p importChunk) giveTokens(ctx context.Context, rows []importRow, detail st
 	return nil
 }
 
-// rowsFor returns the rows of the given devices, in the order of the chunk.
 func (p importChunk) rowsFor(devices []string) []importRow {
 	wanted := make(map[string]bool, len(devices))
 	for _, d := range devices {

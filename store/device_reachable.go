@@ -29,8 +29,7 @@ type ReachableDevice struct {
 	Priority int
 }
 
-// TaskPosition is a position in the order in which the tasks of a batch are granted. A search continues after the TaskPosition at which the
-// previous search ended. The zero TaskPosition is before all tasks.
+// TaskPosition is a position in the order in which the tasks of a batch are granted. The zero TaskPosition is before all tasks.
 type TaskPosition struct {
 	Set      bool
 	Priority int
@@ -53,8 +52,8 @@ type ReachablePage struct {
 	Last      TaskPosition // position of the last task read
 }
 
-// ReachableDevices reads the next search.Limit tasks of a batch, in the order in which they are granted. It returns each device that could
-// start one of these tasks now, holds no slot and can be notified.
+// ReachableDevices reads the next search.Limit tasks of a batch in the order in which they are granted. It returns the devices that could
+// start one of them now, hold no slot and can be notified.
 func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (ReachablePage, error) {
 	type reading struct {
 		ReachableDevice
@@ -79,8 +78,7 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 	return found, nil
 }
 
-// reachableText returns the statement that reads the tasks after a TaskPosition. The statement has two parts: first the remaining tasks
-// with the priority of the position, then the tasks with a lower priority. Each part can start to read the index at the position.
+// reachableText reads the tasks after a TaskPosition in two parts, each a range of the index: the same priority, then lower priorities.
 func reachableText() string {
 	return `
 	WITH looked AS (

@@ -27,20 +27,18 @@ type Registered struct {
 	IsNew bool
 }
 
-// RegisterDevices returns the devices named in requests, in the same order, and registers each device that is not registered yet. It
-// registers all missing devices in one transaction, or none. The ID of a returned device is empty if its registration is refused
-// (DeviceDeletion.Refuse), or if the device is just being deleted.
+// RegisterDevices returns the devices of requests in the same order, and registers each missing device, all or none. A returned ID is empty
+// if the registration is refused (DeviceDeletion.Refuse) or the device is just being deleted.
 func (s devices) RegisterDevices(ctx context.Context, requests ...Registration) (registered []Registered, err error) {
 	return inTx(ctx, s.connection, func(tx session) ([]Registered, error) { return tx.devices().ensure(ctx, requests) })
 }
 
-// newcomerRow is a Registration, as a statement reads it from {newcomers}.
 type newcomerRow struct {
 	N int `json:"n"`
 	Registration
 }
 
-// newcomerRows returns one row for each device in requests, in the order of ids. A device that is listed twice gets one row.
+// newcomerRows returns one row for each device in requests, in the order of ids.
 func newcomerRows(requests []Registration) []newcomerRow {
 	byID := make(map[string]Registration, len(requests))
 	for _, r := range requests {
@@ -54,7 +52,7 @@ func newcomerRows(requests []Registration) []newcomerRow {
 	return rows
 }
 
-// ensure registers the devices in requests that are not registered yet. It returns all these devices, in the order of requests.
+// ensure registers the missing devices and returns all devices of requests, in their order.
 func (s devicesIn) ensure(ctx context.Context, requests []Registration) ([]Registered, error) {
 	rows := newcomerRows(requests)
 	created, err := collect(ctx, s.session, singleColumn[string], `
@@ -80,7 +78,7 @@ func (s devicesIn) ensure(ctx context.Context, requests []Registration) ([]Regis
 	return registeredInOrder(requests, found, created), nil
 }
 
-// registeredInOrder returns the devices in found, in the order of requests. created has the ids of the devices that are new.
+// registeredInOrder returns the devices in found, in the order of requests. created has the ids of the new ones.
 func registeredInOrder(requests []Registration, found []Device, created []string) []Registered {
 	byID := make(map[string]Registered, len(found))
 	for _, d := range found {
@@ -94,8 +92,7 @@ func registeredInOrder(requests []Registration, found []Device, created []string
 	return registered
 }
 
-// register registers the device id with the settings spec, on behalf of the operator actor. created is false if the device was registered
-// already; then nothing changes.
+// register registers the device id on behalf of the operator actor. created is false if it was registered already; then nothing changes.
 func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
 	text, err := tagsText(spec.Tags)
 	if err != nil {
@@ -116,10 +113,9 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
 }
 
-// finishRegistration must be called for newly registered devices, in the transaction of their INSERT. rows is the JSON array of the devices
-// for {newcomers}; the members n and name are enough. If a device was blocked when it was deleted, finishRegistration blocks it again. Then
-// it runs steps. Its statement must come after the INSERT: if the INSERT had to wait for a concurrent deletion, only a later statement
-// reads the rows that the deletion wrote.
+// finishRegistration ends the registration of new devices. It blocks a device that was blocked when it was deleted, and runs steps. rows is
+// the JSON input {newcomers}; n and name are enough. Its statement must come after the INSERT: if that waited for a deletion, only a later
+// statement reads what the deletion wrote.
 func (s devicesIn) finishRegistration(ctx context.Context, rows string, steps ...step) error {
 	return s.runSteps(ctx, "newcomers", rows, append([]step{
 		{"blocking", `

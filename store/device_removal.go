@@ -20,8 +20,7 @@ type DeviceRemoval struct {
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
-// DeleteDevice calls DeleteDevices for one device. It returns ErrOpenTasks if the device has open tasks and was kept, and ErrNotFound if
-// the device is not registered.
+// DeleteDevice deletes one device. Errors: ErrOpenTasks if the device was kept because of open tasks, ErrNotFound.
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (DeviceRemoval, error) {
 	removed, err := s.DeleteDevices(ctx, actor, []string{id}, DeviceDeletion{CancelOpenTasks: cancelOpenTasks})
 	switch {
@@ -34,13 +33,11 @@ func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenT
 	return removed, err
 }
 
-// DeleteDevices deletes the registered devices in ids and their tokens, in one transaction. Grants in force stay in force. Tasks, attempts
-// and events are kept.
+// DeleteDevices deletes the registered devices in ids and their tokens in one transaction. Grants, tasks, attempts and events stay.
 func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
 	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.devices().delete(ctx, actor, ids, options) })
 }
 
-// delete does the work of DeleteDevices in one transaction.
 func (s devicesIn) delete(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
 	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id FOR UPDATE`, namesInput(ids))
 	if err != nil {
@@ -78,8 +75,8 @@ func (s devicesIn) delete(ctx context.Context, actor string, ids []string, optio
 	return removed, err
 }
 
-// cancelDeviceTasks cancels the open tasks of devices, and adds the numbers of these tasks to the fields Cancelled and Stopping of removed.
-// If options.CancelOpenTasks is false, it cancels nothing; then kept contains the devices that have open tasks.
+// cancelDeviceTasks cancels the open tasks of devices and adds their numbers to removed. Unless options.CancelOpenTasks is set, it cancels
+// nothing and returns the devices that have open tasks in kept.
 func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
 	type openTask struct {
 		id     int64

@@ -21,9 +21,8 @@ func (s devices) SearchDevices(ctx context.Context, filter DeviceFilter, maxSear
 	return s.searchDevices(ctx, filter, "", nil, maxSearched)
 }
 
-// SilentDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, for devices that never reported
-// or that have been silent (LastReport.QuietUntil) for longer than silentFor. It stops when it has found filter.Limit devices. There is no
-// index on quiet_until, because each report would have to write to it.
+// SilentDevices searches at most maxSearched of the devices that match filter, by ids, for devices that never reported or were silent
+// (LastReport.QuietUntil) for longer than silentFor. No index has quiet_until, because each report would have to write to it.
 func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentFor time.Duration, maxSearched int) (DeviceSearchPage, error) {
 	return s.searchDevices(ctx, filter, `(quiet_until IS NULL OR quiet_until < {now} - %s * {ms})`, silentFor.Milliseconds(), maxSearched)
 }
@@ -34,9 +33,8 @@ func (s devices) CountReporting(ctx context.Context, within time.Duration) (_ in
 	return queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
 }
 
-// searchDevices searches at most maxSearched of the devices that match filter, in ascending order of ids, and returns the devices that
-// satisfy cond. cond is an SQL condition on the columns id and quiet_until; the placeholder of value replaces %s in cond. If cond is empty,
-// all searched devices satisfy it.
+// searchDevices searches the next maxSearched devices of filter, by ids, and returns the devices that satisfy cond: an SQL condition on id
+// and quiet_until in which value replaces %s. An empty cond is always true.
 func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.quiet_until, d.registered_by, d.created_at FROM devices d`}
 	if err := filter.where(&q); err != nil {
@@ -83,32 +81,28 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond st
 	return found, nil
 }
 
-// DevicesWithIDPart searches at most maxSearched of the devices that match filter, in ascending order of ids, for ids that contain idPart.
-// It ignores upper and lower case.
+// DevicesWithIDPart searches at most maxSearched of the devices that match filter, by ids, for ids that contain idPart in any case.
 func (s devices) DevicesWithIDPart(ctx context.Context, filter DeviceFilter, idPart string, maxSearched int) (DeviceSearchPage, error) {
 	return s.searchDevices(ctx, filter, like("id", "%s"), likePattern(idPart), maxSearched)
 }
 
-// keySearchLimit is the maximum number of devices in which DevicesWithTag and DevicesWithAttribute search for a name. They search the
-// devices with the lowest ids. So the cost of a search does not grow with the number of devices.
+// keySearchLimit is the number of devices, lowest ids first, in which DevicesWithTag and DevicesWithAttribute search for a name.
 const keySearchLimit = 1000
 
-// DevicesWithTag searches at most keySearchLimit devices for a tag with this name. It returns the number of searched devices, and whether
-// one of them has the tag. Warnings about policies use it. To find the devices with a tag, use Devices with DeviceFilter.Tags.
+// DevicesWithTag searches keySearchLimit devices for a tag with this name, for warnings about policies. It returns how many devices it
+// searched, and whether one has the tag.
 func (s devices) DevicesWithTag(ctx context.Context, name string) (searched int, found bool, err error) {
 	return s.searchKeys(ctx, "tags", "{keys of tags}", name, name)
 }
 
-// DevicesWithAttribute searches at most keySearchLimit devices for an attribute with the name path or the name firstName. It returns the
-// number of searched devices, and whether one of them has such an attribute. path is a list of names joined with dots; firstName is the
-// first name of path.
+// DevicesWithAttribute searches keySearchLimit devices for an attribute with the name path (names joined with dots) or firstName, the first
+// name of path. It returns how many devices it searched, and whether one has the attribute.
 func (s devices) DevicesWithAttribute(ctx context.Context, path, firstName string) (searched int, found bool, err error) {
 	return s.searchKeys(ctx, "attributes", "{keys of attributes}", path, firstName)
 }
 
-// searchKeys searches the first keySearchLimit devices for a key that equals name or altName. column is tags or attributes, and the keys
-// are those of the JSON object in this column. keysWord is the word in braces (see dialect) that selects these keys. searchKeys returns the
-// number of searched devices and whether one of them has such a key.
+// searchKeys searches the JSON objects in column (tags or attributes) of keySearchLimit devices for a key that equals name or altName.
+// keysWord is the word (see dialect) that selects the keys.
 func (s devices) searchKeys(ctx context.Context, column, keysWord, name, altName string) (searched int, found bool, err error) {
 	err = s.readSession().scanRow(ctx, []any{&searched, &found}, `
 		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keysWord+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0

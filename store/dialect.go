@@ -76,10 +76,10 @@ type dialect struct {
 	brackets                string             // the brackets around a list of numbers
 }
 
-// forbiddenSetting is a setting of the database with a value that would break a guarantee of the ledger.
+// forbiddenSetting is a value of a setting of the database that would break a guarantee of the ledger.
 type forbiddenSetting struct{ setting, value, consequence, safeValue string }
 
-// forbiddenSettings returns the settings of Postgres that would break a guarantee of the ledger, with the values that would do so.
+// forbiddenSettings returns the forbidden settings of Postgres.
 func forbiddenSettings() []forbiddenSetting {
 	return []forbiddenSetting{
 		{"fsync", "off", "would lose what it committed", "on"},
@@ -88,8 +88,8 @@ func forbiddenSettings() []forbiddenSetting {
 	}
 }
 
-// inputs returns the words such as {ids}, each with the columns of the JSON array that a statement takes as $1. The columns have the names
-// of the JSON members. The first column must be a number that is never negative, because the word becomes a range condition on it (few).
+// inputs returns the words such as {ids}, each with the columns of the JSON array $1, named like its members. The first column must be a
+// number >= 0, because it becomes a range condition (few).
 func inputs() map[string]string {
 	return map[string]string{
 		"ids":       "id bigint",
@@ -111,8 +111,7 @@ func inputs() map[string]string {
 	}
 }
 
-// postgresWords returns the words in braces, each followed by its replacement for Postgres. The words of inputs and lookUps are not
-// included.
+// postgresWords returns words in braces, each followed by its replacement for Postgres. inputs and lookUps have the other words.
 func postgresWords() []string {
 	return []string{
 		"{now}", "clock_timestamp()",
@@ -148,20 +147,17 @@ func postgresWords() []string {
 	}
 }
 
-// postgres returns the dialect of Postgres.
 func postgres() dialect {
 	words := append(postgresWords(), lookUps()...)
-	// The condition few affects only the query plan. Postgres estimates that any array has 100 rows, and would read whole tables to join
-	// them. For a condition between two bounds Postgres estimates 1/200 of the rows, which is one row here. A LIMIT would give a low
-	// estimate, too, but would read the array once more to count its rows.
+	// The condition few affects only the plan: Postgres expects 100 rows in any array and would read whole tables to join them, but 1/200
+	// of them, one row, between two bounds. A LIMIT would help, too, but would read the array twice.
 	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputs() {
 		number, _, _ := strings.Cut(columns, " ")
 		rows := "(SELECT * FROM json_to_recordset($1::json) AS rows(" + columns + ") WHERE " + number + few + ")"
 		words = append(words, "{"+name+"}", rows+" AS "+name, "{"+name+" once}", name+" AS MATERIALIZED "+rows)
 	}
-	// pg_advisory_xact_lock with two integers has other keys than with one integer, so this lock cannot collide with the lock of the
-	// migrations.
+	// A lock of two integers cannot collide with the lock of the migrations, which has one integer.
 	const poolLock = "(20060, hashtext("
 	const foldLock = "(20062, 0)"
 	return dialect{
@@ -174,8 +170,8 @@ func postgres() dialect {
 		disableLockTimeout: `SELECT set_config('lock_timeout', '0', true)`,
 		tryLockKey:         `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		lockLateResults:    `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
-		// lockGrants waits for claims in progress, and makes new claims wait until the transaction ends. advanceNumbers must run in the
-		// same transaction. A rollback does not undo advanceNumbers, because sequence numbers only increase.
+		// lockGrants waits for claims and blocks new ones, so advanceNumbers must run in the same transaction. A rollback does not undo
+		// advanceNumbers: numbers of a sequence only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		advanceNumbers: advanceStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
@@ -191,8 +187,7 @@ func postgres() dialect {
 	}
 }
 
-// lookUps returns the words such as {device of w}, each followed by its join. Because of OFFSET 0, the planner of Postgres looks up one row
-// at a time and can use no other join method.
+// lookUps returns the words such as {device of w}, each followed by its join. OFFSET 0 makes Postgres look up one row at a time.
 func lookUps() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
@@ -259,7 +254,6 @@ func sqliteWords() []string {
 	}
 }
 
-// sqliteDialect returns the dialect of SQLite.
 func sqliteDialect() dialect {
 	words := sqliteWords()
 	for name, columns := range inputs() {
@@ -278,7 +272,7 @@ func sqliteDialect() dialect {
 	}
 }
 
-// formatNumbers formats numbers as a list, which is one argument of a statement.
+// formatNumbers formats numbers as one argument, a list.
 func (d dialect) formatNumbers(numbers []int64) string {
 	text := []byte(d.brackets[:1])
 	for i, n := range numbers {
@@ -290,21 +284,19 @@ func (d dialect) formatNumbers(numbers []int64) string {
 	return string(append(text, d.brackets[1:]...))
 }
 
-// textToTimeSQL returns the SQL that converts textExpr, an SQL expression for a text, to a time.
+// textToTimeSQL returns the SQL that converts the text textExpr to a time.
 func textToTimeSQL(textExpr string) string {
 	return `CAST(round(unixepoch(` + textExpr + `, 'subsec') * 1000) AS INTEGER)`
 }
 
-// hasTags returns the SQL for the word {tagged} in SQLite, which has no operator for JSON objects that contain other objects. tagsExpr is
-// the SQL expression for the JSON object with the tags.
+// hasTags returns the SQL for the word {tagged} in SQLite, which has no operator for it. tagsExpr is the SQL for the JSON object of tags.
 func hasTags(tagsExpr string) string {
 	return `NOT EXISTS (SELECT 1 FROM json_each(` + tagsExpr + `) AS wanted WHERE NOT EXISTS (
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the last fencing token and the last ids that clients can see. tokenSQL is the
-// statement for the fencing token. tableSQL is the statement for an id, with a placeholder for the name of the table. A client may know a
-// number that a restored ledger has lost, so the ledger must not give such a number again.
+// advanceStatements returns the statements that increase the last fencing token (tokenSQL) and the last id of each table (tableSQL, with a
+// placeholder). A client may know a number that a restored ledger has lost, so it must not be given again.
 func advanceStatements(tokenSQL, tableSQL string) []string {
 	all := []string{tokenSQL}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
@@ -313,8 +305,7 @@ func advanceStatements(tokenSQL, tableSQL string) []string {
 	return all
 }
 
-// jsonMembersSQL returns the SQL expressions that read columns from a JSON list in SQLite. columns is a list of column definitions such as
-// "n bigint, name text".
+// jsonMembersSQL returns the SQL that reads columns, such as "n bigint, name text", from a JSON list in SQLite.
 func jsonMembersSQL(columns string) string {
 	var list []string
 	for column := range strings.SplitSeq(columns, ",") {
@@ -342,15 +333,14 @@ func isUniqueViolation(err error) bool {
 	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// isCommitFailure reports whether the server reported that the COMMIT failed. A FATAL error does not count as such a report, because a
-// server process that is being terminated may send it after the commit.
+// isCommitFailure reports whether the server returned an error for the COMMIT. A FATAL error does not count: a server process that is
+// terminated may send it after the commit.
 func isCommitFailure(err error) bool {
 	var e *pq.Error
 	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteCode(err) == sqlite3.SQLITE_FULL
 }
 
-// sqlTranslator turns SQL texts into statements of one database. It translates each text once and caches the result, because translating
-// takes longer than a lookup. The cache stays small, because only this package has such texts.
+// sqlTranslator turns SQL texts into statements of one database. It caches the result, because translating takes longer than a lookup.
 type sqlTranslator struct {
 	words   *strings.Replacer
 	omitted *regexp.Regexp // clauses that the database does not know; nil means none
@@ -359,12 +349,12 @@ type sqlTranslator struct {
 	texts map[string]string // key: text with words in braces; value: translated text
 }
 
-// newSQLTranslator returns a translator. words are words in braces, each followed by its replacement.
+// newSQLTranslator returns a translator for words, each followed by its replacement.
 func newSQLTranslator(words []string, omitted *regexp.Regexp) *sqlTranslator {
 	return &sqlTranslator{words: strings.NewReplacer(words...), omitted: omitted, texts: map[string]string{}}
 }
 
-// translate returns the query with its words in braces replaced for the database.
+// translate returns the query for the database.
 func (w *sqlTranslator) translate(query string) string {
 	w.mu.RLock()
 	text, known := w.texts[query]

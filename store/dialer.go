@@ -12,9 +12,8 @@ import (
 // answerSlack is added to the statement timeout. If an answer has not arrived after the sum, it counts as lost.
 const answerSlack = 5 * time.Second
 
-// dialer opens connections whose reads and writes fail after ioTimeout. The timeout protects against a server that hangs, or that vanished
-// without closing its connections. Without it the driver would wait as long as the kernel does, about 15 minutes, even after the end of the
-// context; a few such statements would occupy all connections.
+// dialer opens connections whose reads and writes fail after ioTimeout. Without it the driver would wait about 15 minutes for a server that
+// hangs or vanished, even after the end of the context, and a few such statements would occupy all connections.
 type dialer struct {
 	net.Dialer
 	connSet
@@ -43,8 +42,8 @@ func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (ne
 	return d.DialContext(ctx, network, address)
 }
 
-// limitedConn is a connection whose reads and writes fail after ioTimeout. While no statement is in progress the driver does not read, so
-// an idle connection does not fail.
+// limitedConn is a connection whose reads and writes fail after ioTimeout. An idle connection does not fail, because the driver does not
+// read.
 type limitedConn struct {
 	net.Conn
 	ioTimeout      time.Duration // 0 means no limit
@@ -64,8 +63,8 @@ func (c *limitedConn) SetDeadline(deadline time.Time) error {
 	return c.Conn.SetDeadline(deadline)
 }
 
-// deadline returns the time by which the next read or write must end: after ioTimeout, or at the driver's deadline if that is earlier. It
-// is zero if there is no limit.
+// deadline returns when the next read or write must end: after ioTimeout, or at the driver's own deadline if that is earlier; zero means no
+// limit.
 func (c *limitedConn) deadline() time.Time {
 	var end time.Time
 	if c.ioTimeout > 0 {
@@ -97,8 +96,7 @@ func (c *limitedConn) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-// answerTimeout returns how long a connection waits for an answer; 0 means that there is no limit. setting is the value of
-// statement_timeout, in a form that Postgres accepts. If setting allows statements without a timeout, the result is 0.
+// answerTimeout returns how long a connection waits for an answer if setting is the value of statement_timeout; 0 means no limit.
 func answerTimeout(setting string) time.Duration {
 	text := strings.TrimSpace(setting)
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")

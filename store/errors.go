@@ -25,8 +25,7 @@ var (
 	ErrUnknownProfile = errors.New("unknown profile")
 	// ErrInUse means that a profile cannot be deleted because devices have it.
 	ErrInUse = errors.New("in use")
-	// ErrNotRetriable means that a task cannot be retried: it succeeded, its batch was cancelled, its time is over, or it is the lease of a
-	// caller.
+	// ErrNotRetriable means that a task succeeded, its batch was cancelled, its time is over, or it is the lease of a caller.
 	ErrNotRetriable = errors.New("cannot be retried")
 	// ErrNoTasks means that a batch has no tasks.
 	ErrNoTasks = errors.New("no tasks")
@@ -46,23 +45,22 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome of the commit unknown")
 )
 
-// describe adds a description to the error *err, if there is one. It is deferred by functions whose errors all have the same description.
+// describe adds a description to *err, if it is not nil. Functions whose errors all have one description defer it.
 func describe(err *error, format string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
 	}
 }
 
-// fullFor is the time for which the ledger counts as full after the disk refused a write. It is longer than the interval between the writes
-// of the background passes. So while the disk is full, these writes fail again and again and the ledger counts as full all the time.
+// fullFor is the time for which the ledger counts as full after the disk refused a write: longer than the interval of the background
+// writes.
 const fullFor = 15 * time.Second
 
-// fullDisk stores the time at which the disk last refused a write. A successful write does not reset this time, because Postgres can find
-// room for small rows in existing pages of a full disk.
+// fullDisk stores when the disk last refused a write. A later success does not reset it: small rows may fit into existing pages of a full
+// disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
-// recordDiskFull returns err. If err means that the disk was full, it stores now as the time of the refusal, and wraps err with
-// ErrDiskFull.
+// recordDiskFull returns err. If err means that the disk was full, it stores the time now and wraps err with ErrDiskFull.
 func (f *fullDisk) recordDiskFull(err error, now time.Time) error {
 	if !isDiskFull(err) {
 		return err
@@ -79,7 +77,7 @@ func (f *fullDisk) check(now time.Time) error {
 	return nil
 }
 
-// isDiskFull reports whether err means that the disk refused a write because it is full.
+// isDiskFull reports whether the disk refused a write because it is full.
 func isDiskFull(err error) bool {
 	if e, ok := errors.AsType[*pq.Error](err); ok {
 		return e.Code == pqerror.DiskFull

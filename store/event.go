@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// events is the part of the ledger that holds the activity and audit log. The type Event is in device.go. Each event is written where the
-// change is made.
+// events holds the activity and audit log. The type Event is in device.go. Each event is written where the change is made.
 type events struct{ *connection }
 
-// ActorKind says what the actor of an event is. Actors of two kinds can have the same name.
+// ActorKind is the kind of the actor of an event. Actors of two kinds can have the same name.
 type ActorKind string
 
 // Kinds of actors.
@@ -32,8 +31,7 @@ func programActors() []string {
 	return []string{abortRuleActor, Canceller, "command line", "dashboard", systemActor, reaperActor, retentionActor, "serve --after-restore"}
 }
 
-// kindOfActor returns the kind of an actor that is not a device. No operator token has the name of a program or unknownActor: see
-// CreateToken.
+// kindOfActor returns the kind of an actor that is not a device. CreateToken reserves the names of programs and unknownActor.
 func kindOfActor(name string) ActorKind {
 	switch {
 	case name == unknownActor:
@@ -44,8 +42,8 @@ func kindOfActor(name string) ActorKind {
 	return ActorOperator
 }
 
-// recordEvent writes event in the transaction of the change that it describes. If the actor is a device, event must have its ActorKind: an
-// empty ActorKind stands for kindOfActor.
+// recordEvent writes event in the transaction of its change. Without an ActorKind, it has the kindOfActor; so events of devices must have
+// one.
 func (s session) recordEvent(ctx context.Context, event Event) error {
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
@@ -54,8 +52,7 @@ func (s session) recordEvent(ctx context.Context, event Event) error {
 	return err
 }
 
-// RecordRefusal writes event, which describes a request that was refused. It needs a transaction of its own because a refused request
-// changes nothing else.
+// RecordRefusal writes event, which describes a refused request, in a transaction of its own.
 func (s events) RecordRefusal(ctx context.Context, event Event) error {
 	event.Kind = "access.refused"
 	return s.write(ctx, func(tx session) error { return tx.recordEvent(ctx, event) })
@@ -64,8 +61,7 @@ func (s events) RecordRefusal(ctx context.Context, event Event) error {
 // settings are the names of settings, each followed by its value, in the form of the audit log.
 type settings []string
 
-// describeChanges returns the settings that differ between before and after, as "name=old -> new". Both must have the same names in the same
-// order.
+// describeChanges returns the settings that differ, as "name=old -> new". before and after must have the same names in one order.
 func describeChanges(before, after settings) string {
 	var changes []string
 	for i := 1; i < len(after); i += 2 {
@@ -79,24 +75,22 @@ func describeChanges(before, after settings) string {
 // eventColumns are all columns of the event e.
 const eventColumns = `e.id, e.at, e.kind, e.actor, e.actor_kind, e.pool, e.batch, e.task, e.device, e.token, e.detail`
 
-// eventDest returns the destinations in event for eventColumns.
 func eventDest(e *Event) []any {
 	return []any{&e.ID, &e.At, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 }
 
-// EventPosition is a position in the order of the events. All events with an id up to Last can be read when every transaction with an id
-// below xidBound has ended.
+// EventPosition is a position in the log. All events with an id up to Last can be read when all transactions with an id < xidBound have
+// ended.
 type EventPosition struct {
 	Last     int64 // the highest event id given so far
 	xidBound int64 // a transaction id; each transaction that gave an event an id up to Last has a lower transaction id
 }
 
-// ReadEventPosition returns the position of the highest event id given so far. readUpTo is the id up to which the caller has read all
-// events, or -1 if it has read none. If the highest id equals readUpTo, ReadEventPosition consumes no transaction id.
+// ReadEventPosition returns the position of the highest event id. readUpTo is the last id that the caller has read, or -1. If it is the
+// highest one, no transaction id is consumed.
 func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPosition, error) {
 	var m EventPosition
-	// The id must be read before xidBound. Then each transaction that has got an event id up to m.Last began before xidBound was read, so
-	// its transaction id is below xidBound.
+	// The id must be read first: then each transaction that gave an event an id up to m.Last has a transaction id below xidBound.
 	if err := s.readSession().scanRow(ctx, []any{&m.Last}, `SELECT {last event}`); err != nil || m.Last == readUpTo {
 		return m, err
 	}
@@ -104,8 +98,7 @@ func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPos
 	return m, err
 }
 
-// EventsComplete reports whether all events with an id up to position.Last can be read: every transaction that could still commit one of
-// them has ended.
+// EventsComplete reports whether no transaction is left that could still commit an event with an id up to position.Last.
 func (s events) EventsComplete(ctx context.Context, position EventPosition) (bool, error) {
 	return queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT {oldest xid} >= $1`, position.xidBound)
 }

@@ -46,7 +46,6 @@ func (f EventFilter) direction() string {
 	return ""
 }
 
-// where adds the conditions of the filter to q.
 func (f EventFilter) where(q *query) {
 	whereSet(q, "e.kind = %s", f.Kind)
 	whereSet(q, "e.actor = %s", f.Actor)
@@ -58,8 +57,8 @@ func (f EventFilter) where(q *query) {
 	q.whereTime("e.at", f.Since, f.Until)
 }
 
-// WithIDRange returns filter with additional bounds on the event ids (After and Before), computed from filter.Since and filter.Until. With
-// these bounds, the query does not read events that are much older or newer than this range of time.
+// WithIDRange adds bounds on the ids (After and Before), computed from filter.Since and filter.Until, so that the query does not read
+// events that are much older or newer.
 func (s events) WithIDRange(ctx context.Context, filter EventFilter) (EventFilter, error) {
 	if !filter.Since.IsZero() {
 		first, err := s.eventIDNear(ctx, filter.Since.Add(-clockSlack))
@@ -80,16 +79,15 @@ func (s events) WithIDRange(ctx context.Context, filter EventFilter) (EventFilte
 	return filter, nil
 }
 
-// eventSearch is an EventFilter together with the column whose index finds the events: the first of device, kind, actor, actorKind and pool
-// that is not empty. If all of them are empty, the primary key finds the events.
+// eventSearch is an EventFilter and the column whose index finds the events: the first of device, kind, actor, actorKind and pool that is
+// not empty, else the primary key.
 type eventSearch struct {
 	EventFilter
 	device, kind, actor, actorKind, pool string
 }
 
-// planSearch returns the search for filter. If filter selects the events of a task or a batch, it looks up the device of the task or the
-// pool of the batch, because all these events name it. If the task or batch was deleted, the column of the search stays empty. The indexes
-// of kinds and of actor kinds lack the events of tasks and of devices.
+// planSearch returns the search for filter. For a task or a batch it looks up the device or the pool, which all these events name; if it
+// was deleted, that column stays empty. The indexes of kinds and actor kinds lack the events of tasks and devices.
 func (s events) planSearch(ctx context.Context, filter EventFilter) (search eventSearch, err error) {
 	search = eventSearch{EventFilter: filter, device: filter.Device, pool: filter.Pool, actor: filter.Actor}
 	if !strings.HasPrefix(filter.Kind, "task.") {
@@ -116,16 +114,15 @@ func (s events) planSearch(ctx context.Context, filter EventFilter) (search even
 	return search, nil
 }
 
-// isIndexed reports whether candidatesSQL selects exactly the events that match, so that no other condition of the filter has to be
-// checked.
+// isIndexed reports whether candidatesSQL selects exactly the events that match.
 func (f eventSearch) isIndexed() bool {
 	q := &query{}
 	f.where(q)
 	return len(q.conds) == 0 || len(q.conds) == 1 && cmp.Or(f.Device, f.kind, f.actorKind, f.Pool) != ""
 }
 
-// candidatesSQL returns the query for at most maxRows events, in the order of the filter. The caller then checks each event against the
-// filter. candidatesSQL adds its arguments to q. It repeats the conditions of the partial indexes, because SQLite does not infer them.
+// candidatesSQL returns the query for at most maxRows events in the order of the filter, to be checked against the filter, and adds its
+// arguments to q. It repeats the conditions of partial indexes, because SQLite does not infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(maxRows)}
 	switch {
@@ -151,10 +148,8 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 // namedEventColumns are all columns of the event e, and the name of its batch.
 const namedEventColumns = eventColumns + `, coalesce((SELECT b.name FROM batches b WHERE b.id = e.batch), '')`
 
-// namedEventDest returns the destinations in event for namedEventColumns.
 func namedEventDest(event *Event) []any { return append(eventDest(event), &event.BatchName) }
 
-// eventsSQL returns the statement of Events and its arguments.
 func (f eventSearch) eventsSQL() (text string, args []any) {
 	q := &query{}
 	maxRows := searchLimit
@@ -166,8 +161,7 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
 }
 
-// EventSearchBound returns the id up to which one request searches for events, if no index serves filter. The next request continues after
-// this id. If an index serves filter, there is no bound.
+// EventSearchBound returns the id up to which one request searches for events. There is no bound if an index serves filter.
 func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (SearchBound, error) {
 	search, err := s.planSearch(ctx, filter)
 	if err != nil || search.isIndexed() {
@@ -193,9 +187,8 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 	return stretch, err
 }
 
-// Events returns the events that match filter, in the order of their ids, within the EventSearchBound; beyond this bound some events may
-// be missing. An event gets its id before its transaction commits. So after a caller has read an event, an event with a lower id can still
-// become readable. ReadEventPosition and EventsComplete show up to which id the list of events is complete.
+// Events returns the events that match filter, by ids, within the EventSearchBound; beyond it some may be missing. Ids are given before the
+// commit, so an event with a lower id can become readable later: see ReadEventPosition and EventsComplete.
 func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error) {
 	search, err := s.planSearch(ctx, filter)
 	if err != nil {
@@ -219,8 +212,8 @@ func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error)
 	return found[:min(len(found), clampLimit(filter.Limit))], nil
 }
 
-// manyPoolsSQL returns the statement that reads the events about several pools, one of which is f.Pool, and its arguments. The column pool of
-// such an event is empty; its detail begins with the names of its pools.
+// manyPoolsSQL returns the statement for the events about several pools, including f.Pool. The column pool of such an event is empty, and
+// its detail begins with the names of the pools.
 func (f EventFilter) manyPoolsSQL() (text string, args []any) {
 	pool := f.Pool
 	f.Pool = ""

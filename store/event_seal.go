@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// EventSeal is the seal of a block of events: the events with After < id <= Last. Seals form a chain: the hash of a seal covers the hash of
-// the seal before it, every column of its events, and the other fields of the seal. The first seal of the table is the start of the chain:
-// retention has deleted its events, or it never had any.
+// EventSeal is the seal of a block, the events with After < id <= Last. Its hash covers the hash of the seal before, every column of its
+// events, and its other fields. The first seal is the start of the chain; its events were deleted, or it never had any.
 type EventSeal struct {
 	After, Last int64
 	Events      int       // number of events of the block when it was sealed; 0 for the first seal
@@ -34,14 +33,13 @@ const (
 	sealColumns = `after, last, events, at, hash`
 )
 
-// sealDest returns the destinations in seal for sealColumns.
 func sealDest(seal *EventSeal) []any {
 	return []any{&seal.After, &seal.Last, &seal.Events, &seal.At, &seal.Hash}
 }
 
-// SealEvents seals the next block: at most limit events after the last seal, up to the id lastEvent. A block of fewer events is sealed only
-// if the last seal is a minute old. All events up to lastEvent must be complete (see EventsComplete). It returns the number of events in
-// the block, 0 if no block is due. Replicas may call it concurrently: one of them seals the block.
+// SealEvents seals the next block: at most limit events after the last seal, up to the id lastEvent, or fewer if the last seal is a minute
+// old. All events up to lastEvent must be complete (EventsComplete). It returns the number of events sealed. Replicas may call it
+// concurrently.
 func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sealed int, err error) {
 	var previous EventSeal
 	var now time.Time
@@ -58,8 +56,8 @@ func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sea
 	}
 	seal := EventSeal{After: previous.Last, Last: b.last, Events: b.events, At: now.Truncate(time.Millisecond)}
 	err = s.write(ctx, func(tx session) error {
-		// If another replica has sealed this block, its row has the same value in the unique column after. The condition covers the case
-		// that retention has deleted that row already: it keeps the last one.
+		// Another replica that sealed this block wrote the same unique value of after. Retention may have deleted that row, but keeps the
+		// last one.
 		_, err := tx.exec(ctx, `
 			INSERT INTO event_seals (`+sealColumns+`) SELECT $1, $2, $3, {epoch} + $4 * {ms}, $5
 			WHERE NOT EXISTS (SELECT 1 FROM event_seals WHERE last > $1) ON CONFLICT DO NOTHING`,
@@ -72,9 +70,8 @@ func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sea
 	return b.events, nil
 }
 
-// CheckSeals reads at most limit seals with Last > after and compares them with the events. If after is -1, it begins with the first seal.
-// It stops early with the block in which it has read 50,000 events. If more is false, there are no later seals, and the last entry has the
-// events that are not sealed yet, if there are any.
+// CheckSeals compares at most limit seals with Last > after (-1: from the first) with the events. It stops early after reading 50,000
+// events. If more is false, there are no later seals, and the last entry has the events that are not sealed yet, if any.
 func (s events) CheckSeals(ctx context.Context, after int64, limit int) (seals []CheckedSeal, more bool, err error) {
 	err = s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { // retention deletes seals and events together
 		seals, more, err = s.readSession().checkSeals(ctx, after, limit)
@@ -83,7 +80,6 @@ func (s events) CheckSeals(ctx context.Context, after int64, limit int) (seals [
 	return seals, more, err
 }
 
-// checkSeals does the work of CheckSeals within one snapshot.
 func (s session) checkSeals(ctx context.Context, after int64, limit int) (checked []CheckedSeal, more bool, err error) {
 	previous, err := queryOne(ctx, s, sealDest, `SELECT `+sealColumns+` FROM event_seals WHERE last <= $1 ORDER BY last DESC LIMIT 1`, after)
 	isFirst := errors.Is(err, ErrNotFound)
@@ -123,15 +119,14 @@ func (s session) checkSeals(ctx context.Context, after int64, limit int) (checke
 	return checked, false, err
 }
 
-// eventBlock is what the hash of a seal needs of the events in a block.
+// eventBlock holds the data of a block that the hash of its seal needs.
 type eventBlock struct {
 	hash   hash.Hash
 	events int
 	last   int64 // id of the last event; 0 if there are no events
 }
 
-// readBlock reads at most limit events, in the order of their ids: the events after the last one of the seal previous, up to the id
-// lastEvent.
+// readBlock reads at most limit events after the last one of the seal previous, up to the id lastEvent.
 func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent int64, limit int) (_ eventBlock, err error) {
 	defer describe(&err, "reading the events after %d", previous.Last)
 	b := eventBlock{hash: sha256.New()}
@@ -152,8 +147,7 @@ func (b eventBlock) sum(seal EventSeal) string {
 	return hex.EncodeToString(b.hash.Sum(nil))
 }
 
-// appendLine appends to line every column of the event, as its hash covers them. Two different events never have the same line: before each
-// text stands its length in bytes.
+// appendLine appends every column of the event to line. The length before each text makes the lines of different events differ.
 func (e Event) appendLine(line []byte) []byte {
 	for _, number := range [...]int64{e.ID, e.At.UnixMicro(), e.Batch, e.Task, e.Token} {
 		line = append(strconv.AppendInt(line, number, 10), ' ')
@@ -165,15 +159,15 @@ func (e Event) appendLine(line []byte) []byte {
 	return append(line, '\n')
 }
 
-// oldBlocksSQL selects the last event of the oldest blocks that were sealed more than $1 ms ago and together have at least $2 events, or of
-// all blocks that are that old. If there is none, it selects 0.
+// oldBlocksSQL selects the last event of the oldest blocks that were sealed more than $1 ms ago and have at least $2 events together, or
+// the last event of all such blocks. Without such blocks it selects 0.
 const oldBlocksSQL = `
 	SELECT coalesce(max(last), 0) FROM (
 		SELECT last, at, sum(events) OVER (ORDER BY last) - events AS before FROM event_seals WHERE events > 0 ORDER BY last LIMIT $2) AS oldest
 	WHERE before < $2 AND at < (SELECT {now}) - $1 * {ms}`
 
-// retainEvents deletes, oldest first, the blocks of events that were sealed more than keepFor ago, until it has deleted limit events. The
-// last seal whose events it deletes stays as the start of the chain. Events that are not sealed are kept.
+// retainEvents deletes, oldest first, blocks that were sealed more than keepFor ago, until it has deleted limit events. The last seal of a
+// deleted block stays as the start of the chain.
 func (s events) retainEvents(ctx context.Context, keepFor time.Duration, limit int) (deleted int64, err error) {
 	err = s.write(ctx, func(tx session) error {
 		last, err := queryOne(ctx, tx, singleColumn[int64], oldBlocksSQL, keepFor.Milliseconds(), limit)

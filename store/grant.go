@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// grants is the part of the ledger that holds the grants: claims, renewals, results, the ends of leases, and the views by which the
-// dispatcher decides about them.
+// grants holds the grants: claims, renewals, results, the ends of leases, and the views by which the dispatcher decides about them.
 type grants struct{ *connection }
 
 // Grant is a slot in use: one task of one device holds one numbered slot.
@@ -32,8 +31,7 @@ type Grant struct {
 	Remaining    time.Duration // LeaseUntil minus the time at which the ledger was read, by the database's clock; may be negative
 }
 
-// Candidate is an open task of a device that is among the best tasks of this device in its batch. DeviceViews says which tasks are the
-// best.
+// Candidate is one of the best open tasks of a device in a batch (DeviceViews).
 type Candidate struct {
 	Task               int64
 	Batch              int64
@@ -55,12 +53,12 @@ type Candidate struct {
 	Window, PoolWindow Opening
 	FinishInside       bool // the task starts only if the windows stay open for longer than Lease
 
-	// ExpiresAt is the earliest time at which the task may be expired: by its own not_after, or by the not_after or max_wait of its batch.
-	// The max_wait does not apply to a task that was started before. Zero means never.
+	// ExpiresAt is the earliest time at which the task may expire: by its not_after, or by the not_after or max_wait of its batch (max_wait
+	// only before its first start). Zero means never.
 	ExpiresAt time.Time
 
-	// PoolLimits, Limits and ProfileLimits are the policies of the pool, of the batch and of the profile of the device; nil means no
-	// policies. If at least one of them is set, Kind and Payload are set, too.
+	// PoolLimits, Limits and ProfileLimits are the policies of pool, batch and profile of the device; nil means none. With any of them,
+	// Kind and Payload are set.
 	PoolLimits, Limits, ProfileLimits json.RawMessage
 
 	Kind    string
@@ -78,8 +76,8 @@ type DeviceView struct {
 	Grant      *Grant      // the grant of the device; its lease may have ended, if it is not yet reaped. nil means no grant
 	Candidates []Candidate // the best open tasks of each batch: one, or at most maxCandidates if policies apply. Expired tasks are left out
 
-	// NextStart is the earliest time after Now at which another open task may start, by its not_before or the end of its backoff. This task
-	// need not be among the Candidates. Zero means that no task waits for a time.
+	// NextStart is the earliest time after Now at which an open task may start, by its not_before or the end of its backoff. Zero means
+	// that no task waits for a time.
 	NextStart time.Time
 }
 
@@ -97,13 +95,12 @@ type ClaimStatus int
 
 // The answers to a Claim.
 const (
-	// ClaimLost means that this device cannot be granted the task now: the task was granted, ended, paused or cancelled, or the device
-	// holds another grant.
+	// ClaimLost means that this device cannot get the task now: the task was granted, ended, paused or cancelled, or the device has a
+	// grant.
 	ClaimLost ClaimStatus = iota
 	// ClaimGranted means that the grant is committed.
 	ClaimGranted
-	// ClaimConflict means that another grant has the slot, or that the slot is beyond what the capacity allows. So the semaphore is out of
-	// date and must be reconciled.
+	// ClaimConflict means that the slot is taken or beyond the capacity, so the semaphore is out of date and must be reconciled.
 	ClaimConflict
 	// ClaimLocked means that the pool is being resized, so the claim was not evaluated.
 	ClaimLocked
@@ -168,18 +165,16 @@ type Reaped struct {
 	State TaskState // state of the task afterwards
 }
 
-// grantColumns are the columns of a grant g with its task t and its batch b, and the present time of the database's clock. If there is no
-// grant, all columns except this time may be NULL.
+// grantColumns are the columns of a grant g with its task t and batch b, and the database's time. All others may be NULL.
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
-// longestLease is the SQL for the longest length that the lease of grant g ever had, in milliseconds. The reaper waits for this time before
-// it ends g (see LapseCutoffs). This is long enough, because no answer to the holder of g promised a longer lease.
+// longestLease is the longest length in ms that the lease of grant g ever had. The reaper waits for it (LapseCutoffs), because no answer to
+// the holder of g promised a longer lease.
 const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
 
-// grantDest returns pointers to the fields of grant. A query that selects grantColumns or grantOnlyColumns scans a row into them.
 func grantDest(grant *Grant) []any {
 	return []any{
 		&grant.Task, &grant.Batch, &grant.Pool, &grant.Slot, &grant.Device, &grant.Token, &grant.LeaseID, &grant.Attempt, &grant.Kind,
@@ -188,8 +183,7 @@ func grantDest(grant *Grant) []any {
 	}
 }
 
-// remaining is a scanner that computes Grant.Remaining from LeaseUntil and the present time of the database. In the list of columns, this
-// time must come after LeaseUntil.
+// remaining computes Grant.Remaining from LeaseUntil and the database's time, whose column must come after LeaseUntil.
 type remaining struct{ of *Grant }
 
 // Scan sets Grant.Remaining to the time from now to LeaseUntil. column is the present time of the database's clock.
@@ -204,14 +198,12 @@ func (s remaining) Scan(column any) error {
 	return nil
 }
 
-// Grants returns the grants of a pool in the order of slots, without Kind and Payload. It includes grants whose lease has ended but that
-// are not reaped yet.
+// Grants returns the grants of a pool in the order of slots, without Kind and Payload, including lapsed grants that are not reaped yet.
 func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
 	return collect(ctx, s.readSession(), grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
-// LiveLeases returns the ids in leaseIDs that have a grant: each of them is a key of the map with the value true. The map has no other
-// keys.
+// LiveLeases returns the set of the leaseIDs that have a grant.
 func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (map[string]bool, error) {
 	live := map[string]bool{}
 	if len(leaseIDs) == 0 {
@@ -240,8 +232,8 @@ type TaskLease struct {
 	LeaseID string `json:"name"`
 }
 
-// Redeliver adds 1 to the number of deliveries of the task's grant and returns the grant. It returns ErrNotFound if the grant is no longer
-// in force under this fencing token, or if its pool grants nothing after a restore.
+// Redeliver adds 1 to the deliveries of the task's grant and returns it. It returns ErrNotFound if the grant has ended or has another
+// token, or if its pool grants nothing after a restore.
 func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
@@ -259,8 +251,8 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 	return g, err
 }
 
-// AskCancel records that the device which runs this task under this fencing token is asked to stop, with the reason. If the device was
-// asked before, the earlier reason stays. It is no error if the grant has ended.
+// AskCancel records that the device with this task and fencing token is asked to stop. An earlier reason stays. A grant that has ended is
+// no error.
 func (s grants) AskCancel(ctx context.Context, task, token int64, reason string) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, reason)

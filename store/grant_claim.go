@@ -6,32 +6,29 @@ import (
 	"slices"
 )
 
-// claimRow is a claim in the form that a statement reads. N is the index of the claim.
+// claimRow is a claim as a statement reads it. N is its index.
 type claimRow struct {
 	N int `json:"n"`
 	Claim
 }
 
-// slotFitsSQL is the condition that the capacity of the pool allows the slot of a claim. After a decrease of the capacity, grants on slots
-// beyond the capacity stay in force. While such grants exist, slot + 1 plus the number of grants on higher slots must not exceed the
-// capacity, so that no new grant is made before there is room. Without such grants, each slot below the capacity is allowed.
+// slotFitsSQL is the condition that the capacity allows the slot of a claim. After a decrease, grants beyond the capacity stay in force.
+// While they exist, slot + 1 plus the number of grants on higher slots must not exceed the capacity.
 //
-// Two transactions can count at the same time. New grants get only slots that this condition allows, and grants on higher slots only end.
-// So an outdated count can only refuse too much, as long as the capacity does not change. The lock of the pool ensures that the capacity
-// does not change.
+// Concurrent transactions may count at the same time. New grants get only slots that this condition allows, and grants on higher slots only
+// end, so an outdated count can only refuse too much. The lock of the pool keeps the capacity unchanged.
 const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
 
-// taskLeaseMillis is the length, in milliseconds, of the lease of task t in batch b and pool p without a renewal.
+// taskLeaseMillis is the length in ms of the lease of task t in batch b and pool p, before a renewal.
 const taskLeaseMillis = `coalesce(t.lease_ms, ` + batchLeaseMillis + `)`
 
-// batchLeaseMillis is the length of the lease, in milliseconds, of a task of batch b and pool p that has no lease length of its own.
+// batchLeaseMillis is the length in ms of the lease of a task of batch b and pool p without a length of its own.
 const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
-// Claim grants tasks on slots in one transaction; each claim succeeds or fails independently of the others. It returns one outcome per
-// claim, in the order of claims. The unique keys of the ledger decide whether a slot is free, not an earlier reading. While a pool is being
-// resized, its claims wait if the parameter wait is true. If wait is false, they get ClaimLocked and do not delay other claims.
+// Claim grants tasks on slots in one transaction, independently of each other, and returns one outcome per claim, in their order. The
+// unique keys decide whether a slot is free. While a pool is resized, its claims wait if wait is true, else they get ClaimLocked.
 func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) (_ []ClaimOutcome, err error) {
 	defer describe(&err, "claiming slots")
 	if len(claims) == 0 {
@@ -53,17 +50,15 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) (_ []Claim
 	return outcomes, err
 }
 
-// These constants end an INSERT of grants. They decide what happens if a unique key is taken: failTaken makes the INSERT fail, and
-// skipTaken skips the row. skipTaken is slower, because ON CONFLICT DO NOTHING checks each key one more time and a long transaction may
-// leave many dead rows under a key. A key is seldom taken, because Redis has chosen the slots. So the first INSERT uses failTaken, and only
-// a second INSERT uses skipTaken.
+// These constants end an INSERT of grants and decide about a taken key. failTaken fails. skipTaken skips the row, but it is slower: it
+// checks each key once more, among dead rows that a long transaction may leave. Redis chose the slots, so a key is seldom taken, and only a
+// second INSERT uses skipTaken.
 const (
 	failTaken = ``
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-// claim makes the claims in requested and returns one outcome for each, in the same order. If waitForLock is true, it waits for locked
-// pools; otherwise their claims get ClaimLocked. onTakenSlot is failTaken or skipTaken.
+// claim makes the claims in requested, as Claim does. onTakenSlot is failTaken or skipTaken.
 func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock bool, onTakenSlot string) ([]ClaimOutcome, error) {
 	outcomes := make([]ClaimOutcome, len(requested))
 	rows, err := s.lockPools(ctx, requested, waitForLock, outcomes)
@@ -89,9 +84,8 @@ func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock b
 	return outcomes, s.markConflicts(ctx, outcomes, claims)
 }
 
-// lockPools locks the pools of the claims against changes of their capacity, and returns the claims whose pools it has locked. If
-// waitForLock is false, it skips pools that are locked and sets the outcomes of their claims. It must be a statement of its own: the lock
-// may wait for a resize, and only a later statement reads the new capacity.
+// lockPools locks the pools of the claims against changes of their capacity and returns the claims of locked pools. Unless waitForLock is
+// true, claims of pools that others lock get ClaimLocked. It is a statement of its own: only a later one reads the capacity after a resize.
 func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) ([]claimRow, error) {
 	if s.lockShared == "" {
 		return claims, nil
@@ -115,8 +109,7 @@ func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock 
 	return rows, nil
 }
 
-// poolNames returns the names of the claims' pools in ascending order, each once. All code locks pools in ascending order, so that
-// concurrent claims cannot deadlock.
+// poolNames returns the pools of the claims once each, in ascending order: the order of locks, so that claims cannot deadlock.
 func poolNames(claims []claimRow) []string {
 	pools := make([]string, len(claims))
 	for i, c := range claims {
@@ -126,12 +119,11 @@ func poolNames(claims []claimRow) []string {
 	return slices.Compact(pools)
 }
 
-// insertGrants inserts a grant for each of claims (a JSON list) that is allowed, and returns the tasks of these grants. onTakenSlot is
-// failTaken or skipTaken. Concurrent claims cannot deadlock, because each transaction locks and inserts rows in one order, and each task
-// before its grant.
+// insertGrants inserts a grant for each of claims (a JSON list) that is allowed, and returns their tasks. onTakenSlot is failTaken or
+// skipTaken. Concurrent claims cannot deadlock, because all lock and insert rows in one order, each task before its grant.
 //
-// The statement compares with IS NOT DISTINCT FROM, which cannot use an index. With = Postgres sometimes read all open tasks of the pool to
-// find the claimed task. The value of the state is hidden from the planner for the same reason.
+// IS NOT DISTINCT FROM cannot use an index: with =, Postgres sometimes read all open tasks of the pool to find one. The state is hidden
+// from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) (tasks []int64, err error) {
 	defer describe(&err, "inserting grants")
 	return collect(ctx, s.session, singleColumn[int64], `
@@ -155,8 +147,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) 
 		RETURNING task`, claims)
 }
 
-// fillGranted gives the inserted grants of tasks their fencing tokens, and sets the outcome of each claim that was granted. outcomes has one
-// element for each claim of the call, and the field N of a claim is its index there.
+// fillGranted gives the inserted grants of tasks their fencing tokens, and sets the outcomes of their claims; outcomes is indexed by N.
 func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range tasks {
@@ -177,18 +168,16 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 	return nil
 }
 
-// claimedGrant is a grant with the index of its claim.
 type claimedGrant struct {
 	n int
 	Grant
 }
 
-// giveTokens gives the inserted grants of claims (a JSON list) their fencing tokens, records the events and returns the grants. It finds a
-// grant by task and lease id, because two claims of one task differ in their lease ids.
+// giveTokens gives the inserted grants of claims (a JSON list) their fencing tokens, records the events and returns the grants. The claims
+// of one task differ in their lease ids.
 //
-// A token is drawn after the INSERT. At that point the grant holds the unique keys of its slot and task. So every earlier holder already
-// has its token, and no later holder can have one yet. If the token were drawn with the INSERT, the INSERT could then wait for an earlier
-// grant, and the token of the earlier grant could be the higher one.
+// A token is drawn after the INSERT, when the grant holds the keys of its slot and task. So every earlier holder has its token already. If
+// the token were drawn with the INSERT, the INSERT could wait for an earlier grant that then gets a higher token.
 func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
@@ -212,8 +201,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant
 	return collect(ctx, s.session, dest, read, claims)
 }
 
-// markConflicts sets ClaimConflict in outcomes for each claim in claims (a JSON list) that was not granted because its slot is taken or
-// beyond the limit.
+// markConflicts sets ClaimConflict for each of claims (a JSON list) that was lost because its slot is taken or beyond the capacity.
 func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
 	conflicts, err := collect(ctx, s.session, singleColumn[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// endingTask is a task whose grant may end, with those settings of its batch that decide about a retry.
+// endingTask is a task whose grant may end, with the settings of its batch that decide about a retry.
 type endingTask struct {
 	id          int64
 	device      string
@@ -23,7 +23,6 @@ type endingTask struct {
 
 const endingTaskColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.returned, b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost`
 
-// endingTaskDest returns pointers to the fields of task. A query that selects endingTaskColumns scans a row into them.
 func endingTaskDest(task *endingTask) []any {
 	return []any{
 		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts, commaList{&task.retryOn},
@@ -31,8 +30,7 @@ func endingTaskDest(task *endingTask) []any {
 	}
 }
 
-// grantOnlyColumns are the columns of a grant g that need no join with its task and batch. They have the order of grantColumns; kind is
-// empty and payload is NULL.
+// grantOnlyColumns are grantColumns without the join with task and batch: kind is empty and payload is NULL.
 const grantOnlyColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, '', NULL,
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
@@ -51,8 +49,7 @@ type grantEnding struct {
 	settlement Settlement
 }
 
-// endingDest returns pointers to the fields of ending, for a query with these columns: the index of a result, isOnlyTask, then
-// endingTaskColumns, then grantOnlyColumns.
+// endingDest returns pointers to ending for: the index of a result, isOnlyTask, endingTaskColumns, grantOnlyColumns.
 func endingDest(ending *grantEnding) []any {
 	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskDest(&ending.task)...), grantDest(&ending.grant)...)
 }
@@ -60,7 +57,7 @@ func endingDest(ending *grantEnding) []any {
 // endsLast reports whether the device has no open task after this ending, and is not blocked.
 func (e *grantEnding) endsLast() bool { return e.isOnlyTask && e.settlement.State != Pending }
 
-// applyResult sets the fields of the ending for result, the result of a device. settle decides the state of the task.
+// applyResult sets the fields of the ending for result. settle decides the state of the task.
 func (e *grantEnding) applyResult(result Result, settle Settle) {
 	e.cause, e.output, e.dropped, e.error = result.Cause, result.Output, result.Dropped, result.Error
 	if e.cause == ByFailure && e.grant.CancelWhy == whyPaused {
@@ -73,8 +70,8 @@ func (e *grantEnding) applyResult(result Result, settle Settle) {
 	}
 }
 
-// settle calls the parameter settle, which decides the state of the task, and stores its answer. retryAfter is the delay that the device
-// requested; 0 means none.
+// settle calls the function settle for the state of the task and stores its answer. retryAfter is the delay that the device requested, or
+// 0.
 func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 	e.grant.Kind = e.task.kind
 	e.settlement = settle(SettleInput{
@@ -84,7 +81,7 @@ func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 	})
 }
 
-// endingRow is the JSON form of a grantEnding. It omits members that have their usual value.
+// endingRow is a grantEnding as a statement reads it, without members that have their usual value.
 type endingRow struct {
 	Task      int64   `json:"task"`
 	Token     int64   `json:"token"`
@@ -101,7 +98,6 @@ type endingRow struct {
 	ActorKind string  `json:"actor_kind,omitempty"`
 }
 
-// row returns the ending in the form that a statement reads.
 func (e *grantEnding) row() endingRow {
 	row := endingRow{
 		Task: e.grant.Task, Token: e.grant.Token, Cause: string(e.cause), Error: e.error, State: string(e.settlement.State),
@@ -126,8 +122,7 @@ func (e *grantEnding) row() endingRow {
 	return row
 }
 
-// endedColumns are columns of grants that end, joined with their endings. The word {ended} in SQL texts (see dialect) selects these
-// columns.
+// endedColumns are the columns of the word {ended} (see dialect): grants that end, joined with their endings.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
 // These are three of the statements that end grants. They update the tasks, insert the attempts and insert the events.
@@ -150,8 +145,7 @@ const (
 			CASE WHEN coalesce(error, '') = '' THEN state ELSE state || ': ' || substr(error, 1, 200) END FROM {ended}`
 )
 
-// endGrants ends grants: it inserts the attempts, updates the tasks, inserts the events and deletes the grants. The rows of the tasks and
-// of the grants must be locked.
+// endGrants updates the tasks, inserts attempts and events, and deletes the grants. Tasks and grants must be locked.
 func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
@@ -167,8 +161,7 @@ func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	return nil
 }
 
-// writeEndings runs the statements that end grants; endings is the JSON list of the endings. It returns the number of updated tasks and
-// the number of deleted grants.
+// writeEndings runs the statements of endGrants for endings, a JSON list.
 func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTasks, deletedGrants int64, err error) {
 	if s.canChainWrites {
 		err = s.scanRow(ctx, []any{&updatedTasks, &deletedGrants}, chainCTEs("endings", `

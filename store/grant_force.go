@@ -13,10 +13,9 @@ type ForcedRelease struct {
 	AtOnce bool   // end the grant at once, even though the device may continue until its lease ends
 }
 
-// ForceRelease takes a slot away from its holder and returns the grant. If release.AtOnce is false, the device is asked to stop, and the
-// slot becomes free when the result arrives or the lease ends. If release.AtOnce is true, the grant ends at once, and settle decides the
-// state of its task. ForceRelease returns ErrNotFound if nobody holds the slot, or if release.Token is not 0 and the grant has another
-// token.
+// ForceRelease takes a slot from its holder and returns the grant. With release.AtOnce the grant ends at once, and settle decides the state
+// of its task. Without it, the device is asked to stop, and keeps the slot until its result or the end of its lease. It returns ErrNotFound
+// if nobody holds the slot, or under another token than release.Token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (_ Grant, err error) {
 	defer describe(&err, "releasing slot %d of pool %s", slot, pool)
 	var released Grant
@@ -39,7 +38,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 	return released, err
 }
 
-// lockSlotGrant locks the task and then its grant. It returns ErrNotFound if the task no longer holds this slot of the pool.
+// lockSlotGrant locks the task, then its grant. It returns ErrNotFound if the task no longer holds this slot.
 func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
 	lockedTask, err := queryOne(ctx, s.session, endingTaskDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
@@ -51,7 +50,7 @@ func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, sl
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 
-// force ends the grant of ending if release.AtOnce is true; otherwise it asks the device to stop. settle decides the state of the task.
+// force ends the grant of ending, or asks its device to stop unless release.AtOnce is true. settle decides the state of the task.
 func (s grantsIn) force(ctx context.Context, release ForcedRelease, ending grantEnding, settle Settle) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {
@@ -74,8 +73,7 @@ func (s grantsIn) force(ctx context.Context, release ForcedRelease, ending grant
 	return s.endGrants(ctx, []grantEnding{ending})
 }
 
-// GrantByToken returns the grant in a pool with this fencing token. It returns ErrNotFound if there is no such grant or its lease has
-// ended.
+// GrantByToken returns the grant in a pool with this fencing token, or ErrNotFound, also if its lease has ended.
 func (s grants) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
 	return queryOne(ctx, s.readSession(), grantDest,
 		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 AND g.token = $2 AND g.lease_until > {now}`, pool, token)

@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// LapseCutoffs says which leases have ended. The key is a length: the longest length that a lease ever had (Grant.LongestLease). The value
-// is a time: a lease with this length has ended if its lease_until is before this time. A lease whose length is not a key has not ended.
+// LapseCutoffs decides which leases have ended. For each length (Grant.LongestLease) it has a time: a lease of this length has ended if its
+// lease_until is before this time. A lease of another length has not ended.
 type LapseCutoffs map[time.Duration]time.Time
 
-// lapseRow is an entry of LapseCutoffs, as a statement reads it.
 type lapseRow struct {
 	Lease  int64 `json:"lease_ms"`
 	Before int64 `json:"before_ms"`
 }
 
-// rows returns the cutoffs in the JSON form that statements read, and the latest time in them.
+// rows returns the cutoffs as statements read them, and the latest time in them.
 func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	list := make([]lapseRow, 0, len(l))
 	for lease, before := range l {
@@ -29,9 +28,9 @@ func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 	return toJSONInput(list), latest
 }
 
-// Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest end first. settle decides the states of their
-// tasks. Replicas may call Reap concurrently: it skips a grant that another transaction is ending or renewing. If one grant cannot be
-// ended, Reap still ends the others, and returns both the ended grants and the error.
+// Reap ends at most limit grants whose lease has ended by cutoffs, the earliest first. settle decides the states of their tasks. Replicas
+// may call it concurrently: it skips grants that others end or renew. If one grant cannot be ended, it ends the others and also returns the
+// error.
 func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := cutoffs.rows()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
@@ -56,8 +55,7 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 	return reaped, errors.Join(failures...)
 }
 
-// reap ends, in one transaction, the grants of the given tasks. It skips a grant whose lease has not ended according to cutoffs. settle
-// decides the states of the tasks.
+// reap ends the grants of tasks in one transaction, except those whose lease has not ended by cutoffs.
 func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
@@ -80,8 +78,8 @@ func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, s
 	return reaped, nil
 }
 
-// lockLapsed locks the tasks and then their grants, and returns the grants whose leases have ended according to cutoffs. It checks the
-// leases again, because a grant may have been renewed or replaced between the search and the lock.
+// lockLapsed locks the tasks, then their grants. It returns the grants that have ended by cutoffs: a grant may have been renewed since the
+// search.
 func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
@@ -108,8 +106,7 @@ func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCu
 	return endings, nil
 }
 
-// NextLapse returns the time that is left until the next lease ends. If left is negative, that lease has ended and its grant is not reaped
-// yet. found is false if there is no grant.
+// NextLapse returns the time left until the next lease ends. It is negative if that grant is not reaped yet. found is false without grants.
 func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
 	err = s.readSession().scanRow(ctx, []any{&ends, &now}, `

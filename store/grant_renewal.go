@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// reportedRow identifies a grant by the values that its device reported.
+// reportedRow names a grant by the values that its device reported.
 type reportedRow struct {
 	N      int    `json:"n"`
 	Task   int64  `json:"task"`
@@ -14,20 +14,18 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// shouldRenewSQL is the condition that a renewal is written to the ledger. The renewal must make the lease end later. If the renewal names
-// no length, more than a third of the lease must have passed, so that frequent reports cause few writes. If the grant was cancelled or its
-// lease has ended, nothing is written, because the device is asked to stop.
+// shouldRenewSQL is the condition that a renewal is written: the lease must end later, and has not ended or been cancelled. A renewal
+// without a length also needs that a third of the lease has passed, so that frequent reports cause few writes.
 const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
 
-// renewedLengthSQL is the SQL for the length of the lease after a renewal. If the renewal names a length, this length is limited to the
-// time until max_until. The reason is the safety margin in the answer to the device: it is computed from the length, and would be too large
-// for a lease that ends at max_until.
+// renewedLengthSQL is the length of the lease after a renewal. A requested length is limited to the time until max_until, because the
+// safety margin in the answer is computed from the length.
 const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE least(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
-// Renew extends the leases that are due for a renewal, and returns one outcome per renewal, in the order of renewals. It never makes a
-// lease end earlier, because the holder may rely on an earlier answer. The length of a lease changes only together with its end.
+// Renew extends the leases that are due for it, and returns one outcome per renewal, in their order. A lease never ends earlier than
+// before, because the holder may rely on an earlier answer. Its length changes only together with its end.
 func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
 	if len(renewals) == 0 {
 		return nil, nil
@@ -58,7 +56,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	return outcomes, nil
 }
 
-// extend writes the renewals in rows. It locks the grants in one order, so that two concurrent calls cannot deadlock.
+// extend writes the renewals in rows. It locks the grants in one order, so that concurrent calls cannot deadlock.
 func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	tasks := make([]int64, len(rows))
 	for i, r := range rows {
@@ -75,8 +73,7 @@ func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	return err
 }
 
-// readRenewals reads the grants of the renewals in reported (a JSON list) and returns the outcome of each. count is the number of renewals.
-// toExtend has the indexes of the renewals that must be written.
+// readRenewals reads the grants of the count renewals in reported (a JSON list). toExtend has the indexes of the renewals that are due.
 func (s grantsIn) readRenewals(ctx context.Context, reported string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
 	type reading struct {
 		n        int

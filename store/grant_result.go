@@ -8,16 +8,15 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// maxRecording is the maximum number of transactions that one call of RecordResults has open at the same time. Concurrent transactions
-// share the disk flush of a COMMIT.
+// maxRecording is the maximum number of concurrent transactions of one RecordResults. They share the disk flush of a COMMIT.
 const maxRecording = 8
 
-// RecordResults records the results that devices report for their grants, and returns one outcome per result, in the order of results. An
-// outcome without Err is committed. settle decides the state of each task.
+// RecordResults records the results that devices report, and returns one outcome per result, in their order. An outcome without Err is
+// committed. settle decides the state of each task.
 //
-// The first result of each task is recorded in one common transaction. Exceptions are a result whose grant is not in force, a result with a
-// dropped output, and a result whose rows another transaction has locked. These and all later results of a task get a transaction each, so
-// that a failing or slow result does not affect the rest. Results of one task are recorded in their order.
+// The first result of each task is recorded in one common transaction, except a result whose grant is not in force, whose output was
+// dropped, or whose rows are locked. These and later results of a task get a transaction each, in their order, so that a slow or failing
+// one does not affect the rest.
 func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
 	left := s.recordInOneTx(ctx, results, outcomes, settle)
@@ -37,8 +36,8 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Sett
 	return outcomes
 }
 
-// recordInOneTx records results in one transaction and sets their outcomes. left contains the indexes of the results that are still to be
-// recorded, by task. If the answer to the COMMIT was lost, left is empty: the results are not acknowledged, so the devices send them again.
+// recordInOneTx records results in one transaction and sets their outcomes. left has the indexes of the remaining results, by task. It is
+// empty if the answer to the COMMIT was lost: then the devices send the results again.
 func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (left map[int64][]int) {
 	left = make(map[int64][]int, len(results))
 	var firsts []reportedRow
@@ -71,9 +70,8 @@ func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []
 	return left
 }
 
-// endReported ends the grants in force that firsts names. firsts has the first result of each task; the field N of its rows is an index of
-// results. endReported skips a grant that another transaction has locked. It cannot be part of a deadlock, because it locks all rows that
-// it changes and waits for no lock.
+// endReported ends the grants in force that firsts names: the first result of each task, where N is its index in results. It skips locked
+// grants. It locks all rows that it changes without waiting, so it cannot be part of a deadlock.
 func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
 	endings, err := collect(ctx, s.session, endingDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
@@ -90,10 +88,9 @@ func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results
 	return endings, s.endGrants(ctx, endings)
 }
 
-// maxLateResults is the maximum number of results in late_results per device and kind (late or unknown).
+// maxLateResults is the maximum number of stored results per device and kind (late or unknown).
 const maxLateResults = 100
 
-// recordResult records one result in a transaction of its own.
 func (s grants) recordResult(ctx context.Context, result Result, settle Settle) ResultOutcome {
 	var outcome ResultOutcome
 	err := rescue.Call(func() error {
@@ -108,10 +105,9 @@ func (s grants) recordResult(ctx context.Context, result Result, settle Settle) 
 	return outcome
 }
 
-// handleResult records one result, whether its grant is in force, has ended or is unknown. settle decides the state of the task.
+// handleResult records one result. settle decides the state of the task.
 func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
-	// Every transaction that creates or ends a grant locks its task first. So the grant that the next statement reads stays as it is until
-	// this transaction ends.
+	// Every transaction that creates or ends a grant locks its task first, so the grant stays as the next statement reads it.
 	task, err := s.lockTask(ctx, result.Task)
 	if errors.Is(err, ErrNotFound) {
 		return s.recordUnknown(ctx, result)
@@ -129,18 +125,17 @@ func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle
 	return s.recordAfterEnd(ctx, result, task, grant)
 }
 
-// lockTask locks a task and returns it with the rules of its batch, or ErrNotFound.
+// lockTask locks a task and returns it with the settings of its batch, or ErrNotFound.
 func (s grantsIn) lockTask(ctx context.Context, task int64) (endingTask, error) {
 	return queryOne(ctx, s.session, endingTaskDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 }
 
-// lockGrant locks the grant of a task and returns it, or ErrNotFound.
 func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
 	return queryOne(ctx, s.session, grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 FOR UPDATE`, task)
 }
 
-// endByResult ends grant (the grant of task) because of result. settle decides the state of the task.
+// endByResult ends grant, the grant of task, because of result.
 func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
 	e := grantEnding{task: task, grant: grant}
 	e.applyResult(result, settle)
@@ -153,8 +148,8 @@ func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTas
 	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State}, nil
 }
 
-// recordAfterEnd records a result whose grant has ended or never existed, and returns the outcome of the result. grant is the grant that
-// the task has now, or the zero value. recordAfterEnd never changes this grant.
+// recordAfterEnd records a result whose grant has ended or never existed. grant is the present grant of the task, if any; it is not
+// changed.
 func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
@@ -177,8 +172,7 @@ func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task ending
 	}
 }
 
-// recordLate stores a late result of a task. state is the present state of the task. If the result is a success, and the task waits for a
-// retry or has timed out, recordLate also ends the task as succeeded.
+// recordLate stores a late result of a task in this state. A late success also ends a task that waits for a retry or has timed out.
 func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState) (ResultOutcome, error) {
 	if err := s.storeLateResult(ctx, result, true); err != nil {
 		return ResultOutcome{}, err
@@ -201,7 +195,7 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// recordUnknown handles a result whose grant is not in the ledger, and stores it. A result with a token that was never given is not stored.
+// recordUnknown stores a result whose grant is not in the ledger, unless its token was never given.
 func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutcome, error) {
 	last, err := queryOne(ctx, s.session, singleColumn[int64], `SELECT {last token}`)
 	if err != nil {
@@ -215,9 +209,8 @@ func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutco
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// storeLateResult stores a result whose grant has ended (isLate is true) or is unknown (isLate is false), and an event for it. A repeated
-// result is stored only once. Per device, at most maxLateResults late results and at most maxLateResults unknown results are stored. The
-// two kinds are counted separately, so that results that a device invents cannot displace its late results.
+// storeLateResult stores a late or unknown result once, with an event. Each device has at most maxLateResults of each kind; they are
+// counted separately, so that results that a device invents cannot displace its late results.
 func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, result.Device); err != nil {
@@ -246,7 +239,7 @@ func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate boo
 	return s.recordDroppedOutput(ctx, result)
 }
 
-// recordDroppedOutput records an event if the output of the result was too large to keep.
+// recordDroppedOutput records an event if the output of the result was too large.
 func (s grantsIn) recordDroppedOutput(ctx context.Context, result Result) error {
 	if !result.Dropped {
 		return nil

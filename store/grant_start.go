@@ -35,7 +35,7 @@ type PolicyOwner struct {
 	Limits  json.RawMessage
 }
 
-// startDest returns pointers to the fields of start. A query of startsSQL scans a row into them.
+// startDest returns pointers to the fields of start for startsSQL.
 func startDest(start *GrantStart) []any {
 	return []any{
 		&start.Token, &start.LeaseID, &start.Task, &start.Batch, &start.Pool, &start.Device, &start.Kind, &start.Payload, &start.Tags,
@@ -43,8 +43,8 @@ func startDest(start *GrantStart) []any {
 	}
 }
 
-// startsSQL returns the query for the starts of grants and of attempts (ended grants) that satisfy condition. It reads two tables;
-// orderAndLimit is the end of the query of each table. condition may use the arguments $1 and $2.
+// startsSQL returns the query for the starts of grants and attempts that satisfy condition (with $1 and $2). orderAndLimit ends the query
+// of each of the two tables.
 func startsSQL(condition, orderAndLimit string) string {
 	each := func(table string) string {
 		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + orderAndLimit + `) AS ` + table + `_found`
@@ -58,8 +58,8 @@ func startsSQL(condition, orderAndLimit string) string {
 		ORDER BY x.token DESC`
 }
 
-// Starts returns at most limit starts of a pool, highest fencing tokens first. If beforeToken is not 0, it returns only starts with token <
-// beforeToken. Tokens are in the order of the start times, except for claims that ran concurrently.
+// Starts returns at most limit starts of a pool, highest fencing tokens first; if beforeToken is not 0, only starts with token <
+// beforeToken. Tokens are in the order of start times, except for concurrent claims.
 func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limit int) ([]GrantStart, error) {
 	if beforeToken == 0 {
 		beforeToken = 1 << 53
@@ -72,7 +72,6 @@ func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limi
 	return found[:min(limit, len(found))], nil
 }
 
-// poolStartsSQL returns the statement of Starts.
 func poolStartsSQL() string {
 	return startsSQL(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
 }
@@ -89,8 +88,8 @@ func (s grants) StartByLease(ctx context.Context, task int64, leaseID string) (G
 	return GrantStart{}, ErrNotFound
 }
 
-// PolicyOwners returns each pool with policies, each batch with policies and open tasks, and each profile with policies. A profile is
-// returned once for each pool in which one of its devices holds a slot.
+// PolicyOwners returns each pool with policies, each batch with policies and open tasks, and each profile with policies, once for each pool
+// in which one of its devices holds a slot.
 func (s grants) PolicyOwners(ctx context.Context) ([]PolicyOwner, error) {
 	return collect(ctx, s.readSession(), func(l *PolicyOwner) []any { return []any{&l.Pool, &l.Batch, &l.Profile, &l.Limits} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL

@@ -7,38 +7,36 @@ import (
 	"time"
 )
 
-// isEligibleSQL returns the SQL condition that a task may be granted now if its pool has a free slot. The condition refers to task t, batch
-// b, pool p and device d. d may be NULL, because a device can have tasks before its first report registers it.
+// isEligibleSQL returns the condition that task t of batch b, pool p and device d may be granted if a slot is free. d may be NULL: a device
+// can have tasks before it is registered.
 func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
 
-// taskTimesAllow is the part of isEligibleSQL that concerns only task t.
+// taskTimesAllow is the part of isEligibleSQL for task t alone.
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
-// withinMaxWait is the condition that task t has not waited longer than the MaxWait of batch b. It is true for a task that was started
-// before. If the task has its own not_before, the wait begins at that time.
+// withinMaxWait is the condition that task t was started before, or has not waited longer than the MaxWait of batch b. The wait begins at
+// the not_before of the task, if it has one.
 const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
-// isStartableSQL returns the part of isEligibleSQL that concerns only batch b and pool p, for tasks without a lease length of their own.
+// isStartableSQL returns the part of isEligibleSQL for batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL returns the condition of isStartableSQL for a lease of a given length. leaseExpr is an SQL expression for the length,
-// in milliseconds.
+// isStartableForSQL does the same for a lease of leaseExpr, an SQL expression in ms.
 func isStartableForSQL(leaseExpr string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
 	AND ` + windowOpen("b", neededTime(leaseExpr)) + ` AND ` + windowOpen("p", neededTime(leaseExpr))
 }
 
-// batchMayStart is the part of isStartableSQL that concerns only batch b, without its windows.
+// batchMayStart is the part of isStartableSQL for batch b alone, without its windows.
 const batchMayStart = `
 	b.cancelled_at IS NULL AND b.paused IS FALSE
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})`
 
-// candidateDest returns pointers to the fields of candidate, for the columns of a candidate in a query. All columns may be NULL, because
-// the device may have no open task.
+// candidateDest returns pointers to the fields of candidate. All columns are NULL if the device has no open task.
 func candidateDest(candidate *Candidate) []any {
 	return []any{
 		&candidate.Task, &candidate.Batch, &candidate.Pool, &candidate.Priority, &candidate.Weight, &candidate.Urgent, &candidate.CreatedAt,
@@ -49,9 +47,8 @@ func candidateDest(candidate *Candidate) []any {
 	}
 }
 
-// DeviceViews reads everything that concerns the reports of the devices, in one snapshot. It returns one view per element of devices, in
-// the same order, even if a device is listed twice. The candidates of a device are the best open tasks of each batch. Tasks that may start
-// now come before tasks that wait for a time; then the highest priority comes first, then the oldest task.
+// DeviceViews reads everything that concerns the reports of the devices, in one snapshot, one view per element of devices, in their order.
+// The candidates of a device are the best open tasks of each batch: first tasks that may start now, then by priority, then the oldest.
 func (s grants) DeviceViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	return s.readSession().grants().readViews(ctx, devices)
 }
@@ -61,7 +58,6 @@ func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]De
 	return s.readSession().grants().readRegistrations(ctx, devices)
 }
 
-// readRegistrations does the work of DeviceRegistrations in a session.
 func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
@@ -75,11 +71,10 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// wasDeletedSQL is an SQL expression. It is true if the device of row w is not registered because it was deleted. It does not use EXISTS,
-// because Postgres may evaluate an EXISTS by reading a whole table.
+// wasDeletedSQL is true if the device of row w was deleted. It has no EXISTS, for which Postgres may read a whole table.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
-// viewRow is one row of a DeviceView. It has the registration and the grant of the device, or one candidate, or both.
+// viewRow is a row of a DeviceView: the device and its grant, or one candidate, or both. n is the index of the view.
 type viewRow struct {
 	n int
 	DeviceView
@@ -88,8 +83,7 @@ type viewRow struct {
 	candidate Candidate
 }
 
-// mergeViewRows combines rows into DeviceViews and returns them. count is the number of views, and the field n of a row is the index of its
-// view.
+// mergeViewRows combines rows into count DeviceViews.
 func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	read := make([]DeviceView, count)
 	for i := range rows {
@@ -112,8 +106,7 @@ func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	return read
 }
 
-// viewsInOrder returns one view per requested name, in the order of the request. rows are the rows of distinctNames, the requested names
-// without repetition. indexes has one element per requested name: its index in distinctNames.
+// viewsInOrder returns one view per requested name. rows are the rows of distinctNames; indexes has the index of each requested name there.
 func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []DeviceView {
 	read := mergeViewRows(rows, len(distinctNames))
 	for i := range read {
@@ -127,8 +120,7 @@ func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []Devic
 	return views
 }
 
-// nextStart returns the earliest time after v.Now at which one of the candidates may start by its own times. It returns zero if no
-// candidate waits for a time.
+// nextStart returns the earliest time after v.Now at which a candidate may start by its own times; zero if none waits.
 func (v *DeviceView) nextStart() (next time.Time) {
 	for _, c := range v.Candidates {
 		if c.RetryAt.After(v.Now) && (next.IsZero() || c.RetryAt.Before(next)) {
@@ -138,12 +130,11 @@ func (v *DeviceView) nextStart() (next time.Time) {
 	return next
 }
 
-// maxCandidates is the maximum number of candidates per batch if policies apply to the batch. There are several candidates because policies
-// may refuse one task and allow another. Without policies only the best task is a candidate.
+// maxCandidates is the maximum number of candidates per batch with policies, which may refuse one task and allow another.
 const maxCandidates = 8
 
-// bestCandidates returns the best candidates of each batch, without the task that the device holds. If alwaysIncluded is not 0, it is the
-// id of a task that is returned even if it is not one of the best.
+// bestCandidates returns the best candidates of each batch, without the task that the device holds. The task alwaysIncluded, if not 0, is
+// always among them.
 func (v *DeviceView) bestCandidates(alwaysIncluded int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
@@ -165,7 +156,7 @@ func (v *DeviceView) bestCandidates(alwaysIncluded int64) []Candidate {
 	return shown
 }
 
-// waitRank returns 1 if the task cannot start yet by its times at the time now, else 0.
+// waitRank returns 1 if the task cannot start at the time now, else 0.
 func (c *Candidate) waitRank(now time.Time) int {
 	if c.NotBefore.After(now) || c.RetryAt.After(now) {
 		return 1
@@ -173,7 +164,6 @@ func (c *Candidate) waitRank(now time.Time) int {
 	return 0
 }
 
-// readViews reads the DeviceView of each device.
 func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, viewRowDest, viewsText, namesInput(unique))
@@ -183,8 +173,8 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// readViewsWithTasks reads one DeviceView for each of tasks. The device of a task is at the same index in devices. statement is
-// taskViewText or waitingViewText. If the task is open, it is among the candidates, even if other tasks are better.
+// readViewsWithTasks reads one DeviceView for each of tasks; devices has their devices. Each open task is among its candidates. statement
+// is taskViewText or waitingViewText.
 func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, tasks []int64) ([]DeviceView, error) {
 	rows, err := collect(ctx, s.session, viewRowDest, statement, namesInput(devices), s.formatNumbers(tasks))
 	if err != nil {
@@ -197,7 +187,6 @@ func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devi
 	return views, nil
 }
 
-// viewRowDest returns pointers to the fields of row, for the columns of viewsText.
 func viewRowDest(row *viewRow) []any {
 	dest := []any{&row.n, &row.Now, &row.Standstill, &row.Deleted}
 	dest = append(dest, deviceDest(&row.device)...)
@@ -205,7 +194,7 @@ func viewRowDest(row *viewRow) []any {
 	return append(dest, candidateDest(&row.candidate)...)
 }
 
-// distinct returns the texts without duplicates. indexes has one element per element of texts: its index in unique.
+// distinct returns the texts without duplicates, and in indexes the index of each text in unique.
 func distinct(texts []string) (unique []string, indexes []int) {
 	first := make(map[string]int, len(texts))
 	indexes = make([]int, len(texts))
@@ -220,14 +209,12 @@ func distinct(texts []string) (unique []string, indexes []int) {
 	return unique, indexes
 }
 
-// hiddenPending is the state pending as a sub-select. The planner of Postgres does not know the value of a sub-select, so it cannot choose
-// the indexes that contain only pending tasks.
+// hiddenPending is the state pending as a sub-select. The planner does not know its value, so it cannot use the indexes of pending tasks.
 const hiddenPending = `(SELECT 'pending')`
 
-// These queries find, for one batch, the open tasks of a device that may be the best ones. A task has a priority of its own or the priority
-// of its batch. It either was never tried (such tasks are sorted by priority), or has a retry time or a not_before (such tasks are sorted
-// by time). So there are four groups of tasks, and an index finds the first tasks of each group at a cost that does not depend on the
-// number of tasks. A batch that has ended and a task that is past its not_after are left out.
+// These queries find the best open tasks of a device in one batch. A task has its own priority or the priority of its batch. It was never
+// tried (sorted by priority), or has a retry time or a not_before (sorted by time). An index finds the first tasks of each of the four
+// groups. Batches that ended and tasks past their not_after are left out.
 const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
@@ -240,15 +227,13 @@ const (
 		` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + retried
 )
 
-// viewsText selects the views of the devices {names}. It goes through the index of open tasks from batch to batch of each device, and reads
-// the best tasks of each batch. The first step for a device also reads the device and its grant, even if the device has no batch. Go code
-// decides which candidates are shown, and in which order. The task that the device holds is among the rows but is not shown, so each group
-// reads one task more than can be shown. waitingViewText is for devices with many waiting tasks: it reads only the 16 oldest batches and
-// the batch of the task.
+// viewsText selects the views of the devices {names}: it goes from batch to batch of each device in the index of open tasks, and reads the
+// best tasks of each batch. The first step of a device also reads the device and its grant. Go code decides which candidates are shown; the
+// held task is not, so each group reads one more. waitingViewText, for devices with many waiting tasks, reads only the 16 oldest batches
+// and the batch of the task.
 //
-// Each lookup is a query of its own, so that there is only one possible plan. The plan must not depend on statistics, because Postgres
-// plans this text once, perhaps when all tables are empty. The index contains the expression batch * 1, which no other index has. The state
-// is hidden (hiddenPending), so Postgres cannot use the indexes of pending tasks.
+// Each lookup is a query of its own, so that only one plan is possible: Postgres plans this text once, perhaps with empty tables. Only the
+// index of open tasks has the expression batch * 1.
 const (
 	viewsText       = openOfDevices + shownBatches + joinViewRows + bestTasks + endOfViews
 	taskViewText    = openOfDevices + shownBatches + joinViewRows + bestTasks + taskOfEach + endOfViews
@@ -259,8 +244,8 @@ const (
 	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
 	nextBatch = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
-	// expiresAtSQL is the earliest of three times; times that are NULL are ignored. Each time is the first argument of one coalesce,
-	// because least of SQLite returns NULL if one of its arguments is NULL.
+	// expiresAtSQL is the earliest of three times that may be NULL. Each comes first in one coalesce, because least of SQLite returns NULL
+	// if any argument is NULL.
 	expiresAtSQL   = `least(coalesce(o.not_after, c.not_after, c.wait_until), coalesce(c.not_after, c.wait_until, o.not_after), coalesce(c.wait_until, o.not_after, c.not_after))`
 	hasPoliciesSQL = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices  = `

@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// hawkbit is the part of the ledger that holds the actions of devices which speak hawkBit's DDI.
+// hawkbit holds the actions of devices which speak hawkBit's DDI.
 type hawkbit struct{ *connection }
 
-// hawkbitJump is added to the used numbers of actions by a restore of the ledger, because the lost part of the ledger may have used the next
-// numbers. Some clients read a number as a signed integer of 32 bits, so there is room for about 2,000 restores.
+// hawkbitJump is added to the numbers of actions by a restore, because the lost part may have used the next ones. Numbers fit into 32 bits,
+// so there is room for about 2,000 restores.
 const hawkbitJump = 1_000_000
 
 // HawkbitState is the state of an action.
@@ -22,7 +22,7 @@ const (
 	HawkbitOpen      HawkbitState = "open"
 	HawkbitInstalled HawkbitState = "installed" // the device reported a success
 	HawkbitClosed    HawkbitState = "closed"    // the device reported another end
-	HawkbitOverrun   HawkbitState = "overrun"   // the grant ended without a result, and the device was heard again
+	HawkbitOverrun   HawkbitState = "overrun"   // the grant ended without a result, and the device reported again
 )
 
 // HawkbitAction is the newest action of a device: one grant, under a number that fits into 32 bits.
@@ -35,7 +35,7 @@ type HawkbitAction struct {
 	Attributes     json.RawMessage // attributes of the device
 }
 
-// hawkbitDest returns pointers to the fields of a, for a query that selects hawkbitColumns.
+// hawkbitDest returns pointers to the fields of a for hawkbitColumns.
 func hawkbitDest(a *HawkbitAction) []any {
 	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, &a.Payload, &a.Attributes}
 }
@@ -47,7 +47,6 @@ func (s hawkbit) HawkbitAction(ctx context.Context, device string) (HawkbitActio
 	return s.readSession().hawkbitAction(ctx, device)
 }
 
-// hawkbitAction does the work of HawkbitAction in a session.
 func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
 	found, err := queryOne(ctx, s, hawkbitDest, `
 		SELECT `+hawkbitColumns+` FROM hawkbit_actions a LEFT JOIN tasks t ON t.id = a.task LEFT JOIN batches b ON b.id = t.batch
@@ -59,9 +58,9 @@ func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitActio
 	return found, err
 }
 
-// FollowHawkbit makes the newest action of a device follow the grant that the device holds: task and token, or 0 if it holds none. A newer
-// grant gets an action with the next number. If the grant of an open action ended without a result, the action becomes an overrun: the
-// device may have gone on without a slot. hasOverrun reports whether this call found the overrun; it is recorded as an event.
+// FollowHawkbit makes the newest action of a device follow the grant that it holds: task and token, or 0. A newer grant gets an action with
+// the next number. If the grant of an open action ended without a result, the action becomes an overrun, because the device may have
+// continued without a slot; hasOverrun reports whether this call recorded that.
 //
 // If the returned action has another token, the grant is older than the newest action.
 func (s hawkbit) FollowHawkbit(ctx context.Context, device string, task, token int64) (action HawkbitAction, hasOverrun bool, err error) {
@@ -79,7 +78,6 @@ func (s hawkbit) FollowHawkbit(ctx context.Context, device string, task, token i
 	return action, hasOverrun, nil
 }
 
-// followHawkbit does the work of FollowHawkbit in one transaction.
 func (s session) followHawkbit(ctx context.Context, device string, task, token int64) (_ HawkbitAction, hasOverrun bool, err error) {
 	if err := s.addHawkbitRow(ctx, device); err != nil {
 		return HawkbitAction{}, false, err
@@ -103,13 +101,13 @@ func (s session) followHawkbit(ctx context.Context, device string, task, token i
 	return action, hasOverrun, err
 }
 
-// addHawkbitRow adds the row of a device that has none. The first number is above the numbers that lost parts of the ledger may have used.
+// addHawkbitRow adds the row of a device without one. Its numbers begin above the numbers that lost parts of the ledger may have used.
 func (s session) addHawkbitRow(ctx context.Context, device string) error {
 	_, err := s.exec(ctx, `INSERT INTO hawkbit_actions (device, last) SELECT $1, CAST($2 AS integer) * count(*) FROM restores WHERE TRUE ON CONFLICT DO NOTHING`, device, hawkbitJump)
 	return err
 }
 
-// endHawkbit ends last, the open action of a device, unless its grant is in force. It reports whether the grant ended without a result.
+// endHawkbit ends the open action last of a device, unless its grant is in force, and reports whether it had no result.
 func (s session) endHawkbit(ctx context.Context, device string, last HawkbitAction) (isOverrun bool, err error) {
 	var isHeld bool
 	var endedBy EndCause
@@ -153,8 +151,8 @@ func (s hawkbit) SettleHawkbitAttributes(ctx context.Context, device string) err
 	})
 }
 
-// RefuseHawkbitCancel withdraws the request to stop the task of a grant, because its device refused to stop: the device goes on, so its
-// lease is renewed again. It is no error if the grant has ended.
+// RefuseHawkbitCancel withdraws the request to stop a task, because its device refused; its lease is renewed again. It is no error if the
+// grant has ended.
 func (s hawkbit) RefuseHawkbitCancel(ctx context.Context, task, token int64) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = '' WHERE task = $1 AND token = $2 AND cancel_why <> ''`, task, token)

@@ -10,20 +10,18 @@ import (
 	"time"
 )
 
-// A caller is a program, not a device. Its lease is stored as a task of a batch with System set; no operator queued this task. The device
-// of the task is a name that no real device can have.
+// A caller is a program. Its lease is stored as a task of a batch with System set, for a device name that no real device can have.
 
-// callerPrefix is the first character of the device name under which a holder of a caller is stored. No device id begins with it.
+// callerPrefix begins the device name under which a holder of a caller is stored. No device id begins with it.
 const callerPrefix = "@"
 
-// HolderDevice returns the device name under which a holder of a caller is stored. The name of the caller is escaped. So two different
-// holders never have the same device name, and no device name contains a separator of Redis keys.
+// HolderDevice returns the device name under which a holder of a caller is stored. The caller is escaped, so that names are unique and
+// contain no separator of Redis keys.
 func HolderDevice(caller, holder string) string {
 	return callerPrefix + url.PathEscape(caller) + "/" + holder
 }
 
-// CallerAndHolder splits the parameter device into the names of the caller and of its holder. device must be a name that HolderDevice
-// returned.
+// CallerAndHolder splits a name that HolderDevice returned into caller and holder.
 func CallerAndHolder(device string) (caller, holder string) {
 	name, _ := HolderName(device)
 	caller, holder, _ = strings.Cut(name, "/")
@@ -41,15 +39,15 @@ func HolderName(device string) (name string, isCaller bool) {
 // IsCaller reports whether device is a holder of a caller.
 func IsCaller(device string) bool { return strings.HasPrefix(device, callerPrefix) }
 
-// PositionTTL is the time for which a waiting caller keeps its position in the queue after each answer. AskAgainWithin is the time within
-// which the caller must ask again; otherwise callers behind it may go first.
+// PositionTTL is the time for which a waiting caller keeps its position after each answer. If it does not ask again within AskAgainWithin,
+// callers behind it may go first.
 const (
 	PositionTTL    = time.Minute
 	AskAgainWithin = 2 * time.Second
 )
 
-// Each batch of leases has the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old batches end
-// and can be deleted.
+// Each batch of leases has the name LeaseBatch and the kind LeaseKind. A pool gets a new one each day, so that old ones end and are
+// deleted.
 const (
 	LeaseBatch = "callers"
 	LeaseKind  = "lease"
@@ -76,14 +74,13 @@ type LeaseTask struct {
 	WaitsUntil     time.Time // time until which the lease waits for a slot; not valid if the lease holds a slot
 }
 
-// OpenLease returns the open lease of a holder, or creates one if the holder has none. If the lease waits for a slot, it keeps waiting for
-// at least request.WaitFor from now. OpenLease returns ErrUnknownPool, or ErrExists if the holder has a lease in another pool.
+// OpenLease returns the open lease of a holder, or creates one. A lease without a slot waits for at least request.WaitFor from now. Errors:
+// ErrUnknownPool, ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask, err error) {
 	defer describe(&err, "opening a lease in pool %s", request.Pool)
 	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.leases().open(ctx, request) })
 }
 
-// open does the work of OpenLease in one transaction.
 func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error) {
 	// A holder has at most one lease, so its requests run one after another.
 	if err := s.pools().lockName(ctx, request.Holder); err != nil {
@@ -115,8 +112,7 @@ func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error)
 	return LeaseTask{Task: task, Created: true, HasCallerBound: bounded, WaitsUntil: until}, err
 }
 
-// nullLease returns lease as the argument for the column lease_ms. A lease of 0 is stored as NULL, which means the lease length of the
-// pool.
+// nullLease returns lease as the argument for lease_ms; 0 becomes NULL, which means the lease length of the pool.
 func nullLease(lease time.Duration) any {
 	if lease == 0 {
 		return nil
@@ -124,8 +120,8 @@ func nullLease(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// extendOpenLease returns the open lease of the holder in request, or ErrNotFound. If the lease waits for a slot, extendOpenLease moves the
-// end of its wait to the time until or later. It returns ErrExists if the lease is in another pool.
+// extendOpenLease returns the open lease of the holder, or ErrNotFound. If it waits, its wait ends at until or later. It returns ErrExists
+// if the lease is in another pool.
 func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
@@ -151,8 +147,8 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 	return r.LeaseTask, err
 }
 
-// addToLeaseBatch returns the batch for one more lease of a pool, and adds 1 to the total of this batch. If no batch is recent enough, it
-// creates one. The total of a batch of leases is changed only here and in drop, because operators cannot queue tasks into such a batch.
+// addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, or creates a batch, and returns its id. Only it and drop
+// change this total, because operators cannot queue tasks there.
 func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
@@ -174,8 +170,7 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 	return batch, err
 }
 
-// newBatch creates the batch for the leases of a new day in the pool. It copies the settings of the previous batch of leases, which
-// operators may have changed.
+// newBatch creates the batch for the leases of a new day, with the settings of the previous one, which operators may have changed.
 func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRow(ctx, []any{&batch}, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
@@ -194,14 +189,13 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 // systemActor is the actor that creates the batches of leases.
 const systemActor = "dispatcher"
 
-// DropLease deletes a lease that was opened for a single try, and subtracts it from the total of its batch. dropped is false if the lease
-// was granted, or requested again, after OpenLease returned lease; then nothing changes.
+// DropLease deletes a lease that was opened for a single try. dropped is false, and nothing changes, if it was granted or requested again
+// after OpenLease returned lease.
 func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
 	defer describe(&err, "withdrawing lease %d", lease.Task)
 	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().drop(ctx, lease) })
 }
 
-// drop does the work of DropLease in one transaction.
 func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	batch, err := queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} FOR UPDATE OF t`, lease.Task, lease.WaitsUntil.UnixMilli())
@@ -211,8 +205,7 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The lock may have waited for a claim. Only a statement after the lock sees the new grant, so this DELETE must not be part of the
-	// statement that takes the lock.
+	// The lock may have waited for a claim. Only a later statement sees the new grant.
 	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, lease.Task)
 	if err != nil || n == 0 {
 		return false, err
@@ -221,8 +214,7 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// SetLeaseWait sets the end of the wait of a waiting lease to waitFor from now. If the lease was requested again after OpenLease returned
-// lease, nothing changes.
+// SetLeaseWait ends the wait of a waiting lease waitFor from now, unless it was requested again after OpenLease returned lease.
 func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) (err error) {
 	defer describe(&err, "extending the wait of lease %d", lease.Task)
 	_, err = s.execInTx(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
@@ -230,9 +222,8 @@ func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.
 	return err
 }
 
-// YieldPlace lets the callers behind a waiting lease go first. task is the task of the lease. yielded is true if the lease was ahead of
-// these callers before. The lease keeps its position for PositionTTL - AskAgainWithin, but the callers behind it need not wait for it until
-// OpenLease is called again.
+// YieldPlace lets the callers behind the waiting lease of task go first, until OpenLease is called again. The lease keeps its position for
+// PositionTTL - AskAgainWithin. yielded is true if the lease was ahead of these callers before.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
 	defer describe(&err, "yielding the place of lease %d", task)
 	err = s.write(ctx, func(tx session) error {
@@ -241,8 +232,7 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
-		// A lease that was opened for a single try waits for a shorter time. This statement does not change such a lease, so that DropLease
-		// can still delete it.
+		// A lease opened for a single try waits for a shorter time; it stays unchanged, so that DropLease can still delete it.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err
@@ -250,8 +240,7 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 	return yielded, err
 }
 
-// GiveUpLease ends a waiting lease. task is the task that stores the lease. If the lease holds a slot, GiveUpLease changes nothing and
-// returns held = true.
+// GiveUpLease ends the waiting lease of task. If the lease holds a slot, nothing changes and held is true.
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
 	defer describe(&err, "giving up lease %d", task)
 	err = s.write(ctx, func(tx session) (err error) {
@@ -293,7 +282,6 @@ func (s grants) Leases(ctx context.Context, filter LeaseFilter) ([]CallerLease, 
 		leasesText(), filter.Pool, max(from, filter.After), until, clampLimit(filter.Limit))
 }
 
-// leasesText returns the statement of Leases.
 func leasesText() string {
 	return `
 	SELECT ` + taskColumns + `, ` + grantColumns + `

@@ -27,7 +27,6 @@ func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (_ C
 		callerBoundSQL(), pool, task, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
 }
 
-// callerBoundSQL returns the statement of CallerBoundOf.
 func callerBoundSQL() string {
 	return `
 	SELECT p.callers, CASE WHEN p.callers IS NULL THEN 0 ELSE (` + callerSlotsSQL + `) END,
@@ -38,13 +37,11 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot. Each lease is a task in a
-// batch of leases. The query reads the newest leaseBatches batches of leases, and returns from each at most limit tasks that satisfy
-// condition. minWait (milliseconds), condition and limit are SQL expressions.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot: at most limit tasks that
+// satisfy condition in each of the newest leaseBatches batches of leases. minWait (in ms), condition and limit are SQL expressions.
 //
-// A caller still asks if its request is in progress or was answered a moment ago. Then the not_after of its task is more than minWait from
-// now. So a caller that stopped asking blocks nobody. A batch whose tasks cannot start now is left out. The query looks up each batch
-// separately, because for a join Postgres may read all tasks of the pool.
+// A caller that still asks has a task whose not_after is more than minWait from now, so one that stopped asking blocks nobody. Batches
+// whose tasks cannot start are left out. Each batch is looked up separately, because for a join Postgres may read all tasks of the pool.
 func waitingCallersSQL(minWait, condition, limit string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
@@ -59,8 +56,8 @@ func waitingCallersSQL(minWait, condition, limit string) string {
 	return strings.Join(each, " UNION ALL ")
 }
 
-// NextCallers returns the first waiting callers of a pool with a bound for callers, as the device names of their holders (see
-// HolderDevice). It returns at most as many callers as the bound has room for, and at most limit.
+// NextCallers returns the first waiting callers of a pool with a bound for callers, as device names (HolderDevice): as many as the bound
+// has room for, at most limit.
 func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
 	room, err := queryOne(ctx, s.readSession(), singleColumn[int], `
 		SELECT p.callers - (`+callerSlotsSQL+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
@@ -75,14 +72,12 @@ func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]stri
 	return found, nil
 }
 
-// nextCallersSQL returns the statement of NextCallers.
 func nextCallersSQL() string {
 	return `SELECT device FROM (` + waitingCallersSQL("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
 }
 
-// admitCallers enforces the bound for callers of each pool. It returns rows without the claims of callers that would exceed the bound, and
-// sets the outcomes of the removed claims. It takes a lock for each pool, so transactions with claims of callers on one pool run one after
-// another. Each of them counts the slots that the previous one has committed. Claims of devices take no such lock.
+// admitCallers returns rows without the claims of callers beyond the bound of their pool, and sets their outcomes. It locks the bound of
+// each pool, so that concurrent transactions count each other's slots. Claims of devices take no such lock.
 func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) ([]claimRow, error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {

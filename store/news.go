@@ -7,23 +7,21 @@ import (
 	"time"
 )
 
-// news is the part of the ledger that holds the news: rows by which a transaction tells all replicas what changed. A row can mean that
-// devices may have work (for example, a new batch or a retry), that another token may act for a device, or that the reasons for which
-// devices wait may have changed.
+// news holds the rows by which a transaction notifies all replicas: devices may have work, another token may act for a device, or the
+// reasons for which devices wait may have changed.
 type news struct{ *connection }
 
-// NewsHandler is called after each commit of this process that added news which may make work for devices. News are rows of the change log
-// (see News). newestID is the highest id of the added rows.
+// NewsHandler is called after each commit of this process that added news which may make work for devices. newestID is their highest id.
 type NewsHandler func(ctx context.Context, newestID int64)
 
 // OnNews sets the function that is called for news (rows of the change log) that this process commits. Call it before the store is used.
 func (s news) OnNews(handler NewsHandler) { s.onNews = handler }
 
-// newsKept is the time for which rows of News are kept.
+// newsKept is the time for which News are kept.
 const newsKept = time.Hour
 
-// News is one row of the news, the log of changes for all replicas. It concerns one device, or all devices with open tasks in a batch, or
-// all devices that wait in a pool, or, if Batch, Device and Pool are empty, all devices.
+// News is one row of the change log for all replicas. It concerns one device, the devices with open tasks in a batch, the devices that wait
+// in a pool, or, if all three are empty, all devices.
 type News struct {
 	ID     int64  `json:"-"`
 	Batch  int64  `json:"batch"`
@@ -62,8 +60,8 @@ func (s news) NewsSince(ctx context.Context, afterID int64) (page NewsPage, err 
 // openRowsPerRead is the maximum number of rows that one statement of ForEachOpenDevice reads.
 const openRowsPerRead = 20_000
 
-// ForEachOpenDevice calls handle with the device of each open task of a batch. If batch is 0, it covers the tasks of all batches. handle
-// may be called several times with one device. A task that is open during the whole call is not missed.
+// ForEachOpenDevice calls handle with the device of each open task of a batch, or of all batches if batch is 0; perhaps several times. It
+// misses no task that is open during the whole call.
 func (s news) ForEachOpenDevice(ctx context.Context, batch int64, handle func(device string)) error {
 	if batch != 0 {
 		return s.forEachOpenInBatch(ctx, batch, handle)
@@ -86,7 +84,6 @@ func (s news) ForEachOpenDevice(ctx context.Context, batch int64, handle func(de
 	}
 }
 
-// forEachOpenInBatch calls handle with the device of each open task of one batch.
 func (s news) forEachOpenInBatch(ctx context.Context, batch int64, handle func(device string)) error {
 	type at struct {
 		task   int64
@@ -108,8 +105,7 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, handle func(d
 	}
 }
 
-// pendingNews collects the news (rows of News) of a transaction. The rows get their ids at the end of the transaction, because giving ids
-// needs a lock. So other transactions wait for this lock only shortly.
+// pendingNews collects the news of a transaction. They get ids at its end, because giving ids needs a lock for which others wait.
 type pendingNews struct {
 	rows        []News // each row once (add)
 	known       map[News]bool
@@ -117,17 +113,17 @@ type pendingNews struct {
 	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 
-// addBatch adds a row which means that the devices with open tasks in a batch may have work.
+// addBatch adds a row: the devices with open tasks in a batch may have work.
 func (t *pendingNews) addBatch(id int64) { t.add(News{Batch: id}) }
 
-// addPool adds a row which means that the waiting devices of a pool may start earlier or later, or wait for another reason. The row marks
-// no device, because a pool may have a million waiting devices. name may be AllPools.
+// addPool adds a row: the devices that wait in the pool name (or AllPools) may start at other times or wait for other reasons. It marks no
+// device, because a pool may have a million.
 func (t *pendingNews) addPool(name string) { t.add(News{Pool: name}) }
 
-// addAllDevices adds a row which means that all devices may have work.
+// addAllDevices adds a row: all devices may have work.
 func (t *pendingNews) addAllDevices() { t.add(News{}) }
 
-// addDevices adds a row for each of the devices ids. The row means that the device may have work, or that another token may act for it.
+// addDevices adds a row for each of ids: the device may have work, or another token may act for it.
 func (t *pendingNews) addDevices(ids ...string) {
 	for _, id := range ids {
 		t.add(News{Device: id})
@@ -146,7 +142,7 @@ func (t *pendingNews) add(row News) {
 	t.rows = append(t.rows, row)
 }
 
-// addNews inserts the collected news of the transaction. It must be the last step of a transaction.
+// addNews inserts the news of the transaction, as its last step.
 func (s session) addNews(ctx context.Context) error {
 	if len(s.pendingNews.rows) == 0 {
 		return nil
@@ -167,9 +163,8 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the function of OnNews for news (rows of the change log) of a transaction. The parameter err is the error of its COMMIT.
-// notifyNews does nothing if the COMMIT failed. If the outcome of the COMMIT is unknown, it calls the function, which must then read
-// whether the news exist.
+// notifyNews calls the handler for the news of a transaction, unless its COMMIT failed with err. If the outcome is unknown, the handler
+// must read whether the news exist.
 func (s *connection) notifyNews(ctx context.Context, news pendingNews, err error) {
 	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (err == nil || errors.Is(err, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)

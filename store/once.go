@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// answersKept is the time for which the answer to a request is kept. A request that is repeated within this time gets the same answer.
+// answersKept is the time within which a repeated request gets the stored answer.
 const answersKept = 24 * time.Hour
 
-// Once identifies a request that a client may send again but that must take effect once. The answer and the effect are stored in one
-// transaction, so either both are stored or neither. A refused request stores nothing and may be tried again.
+// Once identifies a request that must take effect once, even if it is sent again. Answer and effect are stored in one transaction. A
+// refused request stores nothing and may be tried again.
 type Once struct {
 	Owner int64  // id of the operator token of the request; 0 means the token of the configuration
 	Key   string // chosen by the client
@@ -23,11 +23,9 @@ type Once struct {
 	Replayed bool // set by the store: true if the request was done before and the result is the stored answer
 }
 
-// onceKey is the context key of the Once of a request.
 type onceKey struct{}
 
-// WithOnce returns a context that carries once. With this context, a method of the store that creates something, such as CreateBatch, takes
-// effect once. The context is used so that all these methods accept a Once in the same way.
+// WithOnce returns a context with which a method that creates something, such as CreateBatch, takes effect once.
 func WithOnce(ctx context.Context, once *Once) context.Context {
 	return context.WithValue(ctx, onceKey{}, once)
 }
@@ -38,8 +36,8 @@ func OnceFrom(ctx context.Context) *Once {
 	return once
 }
 
-// beginOnce returns ErrInProgress if this process is already working on a request with the same key. Without this check the second request
-// would, on SQLite, wait for the only connection. The caller must call end after the request. end is never nil.
+// beginOnce returns ErrInProgress if this process already works on a request with the same key, which would on SQLite wait for the only
+// connection. The caller must call end, which is never nil.
 func (s *connection) beginOnce(once *Once) (end func(), err error) {
 	if once == nil {
 		return func() {}, nil
@@ -51,8 +49,8 @@ func (s *connection) beginOnce(once *Once) (end func(), err error) {
 	return func() { s.running.Delete(name) }, nil
 }
 
-// runOnce runs effect and stores result as the answer to the request. If ctx carries a Once whose request was answered before, runOnce does
-// not run effect, and sets result to the stored answer. result must not contain secrets. Errors: ErrInProgress, ErrKeyReused.
+// runOnce runs effect and stores result, which must have no secrets, as the answer. If the request of ctx was answered before, it sets
+// result to that answer instead. Errors: ErrInProgress, ErrKeyReused.
 func (s session) runOnce(ctx context.Context, result any, effect func() error) error {
 	replayed, err := s.lookUpAnswer(ctx, result)
 	if err != nil || replayed {
@@ -68,8 +66,8 @@ func (s session) runOnce(ctx context.Context, result any, effect func() error) e
 	return s.storeAnswer(ctx, once, result)
 }
 
-// lookUpAnswer looks for the stored answer to the request of the Once in ctx. If there is one, it sets result to this answer and returns
-// true. It locks the idempotency key until the end of the transaction.
+// lookUpAnswer sets result to the stored answer of the Once in ctx and returns true if there is one. It locks the idempotency key until the
+// end of the transaction.
 func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	once := OnceFrom(ctx)
 	if once == nil {
@@ -88,7 +86,7 @@ func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	return s.readAnswer(ctx, once, result)
 }
 
-// readAnswer reads the stored answer to the request of once into result. It returns false if there is no answer.
+// readAnswer reads the stored answer into result, and returns false if no answer is stored.
 func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, error) {
 	var request []byte
 	var answer json.RawMessage
@@ -111,7 +109,6 @@ func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, 
 	return true, json.Unmarshal(answer, result)
 }
 
-// storeAnswer stores result as the answer to the request of once.
 func (s session) storeAnswer(ctx context.Context, once *Once, result any) error {
 	digest, err := once.Digest()
 	if err != nil {

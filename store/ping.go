@@ -20,16 +20,13 @@ const (
 	pingTimeout  = 2*pingWait + time.Second
 )
 
-// ErrNoAnswer means that for some seconds the database answered no statement, not even a trivial one. Until the database answers again, the
-// store sends no statement and returns this error.
+// ErrNoAnswer means that for some seconds the database answered no statement. The store sends none until it answers again.
 var ErrNoAnswer = errors.New("the database does not answer")
 
-// pinger protects callers from a server that accepts statements but never answers, because it hangs or its host vanished. Without a pinger,
-// callers would wait for such a server one after another.
+// pinger protects callers from a server that accepts statements but never answers, because it hangs or its host vanished.
 //
-// The pinger sends a ping once a second, over a connection that nothing else uses. If no answer arrives in time, neither on this connection
-// nor on any other, the pinger closes all other connections. This ends the statements that wait on them. Then it allows no new connection
-// until the server answers a ping.
+// It sends a ping once a second over a connection of its own. If no answer arrives in time, here or on any other connection, it closes all
+// others, which ends the statements that wait on them, and allows no new connection until the server answers a ping.
 type pinger struct {
 	db         *sqlx.DB
 	pingDialer *dialer // opens the connection of db
@@ -40,7 +37,7 @@ type pinger struct {
 	panicked atomic.Pointer[error] // the panic of a ping, which the next Warm returns as an error
 }
 
-// newPinger returns a pinger that sends its pings over db and starts it.
+// newPinger starts a pinger that sends its pings over db.
 func newPinger(db *sqlx.DB, pingDialer, mainDialer *dialer) *pinger {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &pinger{db: db, pingDialer: pingDialer, mainDialer: mainDialer, stop: stop, done: make(chan struct{})}
@@ -48,7 +45,6 @@ func newPinger(db *sqlx.DB, pingDialer, mainDialer *dialer) *pinger {
 	return p
 }
 
-// run sends a ping once a second until ctx ends.
 func (p *pinger) run(ctx context.Context) {
 	defer close(p.done)
 	tick := time.NewTicker(pingInterval)
@@ -65,8 +61,7 @@ func (p *pinger) run(ctx context.Context) {
 	}
 }
 
-// ping sends one ping to the database and waits for the answer. An error that the server returned counts as an answer, because such a
-// server does not keep callers waiting.
+// ping sends one ping. An error of the server counts as an answer, because such a server does not keep callers waiting.
 func (p *pinger) ping(ctx context.Context) {
 	readsBefore := p.mainDialer.reads.Load()
 	answered := rescue.Async(func() error { return p.db.PingContext(ctx) })
@@ -92,13 +87,13 @@ func (p *pinger) ping(ctx context.Context) {
 	}
 }
 
-// timedOut reports whether err is a network timeout, which means that no server answered.
+// timedOut reports whether err is a network timeout.
 func timedOut(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// takePanic returns the panic of a ping as an error. The next call returns nil, unless there was another panic.
+// takePanic returns the panic of a ping as an error, once.
 func (p *pinger) takePanic() error {
 	if err := p.panicked.Swap(nil); err != nil {
 		return fmt.Errorf("checking the database connection: %w", *err)
@@ -106,7 +101,7 @@ func (p *pinger) takePanic() error {
 	return nil
 }
 
-// shutDown stops the pings without waiting for an answer. On a nil p it does nothing.
+// shutDown stops the pings without waiting for an answer.
 func (p *pinger) shutDown() {
 	if p == nil {
 		return
@@ -125,7 +120,7 @@ type connSet struct {
 	conns   map[net.Conn]struct{}
 }
 
-// add records an open connection. It returns ErrNoAnswer while no connection may be opened.
+// add records an open connection. It returns ErrNoAnswer while connections are blocked.
 func (c *connSet) add(conn net.Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,14 +135,13 @@ func (c *connSet) add(conn net.Conn) error {
 	return nil
 }
 
-// remove removes a connection that is closed.
 func (c *connSet) remove(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.conns, conn)
 }
 
-// checkAllowed returns ErrNoAnswer while no connection may be opened.
+// checkAllowed returns ErrNoAnswer while connections are blocked.
 func (c *connSet) checkAllowed() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +162,6 @@ func (c *connSet) block() {
 	clear(c.conns)
 }
 
-// unblock allows new connections again.
 func (c *connSet) unblock() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

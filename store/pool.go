@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// pools is the part of the ledger that holds the pools, their occupied slots and their history.
+// pools holds the pools, their occupied slots and their history.
 type pools struct{ *connection }
 
 // Pool is a set of Capacity slots, numbered 0..Capacity-1.
@@ -57,7 +57,6 @@ const (
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms, sleep_ms,
 	CASE WHEN stands_until > {now} THEN stands_until END AS stands_until, version, created_at, updated_at`
 
-// poolDest returns pointers to the fields of pool. A query that selects poolColumns scans a row into them.
 func poolDest(pool *Pool) []any {
 	return []any{
 		&pool.Name, &pool.Capacity, &pool.Lease, &pool.Paused, &pool.PausedBy, &pool.PausedAt, &pool.PauseReason, &pool.Windows,
@@ -71,7 +70,6 @@ func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
 	return s.readSession().pools().poolByName(ctx, name)
 }
 
-// poolByName returns the pool with this name, or ErrNotFound.
 func (s poolsIn) poolByName(ctx context.Context, name string) (Pool, error) {
 	return queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
@@ -82,16 +80,14 @@ func (s pools) Pools(ctx context.Context, afterName string, limit int) ([]Pool, 
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, afterName, limit)
 }
 
-// ChangedPools returns the pools that were created or changed within the last period of length within. The time of a change is the time of
-// the database's clock when the change was made, not when it was committed.
+// ChangedPools returns the pools that were changed within the last period of length within: by the clock of the change, not of its commit.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// The sub-select makes Postgres read the clock once for the whole statement, so that it can use the index on updated_at.
 	return collect(ctx, s.readSession(), poolDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
 
-// PutPool creates the pool with the settings in spec, or changes the settings of the existing pool. created is true if the pool is new. If
-// nothing changes, nothing is written and the version stays.
+// PutPool creates the pool or changes its settings to spec. created is true if the pool is new. If nothing changes, the version stays.
 func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (pool Pool, created bool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		pool, created, err = putPool(ctx, tx, actor, name, old, spec, "")
@@ -103,9 +99,8 @@ func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (
 	return pool, created, nil
 }
 
-// ChangePool calls change with the settings of an existing pool, stores the settings, and returns the changed pool. reason may be empty.
-// The audit log keeps reason, and a paused pool keeps it as the reason of the pause. change runs inside the transaction, perhaps more than
-// once; if it returns an error, the transaction is rolled back. ChangePool returns ErrNotFound if there is no such pool.
+// ChangePool calls change with the settings of a pool, stores them and returns the pool. The audit log keeps reason, which may be empty,
+// and so does a pause. change may run more than once; its error rolls back. Error: ErrNotFound.
 func (s pools) ChangePool(ctx context.Context, actor, name, reason string, change func(*PoolSpec) error) (pool Pool, err error) {
 	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
@@ -127,8 +122,7 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// A transaction that creates a batch locks the row of its pool. This statement waits for such transactions. A transaction that
-		// creates a batch later finds the pool deleted.
+		// A transaction that creates a batch locks the row of its pool. This waits for such transactions; later ones find the pool deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 FOR UPDATE`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -146,9 +140,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	})
 }
 
-// withPool locks a pool and runs change with it, or with nil if there is no pool with this name. It holds the lock of the pool exclusively;
-// claims hold this lock shared. So a claim either counts slots against the old capacity and commits before change, or counts against the
-// new capacity.
+// withPool locks a pool exclusively and runs change with it, or with nil if it does not exist. Claims hold the lock shared, so a claim
+// either commits before change, or counts its slots against the new capacity.
 func (s pools) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
 		if err := tx.pools().lockName(ctx, name); err != nil {
@@ -169,9 +162,9 @@ func (s pools) withPool(ctx context.Context, name string, change func(tx session
 	return err
 }
 
-// lockName takes the exclusive lock of the pool with this name until the end of the transaction, so that no claim on the pool runs
-// concurrently. It must come before all row locks. All code takes locks in the same order: the lock of the pool, then the rows of pool,
-// batches, tasks, grants. If name begins with callerPrefix, the lock is for leases of callers, because no pool has such a name.
+// lockName takes the exclusive lock of a pool, or of another name, until the end of the transaction. It comes before all row locks. All
+// code locks in this order: the lock of the pool, then the rows of pool, batches, tasks, grants. No pool has a name that begins with
+// callerPrefix, so such a lock is for leases of callers.
 func (s poolsIn) lockName(ctx context.Context, name string) error {
 	if s.lockExclusive == "" {
 		return nil
@@ -182,19 +175,18 @@ func (s poolsIn) lockName(ctx context.Context, name string) error {
 	return nil
 }
 
-// spec returns the settings of the pool that an operator decides.
 func (p Pool) spec() PoolSpec {
 	return PoolSpec{
 		Capacity: p.Capacity, Lease: p.Lease, Paused: p.Paused, Windows: p.Windows, Limits: p.Limits, Callers: p.Callers, Longest: p.Longest, Sleep: p.Sleep,
 	}
 }
 
-// equals reports whether p and other have the same settings. It ignores DryRun.
+// equals reports whether p and other have the same settings, without DryRun.
 func (p PoolSpec) equals(other PoolSpec) bool {
 	return describeChanges(p.settings(), other.settings()) == ""
 }
 
-// settings returns the settings in the form of the audit log. An event of a new pool always has the first three.
+// settings returns the settings as the audit log has them. An event of a new pool always has the first three.
 func (p PoolSpec) settings() settings {
 	return settings{
 		"capacity", strconv.Itoa(p.Capacity), "lease", p.Lease.String(), "paused", strconv.FormatBool(p.Paused), "windows", fmt.Sprint(p.Windows),
@@ -202,7 +194,7 @@ func (p PoolSpec) settings() settings {
 	}
 }
 
-// callersText returns bound, the maximum number of slots that callers hold, as it is written to the audit log.
+// callersText returns bound for the audit log.
 func callersText(bound *int) string {
 	if bound == nil {
 		return "none"
@@ -217,8 +209,8 @@ type pauseInfo struct {
 	beginsNow bool // whether the pause begins with this change
 }
 
-// pauseAfter returns the pauseInfo of the pool after actor has changed it from old to p. old is nil for a new pool. reason is the reason of
-// the change. If the pool was already paused, the pause keeps its actor, time and reason.
+// pauseAfter returns the pauseInfo after actor has changed the pool from old (nil if new) to p, for this reason. A pause that continues
+// stays as it was.
 func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	switch {
 	case !p.Paused:
@@ -229,8 +221,8 @@ func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// detail returns the text of the event for a change from old to p: the changes and their reason. For a new pool, old is nil, and the text has
-// the settings that are not the default.
+// detail returns the text of the event: the changes from old to p and their reason. For a new pool (old is nil), it has the settings that
+// are not the default.
 func (p PoolSpec) detail(old *Pool, reason string) string {
 	if old != nil {
 		return withReason(describeChanges(old.spec().settings(), p.settings()), reason)
@@ -245,7 +237,7 @@ func (p PoolSpec) detail(old *Pool, reason string) string {
 	return withReason(strings.Join(parts, " "), reason)
 }
 
-// withReason adds the reason of an operator to detail, the detail of an event. If reason is empty, it returns detail.
+// withReason adds reason, if it is not empty, to the detail of an event.
 func withReason(detail, reason string) string {
 	if reason == "" {
 		return detail
@@ -253,8 +245,7 @@ func withReason(detail, reason string) string {
 	return detail + " because: " + reason
 }
 
-// putPool stores spec as the settings of the pool name and records the event with the reason. old is the present pool, or nil if the pool
-// does not exist. created is true if the pool is new.
+// putPool stores spec as the settings of the pool name, and records the event with the reason. old is the present pool, or nil.
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, reason string) (pool Pool, created bool, err error) {
 	spec.Longest, spec.Sleep = cmp.Or(spec.Longest, DefaultLongestLease), cmp.Or(spec.Sleep, DefaultLongestSleep)
 	if old != nil && spec.equals(old.spec()) {

@@ -52,11 +52,10 @@ const (
 	clockSlack = time.Minute
 )
 
-// isHoldingEndSQL is the condition that an event ends a holding (the time for which one grant has a slot). The token of the event
-// identifies the holding.
+// isHoldingEndSQL is the condition that an event ends a holding, which the token of the event identifies.
 const isHoldingEndSQL = isSlotEventSQL + ` AND kind <> 'task.granted'`
 
-// owner returns the column of the pool or of the device whose holdings the filter selects, and its value.
+// owner returns the column (pool or device) by which the filter selects, and its value.
 func (f HoldingFilter) owner() (column, value string) {
 	if f.Pool == "" {
 		return "device", f.Device
@@ -64,7 +63,6 @@ func (f HoldingFilter) owner() (column, value string) {
 	return "pool", f.Pool
 }
 
-// slots returns the range of slots that the filter selects.
 func (f HoldingFilter) slots() SlotRange {
 	if f.Slots == nil {
 		return SlotRange{0, math.MaxInt32}
@@ -72,13 +70,11 @@ func (f HoldingFilter) slots() SlotRange {
 	return *f.Slots
 }
 
-// Holdings returns a page of the holdings of a pool or a device (periods in which a device held a slot) that match filter. If the page is
-// not full, the next call continues after the returned SearchBound. Ended holdings are found through the events of the pool or device; this
-// is cheap, because it has only about two events per holding. Holdings in force are found in the grants.
+// Holdings returns a page of the holdings that match filter. If the page is not full, the next call continues after the SearchBound. Ended
+// holdings are found through the events of the pool or device, about two per holding; those in force are grants.
 func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	filter.Limit = clampLimit(filter.Limit)
-	// Holdings in force are read first, so that a holding that ends between the two reads is found twice. In the other order it would be
-	// missed.
+	// Those in force are read first: a holding that ends between the two reads is found twice instead of never.
 	held, err := s.holdingsInForce(ctx, filter)
 	if err != nil || filter.Newest && len(held) == filter.Limit || !filter.Newest && filter.After >= inForceIDBase {
 		return held, SearchBound{}, err
@@ -99,7 +95,6 @@ func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, S
 	return ended[:min(len(ended), filter.Limit)], stretch, nil
 }
 
-// holdingDest returns pointers to the fields of holding, for the columns of a holding in a query.
 func holdingDest(holding *Holding) []any {
 	return []any{
 		&holding.ID, &holding.Pool, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt,
@@ -107,7 +102,7 @@ func holdingDest(holding *Holding) []any {
 	}
 }
 
-// holdingsInForce reads the holdings that match filter and are in force (the device still holds the slot).
+// holdingsInForce reads the holdings in force that match filter.
 func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Holding, error) {
 	before := int64(math.MaxInt64)
 	if filter.Before > 0 {
@@ -129,7 +124,6 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 	return held, nil
 }
 
-// endedHoldings reads the holdings that match filter and have ended.
 func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	column, owner := filter.owner()
 	search, stretch, err := s.endEventSearch(ctx, filter)
@@ -144,8 +138,7 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 	return ended, stretch, nil
 }
 
-// endEventSearch returns the search for the events that ended holdings. stretch is the part of these events that one call may search;
-// search is limited to it.
+// endEventSearch returns the search for the events that ended holdings, limited to stretch: what one call may search.
 func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
 	bounds := EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase), Since: filter.From, Until: filter.To}
 	if bounds, err = events(s).WithIDRange(ctx, bounds); err != nil {
@@ -158,8 +151,7 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 	return search, stretch, err
 }
 
-// endedSQL returns the statement that reads the holdings whose end is among the events of search, and the arguments of the statement. The
-// statement reads in the order of the index, so it stops when the page is full.
+// endedSQL returns the statement for the holdings that ended by the events of search. It stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	column, _ := f.owner()
@@ -173,8 +165,8 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	return q.build(" ORDER BY e."+column+" "+search.direction()+", e.id "+search.direction(), f.Limit)
 }
 
-// eventIDNear returns the approximate id of the first event that happened at moment or later. If there is no such event, it returns an id
-// above the last event. It uses a binary search, because ids increase almost in the order of times.
+// eventIDNear returns the approximate id of the first event at moment or later, by a binary search: ids increase almost in the order of
+// times. Without such an event, it returns an id above the last event.
 func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (_ int64, err error) {
 	defer describe(&err, "finding a time in the log")
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, moment.UnixMilli())
@@ -184,8 +176,7 @@ func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (_ int64
 	return id, err
 }
 
-// isBeforeTimeSQL is the condition of the binary search in eventIDNear. It is true if the first event with an id >= (low + high) / 2
-// happened before the time $1.
+// isBeforeTimeSQL is the condition of this search: the first event with an id >= (low + high) / 2 was before the time $1.
 const isBeforeTimeSQL = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 
 const eventIDNearSQL = `

@@ -32,22 +32,19 @@ type WaitingCount struct {
 	Last    string // the last device that was checked; empty if the count is complete or has reached the limit
 }
 
-// maxDevicesChecked is the maximum number of devices that one call of CountWaitingDevices checks. Postgres needs about 10 ms to check so
-// many.
+// maxDevicesChecked is the maximum number of devices that one call of CountWaitingDevices checks, in about 10 ms.
 const maxDevicesChecked = 500
 
-// CountWaitingDevices counts the devices that could be granted a task of the pool now, hold no slot, and have not been silent for longer
-// than seenWithin. The silence of a device begins at its Device.QuietUntil. One call checks the next maxDevicesChecked devices that have
-// tasks, in the order of their names. It begins behind the device named in the parameter after; an empty name is before all devices. The
-// call stops when it has counted limit devices.
+// CountWaitingDevices counts the devices that could get a task of the pool now, hold no slot, and have not been silent for longer than
+// seenWithin (Device.QuietUntil). It checks the next maxDevicesChecked devices with tasks behind the device in after, by name, and stops
+// when it has counted limit devices.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (_ WaitingCount, err error) {
 	defer describe(&err, "counting the waiters of pool %s", pool)
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
 	return queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)
 }
 
-// waitingDevicesSQL returns the statement of CountWaitingDevices. $1 is the pool, $2 the limit, $3 the period in milliseconds. The
-// count begins after the device $4.
+// waitingDevicesSQL returns the statement of CountWaitingDevices: $1 is the pool, $2 limit, $3 seenWithin in ms, $4 after.
 func waitingDevicesSQL() string {
 	most := fmt.Sprint(maxDevicesChecked)
 	return devicesWithTasksCTE("$1", "$4", "n < "+most) + `
@@ -55,9 +52,8 @@ func waitingDevicesSQL() string {
 	FROM (` + startableDevicesSQL("$1", "$2", "(SELECT d.quiet_until FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
-// TakeIdleTime returns the time since the last call by any replica. So no moment is counted twice, and the results of all replicas add up
-// to the time that has passed. If less than minElapsed has passed since the last call, it returns 0; the time is then part of the result of
-// a later call.
+// TakeIdleTime returns the time since the last call by any replica, so that the results of all replicas add up to the time that has passed.
+// If less than minElapsed has passed, it returns 0, and a later call includes this time.
 func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error) {
 	var from, until time.Time
 	err := s.write(ctx, func(tx session) error {
@@ -76,15 +72,14 @@ func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time
 	return until.Sub(from), nil
 }
 
-// PoolsWithWork returns each of the given pools that has pending tasks and may grant, with or without a free slot. A running task counts as
-// pending here; a later search finds out whether other tasks wait. If no device can be notified, PoolsWithWork returns no pools.
+// PoolsWithWork returns each of the pools that may grant and has pending tasks (perhaps all running), with or without a free slot. If no
+// device can be notified, it returns no pools.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, err error) {
 	defer describe(&err, "finding pools with work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 }
 
-// poolsWithWorkSQL returns the statement of PoolsWithWork. It reads one task per pool. It uses no EXISTS, because Postgres may evaluate
-// an EXISTS by reading the tasks of all pools once for each pool.
+// poolsWithWorkSQL reads one task per pool. It has no EXISTS, for which Postgres may read the tasks of all pools once for each pool.
 func poolsWithWorkSQL() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
@@ -100,7 +95,6 @@ func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) (_ []string,
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 }
 
-// poolsWithUrgentSQL returns the statement of PoolsWithUrgent.
 func poolsWithUrgentSQL() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name

@@ -26,17 +26,16 @@ type PoolMinutes struct {
 	Minutes        []PoolMinute
 }
 
-// minutesKept is the time for which the counts per minute are kept: the longest range of a chart and one day more.
+// minutesKept is the time for which the counts are kept: the longest range of a chart and one day.
 const minutesKept = 8 * 24 * time.Hour
 
-// isSlotEventSQL is the condition that an event is about a task and grants or frees a slot.
+// isSlotEventSQL is the condition that an event of a task grants or frees a slot.
 const isSlotEventSQL = `token <> 0 AND kind LIKE 'task.%' AND kind NOT IN ('task.cancel_asked', 'task.succeeded_late')`
 
-// isFailureEventSQL is the condition for events of failed attempts: the device failed or rejected the task, or its lease ended. Some of the
-// tasks are tried again.
+// isFailureEventSQL is the condition for events of failed attempts: the device failed or rejected the task, or its lease ended.
 const isFailureEventSQL = `kind IN ('task.failed', 'task.timed_out', 'task.lapsed')`
 
-// minuteColumns selects what one event adds to the columns granted, ended, lapsed and failed of its minute: 0 or 1 for each.
+// minuteColumns selects what one event adds to granted, ended, lapsed and failed of its minute: 0 or 1.
 const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS granted,
 	CASE WHEN ` + isSlotEventSQL + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed,
 	CASE WHEN ` + isFailureEventSQL + ` THEN 1 ELSE 0 END AS failed`
@@ -44,9 +43,8 @@ const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS grante
 // isMinuteEventSQL is the condition for events that create a row for the minute of their pool.
 const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
 
-// CountMinutes adds events to the counts per minute of their pools. It counts at most limit events, from the one after the last counted
-// event up to the id lastEvent. It returns the number of counted events. All events up to lastEvent must be complete (see EventsComplete). Each
-// event is counted once over all replicas.
+// CountMinutes adds at most limit events, after the last counted one and up to the id lastEvent, to the counts per minute, and returns
+// their number. Events up to lastEvent must be complete (EventsComplete). Each event is counted once over all replicas.
 func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
 	defer describe(&err, "counting slot changes")
 	err = s.write(ctx, func(tx session) error {
@@ -67,7 +65,6 @@ func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (co
 	return counted, err
 }
 
-// countMinutes adds the events with after < id <= last to the counts per minute of their pools.
 func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
@@ -83,9 +80,8 @@ func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
 	return err
 }
 
-// Minutes returns, oldest first, the counts per minute for those minutes of the last period in which something happened to the slots of a
-// pool. It returns ErrNotFound if there is no such pool. The counts, the events not yet counted and the grants are from one snapshot. So
-// the number of slots held at an earlier time can be computed from the slots held now.
+// Minutes returns, oldest first, the counts of the minutes of the last period in which something happened in a pool. Counts, later events
+// and grants are from one snapshot, so the slots held earlier can be computed from those held now. Error: ErrNotFound.
 func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (PoolMinutes, error) {
 	var m PoolMinutes
 	if err := s.readSession().scanRow(ctx, []any{&m.Now, &m.Created, &m.Capacity}, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`, pool); err != nil {
@@ -112,12 +108,11 @@ func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (
 	return m, nil
 }
 
-// heldRow takes the place of the minute in the row of minutesText that has the number of held slots.
+// heldRow is the minute of the row of minutesText that has the number of held slots.
 const heldRow = -1
 
-// minutesText is the statement of Minutes. It also reads the last minute before the period, which has the capacity at the start of the
-// period. It adds the events that are not counted into minutes yet. Normally these are few; if no replica counts them, it adds only the
-// oldest $3 events.
+// minutesText is the statement of Minutes. It adds the events that are not counted yet, at most the oldest $3, and the last minute before
+// the period, which has its first capacity.
 const minutesText = `
 	WITH counted AS (SELECT event FROM minutes_counted)
 	SELECT minute, sum(granted), sum(ended), sum(lapsed), sum(failed), max(capacity) FROM (

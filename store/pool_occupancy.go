@@ -13,8 +13,7 @@ type Occupancy struct {
 	Waiting int        // devices that could start a task now and hold no slot, counted up to a bound
 }
 
-// Occupancy reads a pool, its grants and the number of waiting devices, counted up to maxWaiting. It uses one statement, so all values are
-// from one moment. It returns ErrNotFound if there is no such pool.
+// Occupancy reads a pool, its grants and its waiting devices, counted up to maxWaiting, by one statement. Error: ErrNotFound.
 func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occupancy, error) {
 	type reading struct {
 		Occupancy
@@ -45,10 +44,9 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 	return o, nil
 }
 
-// startableCountSQL returns the query that counts the tasks of a pool that could start now, and the devices of these tasks. Tasks of
-// devices that hold a slot are not counted. The query counts at most limitExpr tasks. Both parameters are SQL expressions. The limit is
-// inside the query that selects the tasks, so the work is bounded. Blocked devices are looked up one by one outside of that query, so the
-// plan does not depend on the number of blocked devices.
+// startableCountSQL returns the query that counts at most limitExpr tasks of a pool that could start now, and their devices, without
+// devices that hold a slot. The limit bounds the work. Blocked devices are looked up outside of it, so the plan does not depend on their
+// number. Parameters are SQL expressions.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -60,25 +58,22 @@ func startableCountSQL(poolExpr, limitExpr string) string {
 		LIMIT ` + limitExpr + `) AS next`
 }
 
-// waitingCountSQL returns the query that counts the waiting devices of a pool, up to limitExpr. The query first counts tasks. If limitExpr
-// tasks belong to fewer than limitExpr devices, it goes from device to device instead, over at most 4 * limitExpr devices. Both parameters
-// are SQL expressions.
+// waitingCountSQL returns the query that counts the waiting devices of a pool up to limitExpr. If as many tasks belong to fewer devices, it
+// goes from device to device instead, over at most 4 * limitExpr. Parameters are SQL expressions.
 func waitingCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT CASE WHEN found.tasks < ` + limitExpr + ` OR found.devices >= ` + limitExpr + ` THEN found.devices ELSE (` + waitingByDeviceSQL(poolExpr, limitExpr) + `) END
 	FROM (` + startableCountSQL(poolExpr, limitExpr) + `) AS found`
 }
 
-// waitingByDeviceSQL returns the query that counts the waiting devices among the first 4 * limitExpr devices with tasks, up to limitExpr.
-// Both parameters are SQL expressions.
+// waitingByDeviceSQL counts the waiting devices among the first 4 * limitExpr devices with tasks, up to limitExpr.
 func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	return devicesWithTasksCTE(poolExpr, "''", "n < 4 * "+limitExpr) + `
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with a pending task in the pool poolExpr. The table
-// begins behind the device afterExpr. It is filled by steps from device to device in the index, as long as condition is true. All
-// parameters are SQL expressions.
+// devicesWithTasksCTE defines the table who: the devices with a pending task in the pool poolExpr, behind the device afterExpr. It steps
+// from device to device in the index while condition is true.
 func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr
 	return `
@@ -89,8 +84,8 @@ func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
 	)`
 }
 
-// startableDevicesSQL returns the query for those devices in the table who (devicesWithTasksCTE) that could be granted a task of the pool
-// poolExpr now and satisfy condition. It returns at most limitExpr devices. All parameters are SQL expressions.
+// startableDevicesSQL returns the query for at most limitExpr devices of who that could get a task of the pool poolExpr now and satisfy
+// condition.
 func startableDevicesSQL(poolExpr, limitExpr, condition string) string {
 	return `
 		SELECT who.device FROM who
@@ -102,7 +97,7 @@ func startableDevicesSQL(poolExpr, limitExpr, condition string) string {
 		LIMIT ` + limitExpr
 }
 
-// startableBatchesSQL returns the query for the batches of the pool poolExpr (an SQL expression) whose tasks could start now.
+// startableBatchesSQL returns the query for the batches of the pool poolExpr whose tasks could start now.
 func startableBatchesSQL(poolExpr string) string {
 	return `SELECT b.id FROM batches b JOIN pools p ON p.name = b.pool WHERE b.pool = ` + poolExpr + ` AND ` + isStartableSQL()
 }

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// manyPools is a number of pools. If one call returns more pools than this, waiting devices are counted only up to a hundredth of the
-// maximum.
+// manyPools is a number of pools. For more, waiting devices are counted only up to a hundredth of the maximum.
 const manyPools = "100"
 
 // PoolOverview is the overview of one pool.
@@ -22,20 +21,19 @@ type PoolOverview struct {
 	Oldest  *time.Time // creation of the batch of the oldest waiting task; nil means that no task waits
 }
 
-// PoolOverviews returns at most limit pools with a name > afterName, in the order of names, in one snapshot. It counts at most maxWaiting
-// waiting devices of each pool. The cost per pool does not grow with the number of pools or tasks.
+// PoolOverviews returns at most limit pools with a name > afterName, by name, in one snapshot, each with at most maxWaiting waiting
+// devices. The cost per pool does not grow with the number of pools or tasks.
 func (s pools) PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]PoolOverview, error) {
 	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", afterName, limit, maxWaiting)
 }
 
-// PoolOverviewsByName returns the overview of each pool in names that exists, in the order of names, in one snapshot. It counts at most
-// maxWaiting waiting devices of each pool.
+// PoolOverviewsByName returns the overviews of the existing pools in names, by name, in one snapshot.
 func (s pools) PoolOverviewsByName(ctx context.Context, names []string, maxWaiting int) ([]PoolOverview, error) {
 	return s.readOverviews(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", namesInput(names), maxWaiting)
 }
 
-// readOverviews reads the overviews of the pools that fromSQL (the content of a FROM clause) and conditionSQL (the clauses after it)
-// select. args are the arguments of the statement. maxWaitingExpr is the SQL expression for the maximum number of counted waiting devices.
+// readOverviews reads the overviews of the pools that fromSQL and conditionSQL (the clauses after it) select. maxWaitingExpr is the SQL for
+// the maximum of counted devices; args are the arguments of the statement.
 func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWaitingExpr string, args ...any) ([]PoolOverview, error) {
 	return collect(ctx, s.readSession(), func(v *PoolOverview) []any {
 		return append(append(poolDest(&v.Pool), poolStatusDest(&v.PoolStatus)...), &v.Waiting, &v.Oldest)
@@ -46,15 +44,13 @@ func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWait
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideFromPlanner returns an SQL expression for argument, such as $1, whose value the planner does not know. sqlType is the type of
-// argument. If Postgres knew the value, it could expect that a plan for this value is cheaper than the general plan. Then it would plan
-// each call anew, which takes longer than the query itself.
+// hideFromPlanner returns the SQL for argument, such as $1 of sqlType, with a value that the planner does not know. Else Postgres could
+// expect a better plan for this value and plan each call, which takes longer than the query.
 func hideFromPlanner(argument, sqlType string) string {
 	return `(SELECT CAST(` + argument + ` AS ` + sqlType + `))`
 }
 
-// oldestPendingSQL returns the query for the creation time of the oldest batch with a waiting task in the pool poolExpr (an SQL
-// expression). A task is as old as its batch.
+// oldestPendingSQL returns the query for the creation time of the oldest batch with a waiting task in the pool poolExpr.
 func oldestPendingSQL(poolExpr string) string {
 	return `
 	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
@@ -71,8 +67,8 @@ type PoolStat struct {
 	OldestPending time.Duration // age of the oldest waiting task; 0 means that no task waits
 }
 
-// PoolStats returns the exact values of all pools. It reads all counts and all grants once, and looks up the oldest task of each pool. This
-// is cheap enough for each scrape of the metrics, but not for each request.
+// PoolStats returns the exact values of all pools. It reads all counts and grants, which is cheap enough for each scrape of the metrics,
+// but not for each request.
 func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	type reading struct {
 		PoolStat
@@ -110,8 +106,8 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	return stats, nil
 }
 
-// poolStatsText returns the statement of PoolStats, with one column for each of states. The conditions id > 0 are true for all rows, but
-// they make Postgres use an index. Without these conditions it would compare costs, which are distorted because enable_seqscan is off.
+// poolStatsText returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index;
+// its costs are distorted by enable_seqscan = off.
 func poolStatsText(states []TaskState) (text string) {
 	for _, state := range states {
 		text += fmt.Sprintf(", coalesce(CAST(sum(CASE WHEN c.state = '%s' THEN c.n END) AS bigint), 0)", state)
@@ -132,8 +128,8 @@ type PoolStatus struct {
 	Held    int   // grants, including lapsed grants that are not yet reaped
 	Pending int64 // number of waiting tasks, for any reason
 	Closed  bool  // the pool has windows, and none of them is open now
-	// Stalled means that for ten minutes nothing was granted while slots were free, the settings did not change, and the batch of the
-	// oldest waiting task could start. Tasks that wait for a time of their own are ignored.
+	// Stalled means that for ten minutes nothing was granted, though slots were free, the settings did not change, and the batch of the
+	// oldest waiting task without a time of its own could start.
 	Stalled bool
 	Failing bool // many attempts failed within the last five minutes (ManyFail), according to the counts per minute
 }
@@ -146,39 +142,35 @@ type PoolRank struct {
 	PoolStatus
 }
 
-// PoolRanks returns all pools whose names contain namePart, in the order of names, in one snapshot. It ignores upper and lower case. If
-// namePart is empty, it returns all pools. It reads only the stored counts of each pool and the grants.
+// PoolRanks returns all pools whose names contain namePart in any case, by name, in one snapshot. It reads only the stored counts and the
+// grants.
 func (s pools) PoolRanks(ctx context.Context, namePart string) ([]PoolRank, error) {
 	return collect(ctx, s.readSession(), func(r *PoolRank) []any {
 		return append([]any{&r.Name, &r.Capacity, &r.Paused}, poolStatusDest(&r.PoolStatus)...)
 	}, poolRanksText(), likePattern(namePart))
 }
 
-// poolRanksText returns the statement of PoolRanks.
 func poolRanksText() string {
 	return poolStatusCTE(`pools o`, `WHERE o.deleted_at IS NULL AND `+like("o.name", "$1")) + `
 		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
 
-// likePattern returns the SQL pattern that matches all texts which contain the parameter text. It escapes the special characters in text.
-// Use the pattern with the function like.
+// likePattern returns the pattern for texts that contain text, whose special characters it escapes; see like.
 func likePattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }
 
-// like returns the SQL condition that column matches pattern, without regard to upper and lower case.
+// like returns the condition that column matches pattern in any case.
 func like(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
-// poolStatusDest returns pointers to the fields of status. A query that selects poolStatusColumns scans a row into them.
 func poolStatusDest(status *PoolStatus) []any {
 	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled, &status.Failing}
 }
 
-// poolStatusCTE returns the WITH clause of a statement over pools. fromSQL is the content of a FROM clause that names the pools o, and
-// filter is the WHERE clause on them. The clause defines the table stood, which has a row with the counts of each pool. The deltas (changes
-// of counts that are not folded yet) are added up once for all pools.
+// poolStatusCTE returns a WITH clause. It defines a table with the counts of each pool o that fromSQL (a FROM clause) and filter (a WHERE
+// clause) select. Deltas (changes of counts that are not folded yet) are added up once for all pools.
 func poolStatusCTE(fromSQL, filter string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
@@ -190,8 +182,7 @@ func poolStatusCTE(fromSQL, filter string) string {
 			FROM ` + fromSQL + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
 }
 
-// poolStatusColumns returns the columns that poolStatusDest reads. The column for Stalled is expensive, so it is evaluated only for pools
-// with free slots and waiting tasks.
+// poolStatusColumns returns the columns of poolStatusDest. Stalled is expensive, so it is evaluated only with free slots and waiting tasks.
 func poolStatusColumns() string {
 	return `held, unended - held, closed,
 			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END,
@@ -199,15 +190,13 @@ func poolStatusColumns() string {
 				FROM pool_minutes m WHERE m.pool = o.name AND m.minute >= {this minute} - 5), FALSE)`
 }
 
-// stalledSinceSQL is the SQL for the time ten minutes ago. A pool is stalled only if nothing has happened in it since then.
+// stalledSinceSQL is the time ten minutes ago.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition that the pool poolExpr (an SQL expression) is stalled: nothing was granted for ten minutes, but a task
-// could start. It reads the newest grant in force, the newest grant that ended, and one task. This task is one of the 16 oldest waiting
-// tasks: the first that does not wait for a time of its own.
+// isStalledSQL returns the condition that nothing was granted in the pool poolExpr for ten minutes, but a task could start: of the 16
+// oldest waiting tasks, the first that does not wait for a time of its own.
 //
-// The grant of each task is looked up inside a CASE, because Postgres expects a CASE to be true for most tasks and so reads only the first
-// ones. Without the CASE it would read and sort all waiting tasks.
+// The grant of each task is looked up inside a CASE, which Postgres expects to be true for most tasks, so it reads only the first ones.
 func isStalledSQL(poolExpr string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + poolExpr + `), {epoch}) <= ` + stalledSinceSQL + `
 				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + poolExpr + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `

@@ -13,7 +13,7 @@ const (
 	poolsResumed = "pools.resumed"
 )
 
-// whyPaused is the value of the column cancel_why of a grant whose device was asked to stop when its pool was paused.
+// whyPaused is the cancel_why of a grant whose device was asked to stop because its pool was paused.
 const whyPaused = "paused"
 
 // PoolsPause pauses pools, or ends their pauses.
@@ -24,8 +24,8 @@ type PoolsPause struct {
 	StopRunning bool     // also ask the devices that hold a slot to stop; their tasks wait again
 }
 
-// PausePools applies change in one transaction and records one event for all pools that it changed. It returns the number of pools that it
-// paused or resumed, and the number of devices that it asked to stop. Holders of callers' leases are not asked.
+// PausePools applies change in one transaction, with one event for all changed pools. It returns the number of changed pools and the number
+// of devices asked to stop. Holders of callers' leases are not asked.
 func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) (changed, stopping int, err error) {
 	names := slices.Sorted(slices.Values(change.Pools))
 	err = s.write(ctx, func(tx session) error {
@@ -61,7 +61,7 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 	return changed, stopping, err
 }
 
-// applyPause pauses the pools with these names, or ends their pauses. It returns the names of the pools that it changed.
+// applyPause pauses these pools, or ends their pauses, and returns the pools that it changed.
 func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) ([]string, error) {
 	return collect(ctx, s.session, singleColumn[string], `
 		UPDATE pools SET version = version + 1, updated_at = {now}, paused = $2, pause_reason = $4,
@@ -70,7 +70,7 @@ func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause
 		namesInput(names), !change.End, actor, change.Reason)
 }
 
-// stopForPause asks the devices that hold a slot of these pools to stop, because the pools are paused. It returns the pool of each device.
+// stopForPause asks the devices that hold a slot of the paused pools to stop. It returns the pool of each device.
 func (s grantsIn) stopForPause(ctx context.Context, pools []string) (asked []string, err error) {
 	type holding struct {
 		task int64

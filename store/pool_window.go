@@ -14,30 +14,27 @@ import (
 // Window is a recurring period in which tasks may start.
 type Window = windows.Window
 
-// Opening is the present or the next period in which a batch or a pool is open. After this period has ended, it stays stored until the next
-// one is computed.
+// Opening is the present or the next period in which a batch or a pool is open. It stays stored until the next one is computed.
 type Opening struct {
 	From, Until time.Time // a zero Until means always open
 }
 
-// windowOpen returns the SQL condition that a batch or pool is open now and stays open for longer than neededMS. alias is the name of the
-// batch or pool in the statement. neededMS is an SQL expression in milliseconds.
+// windowOpen returns the condition that the batch or pool alias is open now and for longer than neededMS, an SQL expression in ms.
 func windowOpen(alias, neededMS string) string {
 	return `(` + alias + `.closes_at IS NULL OR (` + alias + `.opens_at <= {now} AND ` + alias + `.closes_at > {now} + ` + neededMS + ` * {ms}))`
 }
 
-// neededTime returns the SQL expression for the time in ms for which a window must stay open so that a task of batch b may start. leaseExpr
-// is the SQL expression for the length of the task's lease.
+// neededTime returns the SQL for the time in ms for which a window must stay open for a task of batch b with a lease of leaseExpr.
 func neededTime(leaseExpr string) string {
 	return `CASE WHEN b.finish_inside THEN ` + leaseExpr + ` ELSE 0 END`
 }
 
-// openingColumns holds the arguments for the columns in which the windows of a batch or pool and their opening are stored.
+// openingColumns holds the arguments for the columns of the windows and the opening of a batch or pool.
 type openingColumns struct {
 	windows, from, until, refreshDue any // windows is JSON, the times are milliseconds since 1970; all are nil without windows
 }
 
-// computeOpening computes the present or next opening of the windows in schedule, by the database's clock. The windows must be valid.
+// computeOpening returns the present or next opening of valid windows, by the database's clock.
 func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (openingColumns, error) {
 	if len(schedule) == 0 {
 		return openingColumns{}, nil
@@ -57,8 +54,8 @@ func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (opening
 	return openingColumns{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), refreshDue: o.RecomputeAt.UnixMilli()}, nil
 }
 
-// checkFits returns ErrNeverStarts if batch.FinishInside is true and the windows are never open for long enough, so that no task of the
-// batch could ever start. It accepts an unknown pool, because a later statement refuses it.
+// checkFits returns ErrNeverStarts if batch.FinishInside is true and no opening is long enough for a task of the batch. An unknown pool is
+// accepted here, because a later statement refuses it.
 func (s poolsIn) checkFits(ctx context.Context, batch Batch) error {
 	if !batch.FinishInside {
 		return nil
@@ -82,7 +79,6 @@ func (s poolsIn) checkFits(ctx context.Context, batch Batch) error {
 	return nil
 }
 
-// openingAt returns the present or next opening of the windows in schedule at the time now.
 func openingAt(schedule []Window, now time.Time) (windows.Opening, error) {
 	set, err := windows.Parse(schedule)
 	if err != nil {
@@ -91,7 +87,6 @@ func openingAt(schedule []Window, now time.Time) (windows.Opening, error) {
 	return set.Opening(now), nil
 }
 
-// openingRow is a new opening of a batch or a pool, as a statement reads it.
 type openingRow struct {
 	ID      int64  `json:"id"`
 	Name    string `json:"name"`
@@ -100,9 +95,8 @@ type openingRow struct {
 	DueMS   int64  `json:"due_ms"`
 }
 
-// RefreshWindows computes the next openings (periods in which windows are open) of at most limit batches and at most limit pools, and
-// returns the number of computed openings. An opening is due for this when it has ended, and a day after it was computed. After the end of
-// an opening nothing starts until the next one is computed, so a late call only delays tasks. Replicas may call RefreshWindows
+// RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns their number. An opening is due
+// after its end, and a day after it was computed. Nothing starts until then, so a late call only delays tasks. Replicas may call it
 // concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
@@ -131,8 +125,8 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
 	return refreshed, nil
 }
 
-// refreshWindows computes the due openings of at most limit rows, and returns their number. table is pools or batches. columns are the
-// columns to read from it, and keyColumn is the column that identifies a row.
+// refreshWindows computes the due openings of at most limit rows of table (pools or batches), and returns their number. columns are read
+// from it; keyColumn identifies a row.
 func (s poolsIn) refreshWindows(ctx context.Context, table, columns, keyColumn string, limit int) (int, error) {
 	type reading struct {
 		openingRow

@@ -34,11 +34,10 @@ type TableStatistics struct {
 	Vacuumed, Analyzed   *time.Time // nil means never
 }
 
-// maxTableStatistics is the maximum number of tables in PostgresState.Statistics.
 const maxTableStatistics = 50
 
-// PostgresState reads the state of the Postgres server and of the ledger on it. It returns an error if the ledger is not on Postgres. For
-// OldestTxAge, a transaction in another database counts only if it has written, because only then it keeps dead rows of all databases.
+// PostgresState reads the state of the Postgres server and of this ledger, or returns an error on SQLite. A transaction in another database
+// counts for OldestTxAge only if it has written: only then it keeps dead rows of all databases.
 func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err error) {
 	if s.slow == s.db {
 		return state, errors.New("the ledger is not on Postgres")
@@ -72,7 +71,6 @@ func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err err
 	return state, nil
 }
 
-// settingsOf reads the settings of the server; the key is the name of a setting.
 func settingsOf(ctx context.Context, tx session) (map[string]Setting, error) {
 	type named struct {
 		name string
@@ -90,7 +88,7 @@ func settingsOf(ctx context.Context, tx session) (map[string]Setting, error) {
 	return all, err
 }
 
-// readFlagsByName runs query, whose rows have a name and a boolean. In the result, the key is the name and the value is the boolean.
+// readFlagsByName runs query, whose rows have a name and a boolean, and returns them as a map.
 func readFlagsByName(ctx context.Context, tx session, query string) (map[string]bool, error) {
 	type named struct {
 		name string
@@ -104,7 +102,6 @@ func readFlagsByName(ctx context.Context, tx session, query string) (map[string]
 	return all, err
 }
 
-// statisticsOf reads the statistics of the tables of the ledger.
 func statisticsOf(ctx context.Context, tx session) ([]TableStatistics, error) {
 	return collect(ctx, tx, func(t *TableStatistics) []any {
 		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, &t.Vacuumed, &t.Analyzed}

@@ -11,12 +11,11 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// prepared runs statements that are prepared once per connection, because Postgres takes up to ten times longer to plan a statement than to
-// run it.
+// prepared runs statements that are prepared once per connection, because planning takes Postgres up to ten times longer than running.
 //
-// Preparing a new text needs a connection of its own. Inside a transaction, waiting for this connection could last forever, because all
-// other connections may belong to transactions that wait in the same way. So if a transaction is the first to run a text, the text runs
-// unprepared and is queued. The queued texts are prepared before the next transaction begins.
+// Preparing a text needs a connection of its own. Inside a transaction, the wait for one could last forever, because transactions that wait
+// in the same way may have all. So a text that a transaction is the first to run runs unprepared, and is prepared before the next
+// transaction begins.
 type prepared struct {
 	*sqlx.DB
 
@@ -27,7 +26,7 @@ type prepared struct {
 	unprepared []string             // texts that transactions ran and that are not prepared yet
 }
 
-// newPrepared returns a prepared that runs statements on db. No statement is prepared yet.
+// newPrepared returns a prepared without statements.
 func newPrepared(db *sqlx.DB) *prepared {
 	return &prepared{DB: db, preparing: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 }
@@ -41,9 +40,9 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
-// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time, because of a
-// deadlock: if two callers prepared the same text, one of the two statements would have to be closed. Closing a statement waits for the
-// query that runs on its connection. That query may belong to a transaction that in turn waits here.
+// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time: of two statements
+// for one text, one would have to be closed, which waits for the query on its connection, and that may belong to a transaction that waits
+// here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.cachedStatement(query); known != nil {
 		return known, nil
@@ -67,15 +66,14 @@ func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, erro
 	return made, nil
 }
 
-// cachedStatement returns the prepared statement of query, or nil if query is not prepared.
 func (p *prepared) cachedStatement(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.statements[query]
 }
 
-// preparePending prepares the texts that earlier transactions queued. The caller must hold no connection. If a text cannot be prepared, it
-// runs unprepared and is queued again. On a nil p, preparePending does nothing.
+// preparePending prepares the texts that transactions queued. A text that fails is queued again when it runs. The caller must hold no
+// connection.
 func (p *prepared) preparePending(ctx context.Context) {
 	if p == nil {
 		return
@@ -91,8 +89,8 @@ func (p *prepared) preparePending(ctx context.Context) {
 	}
 }
 
-// closeIdleConns closes the idle connections at once. Closing the connection pool instead would first close each statement of each
-// connection and wait for each answer. That would be about a thousand answers from a server that may be busy or silent.
+// closeIdleConns closes the idle connections at once. Closing the pool instead would close each statement and wait for about a thousand
+// answers from a server that may be silent.
 func (p *prepared) closeIdleConns() error {
 	if p == nil {
 		return nil
@@ -116,7 +114,7 @@ func (p *prepared) closeIdleConns() error {
 	return errors.Join(errs...)
 }
 
-// wrapTx returns tx as a database that runs prepared statements. On a nil p, it returns tx itself.
+// wrapTx returns tx as a database that runs prepared statements, or tx itself if p is nil.
 func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	if p == nil {
 		return tx
@@ -124,8 +122,7 @@ func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	return preparedTx{tx, p}
 }
 
-// preparedTx is a transaction that uses the prepared statements of the field from. If a statement is not yet prepared on the connection of
-// the transaction, it is prepared there again. Texts without a prepared statement run unprepared.
+// preparedTx is a transaction that uses the prepared statements of from, and prepares them again on its connection if needed.
 type preparedTx struct {
 	*sqlx.Tx
 	from *prepared
@@ -147,7 +144,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 	return t.Tx.ExecContext(ctx, query, args...)
 }
 
-// statementOrQueue returns the prepared statement of query. If the text is not prepared yet, it queues the text and returns nil.
+// statementOrQueue returns the prepared statement of query, or queues the text and returns nil.
 func (p *prepared) statementOrQueue(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,7 +155,7 @@ func (p *prepared) statementOrQueue(query string) *sql.Stmt {
 	return known
 }
 
-// unprepared returns a session in the same transaction that runs its statements unprepared.
+// unprepared returns the same session without prepared statements.
 func (s session) unprepared() session {
 	if tx, ok := s.database.(preparedTx); ok {
 		s.database = tx.Tx

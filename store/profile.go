@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// profiles is the part of the ledger that holds the named lists of policies: the profiles of devices and the limit sets of callers.
+// profiles holds the named lists of policies: the profiles of devices and the limit sets of callers.
 type profiles struct{ *connection }
 
 // Profile is a named list of policies that devices share.
@@ -21,21 +21,19 @@ type Profile struct {
 	UpdatedAt time.Time
 }
 
-// policyTable describes a table that stores lists of policies: its name, the word for one list in errors, and the kinds of its events. In
-// this file a list is a Profile or a LimitSet.
+// policyTable describes a table of lists of policies: its name, the word for a list in errors, and the kinds of its events. In this file a
+// list is a Profile or a LimitSet.
 type policyTable struct {
 	table, noun               string
 	created, changed, deleted string // kinds of events
 }
 
-// profileTable describes the table of the profiles.
 func profileTable() policyTable {
 	return policyTable{"profiles", "profile", "profile.created", "profile.changed", "profile.deleted"}
 }
 
 const profileColumns = `p.name, p.limits, p.version, p.created_at, p.updated_at`
 
-// profileDest returns pointers to the fields of profile. A query that selects profileColumns scans a row into them.
 func profileDest(profile *Profile) []any {
 	return []any{&profile.Name, &profile.Limits, &profile.Version, &profile.CreatedAt, &profile.UpdatedAt}
 }
@@ -45,8 +43,7 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 	return s.readSession().profiles().readPolicyList(ctx, profileTable(), name, "")
 }
 
-// readPolicyList reads the list of policies with this name from table, or returns ErrNotFound. lockSQL is the clause of the statement that
-// locks the row; empty means no lock.
+// readPolicyList reads the list with this name from table, or returns ErrNotFound. lockSQL is the locking clause, or empty.
 func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
 	return queryOne(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
@@ -61,14 +58,13 @@ func (s profilesIn) readPolicyListPage(ctx context.Context, table policyTable, a
 	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
 }
 
-// PutProfile creates a profile or replaces its policies, which must be valid. created is true if the profile is new. If nothing changes,
-// nothing is written and the version stays.
+// PutProfile creates a profile or replaces its policies, which must be valid. created is true if it is new. If nothing changes, the version
+// stays.
 func (s profiles) PutProfile(ctx context.Context, actor, name string, policies json.RawMessage) (profile Profile, created bool, err error) {
 	return s.putPolicyList(ctx, profileTable(), actor, name, policies, false)
 }
 
-// putPolicyList creates or replaces the list of policies with this name in table. created is true if the list is new. If dryRun is true,
-// putPolicyList checks everything and changes nothing.
+// putPolicyList creates or replaces the list with this name in table. created is true if it is new. If dryRun is true, nothing is changed.
 func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage, dryRun bool) (list Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
 		list, created, err = tx.profiles().putPolicyList(ctx, table, actor, name, policies)
@@ -83,7 +79,7 @@ func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor, n
 	return list, created, nil
 }
 
-// putPolicyList creates or replaces the list of policies with this name in table and records the event.
+// putPolicyList creates or replaces the list with this name in table and records the event.
 func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage) (list Profile, created bool, err error) {
 	list, err = s.readPolicyList(ctx, table, name, "FOR UPDATE")
 	if err == nil && bytes.Equal(list.Limits, policies) {
@@ -123,12 +119,11 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	})
 }
 
-// deletePolicyList deletes the list of policies with this name from table, unless check returns an error.
+// deletePolicyList deletes the list with this name from table, unless check returns an error.
 func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) (err error) {
 	defer describe(&err, "changing %s %s", table.noun, name)
 	return s.write(ctx, func(tx session) error {
-		// A transaction that gives the profile to a device locks the row of the profile first. So either this statement waits for that
-		// transaction, or that transaction finds the profile deleted.
+		// A transaction that gives the profile to a device locks its row first, so this waits for it, or it finds the profile deleted.
 		if _, err := tx.profiles().readPolicyList(ctx, table, name, "FOR UPDATE"); err != nil {
 			return err
 		}
@@ -142,8 +137,8 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 	})
 }
 
-// lockProfile locks a profile until the end of the transaction, so that it cannot be deleted. It returns ErrUnknownProfile if there is no
-// such profile. An empty name means no profile; then lockProfile does nothing.
+// lockProfile locks a profile against its deletion until the end of the transaction, or returns ErrUnknownProfile. An empty name means no
+// profile.
 func (s profilesIn) lockProfile(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
@@ -158,7 +153,6 @@ func (s profilesIn) lockProfile(ctx context.Context, name string) error {
 // LimitSet is a named set of policies that callers ask directly, without a slot. One such request is called a take.
 type LimitSet Profile
 
-// limitSetTable describes the table of the limit sets.
 func limitSetTable() policyTable {
 	return policyTable{"limit_sets", "limit_set", "limit_set.created", "limit_set.changed", "limit_set.deleted"}
 }
@@ -179,8 +173,8 @@ func (s profiles) LimitSets(ctx context.Context, afterName string, limit int) ([
 	return sets, err
 }
 
-// PutLimitSet creates a limit set or replaces its policies, which must be valid. created is true if the limit set is new. If nothing
-// changes, nothing is written and the version stays. If dryRun is true, PutLimitSet checks everything and changes nothing.
+// PutLimitSet creates a limit set or replaces its policies, which must be valid. created is true if it is new. If nothing changes, the
+// version stays. If dryRun is true, it only checks.
 func (s profiles) PutLimitSet(ctx context.Context, actor, name string, policies json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
 	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, name, policies, dryRun)
 	return LimitSet(put), created, err
@@ -191,8 +185,7 @@ func (s profiles) DeleteLimitSet(ctx context.Context, actor, name string) error 
 	return s.deletePolicyList(ctx, limitSetTable(), actor, name, func(session) error { return nil })
 }
 
-// LimitSetVersion identifies one state of a limit set. It includes CreatedAt, because the versions begin at 1 again if a limit set is
-// deleted and created again.
+// LimitSetVersion identifies one state of a limit set. Versions begin at 1 again if a set is deleted and created anew, hence CreatedAt.
 type LimitSetVersion struct {
 	Name      string
 	Version   int64

@@ -7,12 +7,10 @@ import (
 	"time"
 )
 
-// replicaKept is the time for which the row of a replica is kept after its last heartbeat. It matters only if the replica ended without
-// calling RemoveReplica.
+// replicaKept is the time for which the row of a replica that ended without RemoveReplica is kept after its last heartbeat.
 const replicaKept = time.Hour
 
-// replicas is the part of the ledger that holds the running replicas (processes that share the ledger) and the last stored pair of clock
-// times (ClockPair).
+// replicas holds the running replicas and the last stored pair of clock times (ClockPair).
 type replicas struct{ *connection }
 
 // Replica is one process, as of its last heartbeat.
@@ -23,8 +21,7 @@ type Replica struct {
 	State                      json.RawMessage
 }
 
-// Heartbeat is the data that a replica regularly stores about itself. It has durations up to now instead of times, because the clocks of
-// replicas differ.
+// Heartbeat is the data that a replica regularly stores about itself. Because clocks differ, it has durations up to now, and no times.
 type Heartbeat struct {
 	ID, Host, Address, Version string
 	Uptime                     time.Duration  // since the replica started
@@ -149,8 +146,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// StoreClockPair stores pair, and replaces the pair that was stored before. Replicas that start later read it. A pair has the times of the
-// ledger's clock and of the host's clock, read at the same moment.
+// StoreClockPair replaces the stored pair, which replicas read that start later.
 func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) (err error) {
 	defer describe(&err, "storing a pair of clock readings")
 	_, err = s.execInTx(ctx, `

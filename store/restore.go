@@ -10,22 +10,19 @@ import (
 )
 
 const (
-	// numberJump is added to the fencing tokens and ids, because the lost part of the ledger may have given higher ones. It is more than a
-	// busy installation uses in months, and small enough for 900,000 restores before maxNumber is reached.
+	// numberJump is added to fencing tokens and ids, because the lost part may have given higher ones. It is more than a busy installation
+	// uses in months, and allows 900,000 restores.
 	numberJump = 10_000_000_000
 	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1
-	// minStandstill is the shortest time without grants after a restore. It equals the default length of a lease, because the lost part of
-	// the ledger may have granted leases of this length.
+	// minStandstill is the shortest standstill: the default length of a lease, because the lost part may have granted such leases.
 	minStandstill = 300 * time.Second
 )
 
-// errUsedUp means that the ledger was restored from backups too often. Each restore adds numberJump to the tokens and ids, and one more
-// restore would raise them above maxNumber.
+// errUsedUp means that one more restore would raise tokens and ids above maxNumber.
 var errUsedUp = errors.New("no more numbers are available for tokens, tasks, batches or events")
 
-// poolMayGrantSQL is the condition that pool p is not in a standstill. A standstill is the time after a restore in which a pool grants
-// nothing (see ProtectAfterRestore).
+// poolMayGrantSQL is the condition that pool p is in no standstill (see ProtectAfterRestore).
 const poolMayGrantSQL = `(p.stands_until IS NULL OR p.stands_until <= {now})`
 
 // Standstill summarizes the pools that grant nothing after a restore, by the database's clock. If Pools is 0, every pool may grant.
@@ -43,18 +40,15 @@ func (s Standstill) String() string {
 	return text
 }
 
-// ProtectAfterRestore must be called once when the ledger has lost commits because it was restored from a backup, or replaced by a standby
-// that lacked some commits. The lost part may have granted slots whose holders still use them. So each pool grants nothing, at any replica,
-// for a standstill. The length of the standstill is the longest lease that the ledger knows in the pool, and at least minDuration and 300
-// s. until is the time of the database's clock from which all pools may grant again. If ProtectAfterRestore is called again, each
-// standstill starts anew.
+// ProtectAfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that
+// lacked some. The holders of slots that the lost part granted may still use them. So each pool grants nothing, at any replica, for a
+// standstill: the longest lease that the ledger knows in the pool, at least minDuration and 300 s. until is the time of the database's
+// clock when the last one ends. A repeated call begins each standstill anew.
 //
-// The lost part may also have leased slots to callers, for as long as a caller may request. So a standstill is at least as long as the
-// pool's longest caller lease if the pool has had leases of callers, or if the token of a caller covers the pool.
+// If a pool has had leases of callers, or the token of a caller covers it, its standstill is at least its longest caller lease.
 //
-// A number that the lost part gave out must not be given again. So the fencing tokens and the ids of tasks, batches and events are
-// increased by a large number. The versions of all pools are increased, too, because the semaphore may know a later version than the
-// ledger. Replicas forget the tokens of devices and operators that they have cached.
+// A number that the lost part gave must not be given again, so fencing tokens and the ids of tasks, batches and events are increased by
+// numberJump. So are the versions of pools, because the semaphore may know a later one. Replicas forget their cached tokens.
 func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	defer describe(&err, "preparing the ledger after a restore")
 	err = s.write(ctx, func(tx session) error {
@@ -64,7 +58,6 @@ func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDurati
 	return until, err
 }
 
-// protectAfterRestore does the work of ProtectAfterRestore in one transaction.
 func (s session) protectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	if s.lockGrants != "" { // waits until claims in progress have committed; later claims read what this transaction writes
 		if _, err := s.exec(ctx, s.lockGrants); err != nil {
@@ -97,9 +90,8 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 	return stands.Last, s.recordEvent(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// blockGrants sets for each pool the time before which it grants nothing, and returns a summary of these times. minDuration is the length
-// of the shortest standstill. If an earlier restore set a later time for a pool, that time stays. Deleted pools are included, because a
-// pool may have been created again after the backup was made.
+// blockGrants sets until when each pool grants nothing, for at least minDuration, and returns a summary. A later time that is already set
+// stays. Deleted pools are included: such a pool may have been created again after the backup.
 func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (standstill Standstill, err error) {
 	now, err := s.readClock(ctx)
 	if err != nil {
@@ -132,8 +124,7 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 	return standstill, err
 }
 
-// callerPools returns the pools that the tokens of callers cover. Expired tokens count, too, because such a token may have been valid after
-// the backup was made.
+// callerPools returns the pools that the tokens of callers cover, also expired ones, which may have been valid after the backup.
 func (s session) callerPools(ctx context.Context) ([]string, error) {
 	patterns, err := collect(ctx, s, singleColumn[[]string],
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)
@@ -155,7 +146,6 @@ func (s *Store) Standstill(ctx context.Context) (Standstill, error) {
 	return s.readSession().readStandstill(ctx)
 }
 
-// readStandstill reads the summary of the pools that grant nothing after a restore.
 func (s session) readStandstill(ctx context.Context) (Standstill, error) {
 	return queryOne(ctx, s, func(r *Standstill) []any { return []any{&r.Pools, &r.First, &r.Last} },
 		`SELECT count(*), min(stands_until), max(stands_until) FROM pools WHERE stands_until > {now} AND deleted_at IS NULL`)

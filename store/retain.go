@@ -16,7 +16,7 @@ func (r DeletedCounts) Largest() int64 {
 	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }
 
-// retentionRule describes rows of one kind that are deleted when they are old enough.
+// retentionRule describes rows of one kind that are deleted by their age.
 type retentionRule struct {
 	count     *int64
 	name      string
@@ -24,12 +24,10 @@ type retentionRule struct {
 	keep      time.Duration // how long the rows are kept; 0 means forever
 }
 
-// retentionRules returns a rule for each kind of rows that are deleted because of their own age. keepFor is the time for which events,
-// attempts and late results are kept; 0 means forever.
+// retentionRules returns the rules by age. keepFor is the time for which events, attempts and late results are kept; 0 means forever.
 func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
-	// Ids and tokens increase almost in the order of times, so the rows with the lowest ids are the oldest ones. Each statement deletes a
-	// range of an index, up to the last row that has expired. A join with a list of rows would be risky: as long as the statistics of
-	// Postgres show an empty table, it could scan the list once for each row.
+	// Ids and tokens increase almost in the order of times. Each statement deletes a range of an index, up to the last expired row. For a
+	// join with a list of rows, Postgres could scan the list once for each row, as long as its statistics show an empty table.
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
 	return []retentionRule{
@@ -52,11 +50,10 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	}
 }
 
-// Retain deletes old rows, oldest first. It uses one transaction per kind of rows and deletes at most limit rows of each kind. It deletes
-// events, ended attempts, results that could not be used, and ended batches with their tasks, if they are older than keepFor. It deletes
-// events in whole blocks (see EventSeal); the last block may exceed the limit. Four kinds have retention times of their own: answers to
-// idempotency keys, changes of tokens, news, and the counts per minute of pools. If keepFor is 0, Retain deletes only these four kinds.
-// Replicas may call it concurrently.
+// Retain deletes old rows, oldest first, at most limit rows of each kind, in one transaction per kind: events (in whole blocks, see
+// EventSeal; the last may exceed the limit), ended attempts, late results, and ended batches with their tasks, if they are older than
+// keepFor. A keepFor of 0 keeps these. Answers, changes of tokens, news and counts per minute have times of their own. Replicas may call it
+// concurrently.
 func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (deleted DeletedCounts, err error) {
 	for _, old := range deleted.retentionRules(keepFor) {
 		if old.keep == 0 {

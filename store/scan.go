@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// destinations replaces each of targets (pointers to values) by the scanner for the type of its value, and returns targets. A scanner accepts
-// the forms in which either database returns a column, and turns NULL into the zero value.
+// destinations replaces each of targets (pointers) by the scanner for its type, and returns targets. The scanners accept the forms in which
+// either database returns a column, and turn NULL into the zero value.
 func destinations(targets []any) []any {
 	for i, target := range targets {
 		targets[i] = scannerFor(target)
@@ -162,8 +162,8 @@ func nullMillis(moment *time.Time) any {
 	return moment.UnixMilli()
 }
 
-// timeText returns moment as text, in milliseconds, which is the precision of stored times. It is for statements such as COPY that
-// accept values but no expressions. If moment is nil, it returns nil (NULL).
+// timeText returns moment as text in ms, the precision of stored times, for statements such as COPY that accept no expressions; nil is
+// NULL.
 func timeText(moment *time.Time) any {
 	if moment == nil {
 		return nil
@@ -171,8 +171,7 @@ func timeText(moment *time.Time) any {
 	return moment.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// nullText returns raw as the argument for a JSON column; nil becomes NULL. The argument is a string, because COPY would send bytes as
-// bytea.
+// nullText returns raw as the argument for a JSON column: a string, because COPY would send bytes as bytea; nil is NULL.
 func nullText(raw json.RawMessage) any {
 	if raw == nil {
 		return nil

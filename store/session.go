@@ -24,7 +24,7 @@ type session struct {
 	pendingNews           *pendingNews // the news of the transaction; nil outside of a transaction
 }
 
-// Each of these types is a session with the statements of one part of the ledger, such as pools or grants.
+// Each type is a session with the statements of one part of the ledger, such as pools or grants.
 type (
 	poolsIn       struct{ session }
 	batchesIn     struct{ session }
@@ -36,7 +36,7 @@ type (
 	credentialsIn struct{ session }
 )
 
-// pools returns the session with the statements on pools. The methods below do the same for the other parts of the ledger.
+// pools returns the session with the statements on pools, and so on.
 func (s session) pools() poolsIn             { return poolsIn{s} }
 func (s session) batches() batchesIn         { return batchesIn{s} }
 func (s session) tasks() tasksIn             { return tasksIn{s} }
@@ -71,7 +71,7 @@ func (s session) scanRow(ctx context.Context, dest []any, query string, args ...
 	return rows.Close()
 }
 
-// collect runs query within a session and returns all its rows. For each row, dest returns a pointer or scanner for each column.
+// collect runs query and returns all rows. dest returns a pointer for each column of a row.
 func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -89,8 +89,7 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// forEach runs query within a session and calls handle with each row, one after another, until handle returns false. dest is called once,
-// and returns a pointer or scanner for each column.
+// forEach runs query and calls handle with each row until it returns false. dest, called once, returns a pointer for each column.
 func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle func(T) bool, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
@@ -110,8 +109,7 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle 
 	return rows.Err()
 }
 
-// queryOne runs query within a session and returns its first row, or ErrNotFound if there is no row. dest returns a pointer or scanner for
-// each column.
+// queryOne runs query and returns its first row, or ErrNotFound. dest returns a pointer for each column.
 func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
 	var t T
 	err := s.scanRow(ctx, dest(&t), query, args...)
@@ -123,17 +121,16 @@ func (s session) readClock(ctx context.Context) (time.Time, error) {
 	return queryOne(ctx, s, singleColumn[time.Time], `SELECT {now}`)
 }
 
-// singleColumn is the argument dest of collect and queryOne for a query with one column. It returns target as the only destination.
+// singleColumn is the dest of collect and queryOne for a query with one column.
 func singleColumn[T any](target *T) []any { return []any{target} }
 
-// toJSONInput returns rows as the JSON array that words such as {ids} and {claims} in a statement read (see dialect).
+// toJSONInput returns rows as the JSON array that words such as {ids} read (see dialect).
 func toJSONInput[T any](rows []T) string {
 	// json.Marshal cannot fail for plain structs and numbers.
 	b, _ := json.Marshal(rows)
 	return string(b)
 }
 
-// idRow is one id in the form that a statement reads from {ids}.
 type idRow struct {
 	ID int64 `json:"id"`
 }
@@ -147,7 +144,6 @@ func idsInput(ids ...int64) string {
 	return toJSONInput(rows)
 }
 
-// nameRow is a name and its index in the form that a statement reads from {names}.
 type nameRow struct {
 	N    int    `json:"n"`
 	Name string `json:"name"`
@@ -162,12 +158,11 @@ func namesInput(names []string) string {
 	return toJSONInput(rows)
 }
 
-// step is a statement that changes rows. It takes the names of these rows from an input, a JSON array.
+// step is a statement that changes the rows of an input, a JSON array.
 type step struct{ name, query string }
 
-// runSteps runs several steps on one input. rows is the JSON array of the input, and the parameter input is the word in braces (see
-// dialect) with which the steps read it. If the database allows it, all steps run as one statement, which saves a round trip and a parse
-// for each step. Then a step may not see the changes of earlier steps, so no step may depend on them.
+// runSteps runs steps on rows, the JSON array that they read by the word input (see dialect). If the database allows it, they run as one
+// statement, which saves round trips; then a step does not see the changes of earlier ones, so none may depend on them.
 func (s session) runSteps(ctx context.Context, input, rows string, steps []step) error {
 	if s.canChainWrites {
 		return s.execChained(ctx, input, rows, steps)
@@ -175,7 +170,6 @@ func (s session) runSteps(ctx context.Context, input, rows string, steps []step)
 	return s.execEach(ctx, rows, steps)
 }
 
-// execEach runs each of steps as a statement of its own on rows.
 func (s session) execEach(ctx context.Context, rows string, steps []step) error {
 	for _, step := range steps {
 		if _, err := s.exec(ctx, step.query, rows); err != nil {
@@ -185,7 +179,7 @@ func (s session) execEach(ctx context.Context, rows string, steps []step) error 
 	return nil
 }
 
-// execChained runs steps as one statement on rows. The parameter input is the word in braces with which the steps read rows.
+// execChained runs steps as one statement on rows.
 func (s session) execChained(ctx context.Context, input, rows string, steps []step) error {
 	with := make([]string, len(steps))
 	for i, step := range steps {
@@ -195,8 +189,7 @@ func (s session) execChained(ctx context.Context, input, rows string, steps []st
 	return err
 }
 
-// chainCTEs returns a statement that begins with the CTEs in the parameter text. The statement reads its input (a word in braces) only
-// once, for all CTEs.
+// chainCTEs returns a statement that begins with the CTEs in text and reads its input only once.
 func chainCTEs(input, text string) string {
 	return "WITH {" + input + " once}, " + strings.ReplaceAll(text, "{"+input+"}", input)
 }

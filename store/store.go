@@ -20,9 +20,8 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// Store is the ledger in one database. It is safe for concurrent use. Store itself has the methods for the whole ledger: opening, checking,
-// migrating, warming and closing it, deleting old rows (Retain), and protecting it after a restore. All other methods belong to its parts,
-// such as pools, batches and tasks.
+// Store is the ledger in one database. It is safe for concurrent use. It has the methods for the whole ledger: open, check, migrate, warm,
+// close, Retain, and the protection after a restore. The others belong to its parts, such as pools and tasks.
 type Store struct {
 	*connection
 	pools
@@ -39,7 +38,6 @@ type Store struct {
 	warmed warmedConns
 }
 
-// newStore returns a ledger whose parts all share one connection.
 func newStore(shared *connection) *Store {
 	return &Store{
 		connection: shared,
@@ -58,7 +56,6 @@ type Options struct {
 	IdleTimeout      time.Duration // maximum time for which a transaction may be idle; default 10 s
 }
 
-// withDefaults returns the options with the defaults of the fields that are zero.
 func (o Options) withDefaults() Options {
 	o.MaxOpenConns = cmp.Or(o.MaxOpenConns, 20)
 	o.StatementTimeout = cmp.Or(o.StatementTimeout, 10*time.Second)
@@ -67,9 +64,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// OpenPostgres opens a pool of connections to dsn (URL or key=value form) and checks that the server answers. It does not migrate.
+// OpenPostgres opens connections to dsn (URL or key=value form) and checks that the server answers. It does not migrate.
 //
-// Timeouts are set in the server. Cancelling a context instead would close the connection and leave the outcome of the statement unknown.
+// Timeouts are set in the server: cancelling a context would close the connection and leave the outcome of the statement unknown.
 func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, error) {
 	options = options.withDefaults()
 	config, err := pq.NewConfig(dsn)
@@ -87,8 +84,7 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	config.Runtime = withSettings(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
 	db, err := openPool(config, options.MaxOpenConns, mainDialer)
-	// The reads and writes of the connections in slow have no time limit. The reason is that a COPY waits for the rows that the client
-	// sends, and that a migration waits for locks on tables.
+	// The connections of slow have no time limit: a COPY waits for the rows of the client, and a migration for locks.
 	slow, slowErr := openPool(config, slowConns, &dialer{})
 	beating, beatingErr := openPool(config, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
@@ -114,18 +110,15 @@ func openPool(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.DB, err
 	return db, nil
 }
 
-// slowConns is the maximum number of batches that are sent at the same time. Batches use connections of their own, so that slow batches do
-// not block reports.
+// slowConns is the maximum number of concurrent batches. They have connections of their own, so that slow ones do not block reports.
 const slowConns = 5
 
-// withSettings adds the settings of the store to dsnSettings, the settings of the DSN, and returns them all. If both set a value, the DSN
-// wins. The exception is the isolation level, on which the cap of slots depends. The returned settings take precedence over settings of the
-// database or the user.
+// withSettings adds the settings of the store to dsnSettings, the settings of the DSN. The DSN wins, except for the isolation level, on
+// which the cap depends. The result takes precedence over settings of the database or the user.
 //
-// The planner settings are needed because a prepared plan stays in use while its tables grow. A plan that was made for small tables would
-// read whole tables, or would sort all rows that an index finds (a bitmap scan), even after a million tasks were queued. So whole reads and
-// bitmap scans are off. With enable_seqscan off, the planner estimates very high costs for a table that must be read whole, and would start
-// parallel workers. That takes longer than the work itself, so parallel workers are off, too.
+// A prepared plan stays in use while its tables grow. A plan for small tables would read whole tables, or sort all rows that an index finds
+// (a bitmap scan). So both are off. For a table that must be read whole, the planner then expects such costs that it would start parallel
+// workers, which takes longer than the work; so they are off, too.
 func withSettings(dsnSettings map[string]string, options Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan":    "off",
@@ -139,19 +132,17 @@ func withSettings(dsnSettings map[string]string, options Options) map[string]str
 		"idle_in_transaction_session_timeout": millisText(options.IdleTimeout),
 	}
 	maps.Copy(all, dsnSettings)
-	// Each statement must read everything that was committed before the statement began: a claim waits for the lock of its pool, and its
-	// next statement must then read the present capacity.
+	// Each statement must read all earlier commits: a claim waits for the lock of its pool and must then read the present capacity.
 	all["default_transaction_isolation"] = "read committed"
 	return all
 }
 
-// millisText returns duration in ms as text.
 func millisText(duration time.Duration) string { return strconv.FormatInt(duration.Milliseconds(), 10) }
 
 // OpenSQLite opens or creates the database file at path, for one process. It does not migrate.
 //
-// Writes use one connection: SQLite allows one writer, and waiting for the connection in Go is fair, unlike SQLite's own busy handler.
-// Snapshots use additional read-only connections, so a reader of a snapshot does not block writers.
+// Writes use one connection, for which waiting in Go is fair, unlike SQLite's busy handler. Snapshots have read-only connections, so they
+// do not block writers.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	_, missing := os.Stat(path)
 	if err := keepPrivate(path); err != nil {
@@ -174,16 +165,14 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	return s, sqliteFileError(path, err)
 }
 
-// removeEmpty removes the file at path if the file is empty.
 func removeEmpty(path string) {
 	if file, err := os.Stat(path); err == nil && file.Size() == 0 {
 		_ = os.Remove(path)
 	}
 }
 
-// keepPrivate makes sure that only the owner can access the file at path. It creates a missing file, and removes the permissions of other
-// users from an existing one. The reason is that the file holds hashes of tokens and all reports of devices. SQLite gives its -wal and -shm
-// files the same permissions.
+// keepPrivate makes sure that only the owner can access the file at path, which holds hashes of tokens and reports of devices, and creates
+// it if it is missing. SQLite gives its -wal and -shm files the same permissions.
 func keepPrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
 		return fmt.Errorf("the ledger %s is empty (0 bytes), so its content is lost: %s", path, remedyOfDamage)
@@ -239,8 +228,7 @@ func (s *Store) Ready(ctx context.Context) error {
 	return s.disk.check(time.Now()) //nolint:forbidigo // a time of this process alone
 }
 
-// CheckSettings returns an error that names each setting of the server that would break a guarantee of the ledger: fsync or
-// synchronous_commit is off, or triggers do not run.
+// CheckSettings returns an error that names each setting of the server that would break a guarantee of the ledger (forbiddenSettings).
 func (s *Store) CheckSettings(ctx context.Context) error {
 	var wrong []error
 	for _, r := range s.forbidden {

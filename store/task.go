@@ -9,8 +9,7 @@ import (
 // tasks is the part of the ledger that holds the tasks.
 type tasks struct{ *connection }
 
-// TaskState is the state of a task. Dispatched is not stored: a task is dispatched if it is pending in the table tasks and has a row in
-// grants.
+// TaskState is the state of a task. Dispatched is not stored: such a task is pending in the table tasks and has a row in grants.
 type TaskState string
 
 // These are the states of a task. The last six are final, except that a late success may change TimedOut to Succeeded.
@@ -114,18 +113,16 @@ type Settlement struct {
 	Returned bool          // whether the attempt counts as handed back
 }
 
-// Settle decides the state of a task whose grant ends. The store calls it inside the transaction that ends the grant. A Settle must not
-// block, and must be safe for concurrent use.
+// Settle decides the state of a task whose grant ends, inside that transaction. It must not block, and must be safe for concurrent use.
 type Settle func(SettleInput) Settlement
 
-// taskColumns are the columns of task t, its batch b and its grant g. The columns of g may be NULL.
+// taskColumns are the columns of task t, its batch b and its grant g, which may be NULL.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
 	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.not_before, t.not_after, nullif(t.retry_at, t.not_before), b.created_at,
 	t.finished_at, t.output, t.output_dropped, t.error`
 
 const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
 
-// taskDest returns pointers to the fields of task. A query that selects taskColumns scans a row into them.
 func taskDest(task *Task) []any {
 	return []any{
 		&task.ID, &task.Batch, &task.Pool, &task.Device, &task.Kind, &task.Payload, &task.Priority, &task.State, &task.Attempts,
@@ -136,7 +133,6 @@ func taskDest(task *Task) []any {
 
 const attemptColumns = `token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error`
 
-// attemptDest returns pointers to the fields of attempt. A query that selects attemptColumns scans a row into them.
 func attemptDest(attempt *Attempt) []any {
 	return []any{
 		&attempt.Token, &attempt.Task, &attempt.Number, &attempt.Device, &attempt.Pool, &attempt.Slot, &attempt.LeaseID, &attempt.GrantedAt,
@@ -144,8 +140,7 @@ func attemptDest(attempt *Attempt) []any {
 	}
 }
 
-// Task returns a task, its grant, and its ended attempts, oldest first. The grant is nil if the task has none. It returns ErrNotFound if
-// there is no such task.
+// Task returns a task, its grant (nil if none), and its ended attempts, oldest first. Error: ErrNotFound.
 func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
 	type reading struct {
 		Task
@@ -166,8 +161,8 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 	return r.Task, &r.grant, attempts, nil
 }
 
-// CancelTask cancels a waiting task at once. If the task is granted, CancelTask asks the device to stop. If the task has ended, CancelTask
-// returns it unchanged, without an error. It returns ErrNotFound if there is no such task.
+// CancelTask cancels a waiting task, or asks the device of a granted one to stop, and returns the task. A task that has ended stays
+// unchanged. Error: ErrNotFound.
 func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {

@@ -24,17 +24,16 @@ const (
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 
-// CancelTasks cancels at most limit tasks that match filter and have not ended. It asks the devices of running tasks to stop. It works in
-// chunks, and each chunk is one transaction. If it returns an error, the earlier chunks stay committed, and the call can be repeated
-// safely.
+// CancelTasks cancels at most limit open tasks that match filter, and asks the devices of running ones to stop. Each chunk is one
+// transaction; after an error, earlier chunks stay committed and the call can be repeated.
 func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, filter, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().cancelAll(ctx, actor, tasks, done)
 	})
 }
 
-// RetryTasks makes at most limit tasks pending again. It selects tasks that match filter, ended without success, and belong to a batch that
-// can still start tasks. Each task gets at least one more attempt. RetryTasks works in chunks like CancelTasks.
+// RetryTasks makes at most limit tasks pending again that match filter, ended without success, and belong to a batch that can still start
+// tasks. Each gets at least one more attempt. It works in chunks like CancelTasks.
 func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryAll(ctx, actor, tasks, done)
@@ -68,9 +67,8 @@ func (s tasks) countMatching(ctx context.Context, filter TaskFilter, cond string
 	}
 }
 
-// changeInChunks changes at most limit tasks that match filter and satisfy cond (an SQL condition). It searches the tasks from one
-// SearchBound to the next. It calls change for each chunk of found tasks, with a session, the ids of the tasks, and the result to which
-// change adds its numbers.
+// changeInChunks changes at most limit tasks that match filter and cond (SQL), from one SearchBound to the next. It calls change for each
+// chunk with a session, the ids, and the result to which change adds its numbers.
 func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.taskSearchBound(ctx, filter)
@@ -91,8 +89,7 @@ func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, cond strin
 	return total, nil
 }
 
-// changeInRange changes at most limit tasks that match filter, satisfy cond (an SQL condition) and have an id <= filter.Until. It calls
-// change for each chunk of tasks and adds the numbers to total. It sets filter.After to the last id that it has processed.
+// changeInRange does this for ids <= filter.Until, and sets filter.After to the last id that it has processed.
 func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		filter.Limit = min(bulkChunk, limit-changed)
@@ -111,9 +108,8 @@ func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, cond strin
 	return changed, nil
 }
 
-// changeChunk finds the next filter.Limit tasks that match filter and satisfy cond (an SQL condition), and calls change with their ids, in
-// one transaction. It returns these ids. change must lock the tasks in the order of their ids. All code uses this order, so that deadlocks
-// are avoided.
+// changeChunk calls change with the next filter.Limit ids in one transaction, and returns them. change must lock tasks in the order of ids,
+// as all code does, so that deadlocks are avoided.
 func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
 	text, args := filter.matchingQuery("t.id", cond).build(filter.orderSQL(), filter.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
@@ -127,8 +123,7 @@ func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, cond string, 
 	return tasks, done, err
 }
 
-// cancelAll ends those of the tasks that wait, and asks the devices of the granted ones to stop. It adds both numbers to done. It locks the
-// tasks, so their grants cannot change concurrently.
+// cancelAll locks the tasks, ends the waiting ones, asks the devices of the others to stop, and sets both numbers in done.
 func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(tasks...))
 	if err != nil {
@@ -159,9 +154,8 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 	return errors.Join(s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), s.recordTaskEvents(ctx, "task.cancelled", actor, ended))
 }
 
-// lockRetriable locks those of the tasks that may be made pending again, and returns their ids. It locks their pools and batches first, so
-// that no batch is cancelled and no pool is deleted concurrently. A task that becomes pending in such a batch or pool would stay pending
-// forever.
+// lockRetriable locks the tasks that may become pending again, and returns their ids. It locks pools and batches first: a task that became
+// pending in a cancelled batch or a deleted pool would stay so forever.
 func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
 	in := idsInput(tasks...)
 	for _, query := range []string{
@@ -177,9 +171,9 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 		WHERE `+isRetriableSQL+` ORDER BY t.id FOR UPDATE OF t`, in)
 }
 
-// retryAll makes those of the tasks pending again for which this is allowed, and adds their number to done. Earlier attempts of a task stay
-// counted, so attempt numbers continue. A task that had used up all attempts gets one more. The number of attempts that were handed back is
-// reset. But it stays recorded that the task was started before, because MaxWait does not apply to such a task.
+// retryAll makes the tasks pending again for which this is allowed, and sets their number in done. Attempt numbers continue, and a task
+// without attempts left gets one more. The count of returned attempts is reset. But it stays recorded that the task was started, because
+// MaxWait does not apply to it then.
 func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
 	tasks, err := s.lockRetriable(ctx, tasks)
 	if err != nil {
@@ -196,7 +190,6 @@ func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done
 	return s.recordTaskEvents(ctx, "task.retried", actor, tasks)
 }
 
-// recordTaskEvents writes one event of this kind per task.
 func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, tasks []int64) error {
 	if len(tasks) == 0 {
 		return nil
@@ -207,8 +200,7 @@ func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, tasks
 	return err
 }
 
-// RetryTask makes one task pending again, as RetryTasks does. A task that has not ended is not changed. RetryTask returns ErrNotFound, or
-// ErrNotRetriable if the task succeeded, its batch was cancelled, or its time is over.
+// RetryTask makes one task pending again, as RetryTasks does; an open task stays. Errors: ErrNotFound, ErrNotRetriable.
 func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {

@@ -11,8 +11,8 @@ type TaskCounts struct {
 	More    bool // more than maxHeld slots are held; the running tasks beyond maxHeld are counted as pending
 }
 
-// TaskCounts counts the tasks of a pool by state. If pool is empty, it counts the tasks of all pools. It uses the stored counts of pools
-// and counts the held slots up to maxHeld; it reads no tasks.
+// TaskCounts counts the tasks of a pool, or of all pools if pool is empty, by state. It uses the stored counts, and counts the held slots
+// up to maxHeld.
 func (s tasks) TaskCounts(ctx context.Context, pool string, maxHeld int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
@@ -49,9 +49,8 @@ type ErrorCount struct {
 	Tasks int64
 }
 
-// TopErrors returns the error texts of the failed and timed-out tasks of a batch with their counts, at most limit texts, most frequent
-// first. It reads at most sample failed and at most sample timed-out tasks. It counts only those of them that ended between filter.Since
-// and filter.Until.
+// TopErrors returns at most limit error texts of failed and timed-out tasks of a batch with their counts, most frequent first. It reads at
+// most sample tasks of each state, and counts only tasks that ended between filter.Since and filter.Until.
 func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
 	q := &query{args: []any{filter.Batch, sample}}
@@ -61,17 +60,15 @@ func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit
 	return collect(ctx, s.customPlanSession(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
 }
 
-// These are the bounds of TasksByErrorPrefix. A pair is a batch and a state of its tasks. At most maxFailedPairs pairs are searched, and in
-// each pair the newest maxFailedPerPair tasks. To find the pairs, at most maxCountsRead counts are read.
+// These are the bounds of TasksByErrorPrefix. A pair is a batch and a state of its tasks.
 const (
 	maxFailedPerPair = 2500
 	maxFailedPairs   = 20
 	maxCountsRead    = 5000
 )
 
-// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. A pair is a
-// batch and a state (failed or timed out). TasksByErrorPrefix searches only the newest 20 pairs that have tasks, and in each pair only the
-// newest 2,500 tasks.
+// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. It searches the
+// newest 2,500 tasks of each of the newest 20 pairs of a batch and a state that have tasks.
 func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]Task, error) {
 	places, err := s.batchesWithFailures(ctx)
 	if err != nil {
@@ -90,7 +87,6 @@ func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int)
 	return found, nil
 }
 
-// tasksByErrorPrefixSQL returns the statement of TasksByErrorPrefix.
 func tasksByErrorPrefixSQL() string {
 	return `
 		SELECT ` + taskColumns + ` FROM (SELECT id FROM tasks WHERE batch = $1 AND state = $2 ORDER BY batch DESC, state DESC, id DESC LIMIT $4) AS w
@@ -104,13 +100,11 @@ type batchState struct {
 	state TaskState
 }
 
-// batchesWithFailures returns pairs of a batch and a state (failed or timed out), newest batches first. It returns the pairs that have
-// tasks according to the stored counts.
+// batchesWithFailures returns the pairs that have tasks according to the stored counts, newest batches first.
 func (s tasks) batchesWithFailures(ctx context.Context) ([]batchState, error) {
 	return collect(ctx, s.customPlanSession(), func(p *batchState) []any { return []any{&p.batch, &p.state} }, batchesWithFailuresSQL(), maxCountsRead, maxFailedPairs)
 }
 
-// batchesWithFailuresSQL returns the statement of batchesWithFailures.
 func batchesWithFailuresSQL() string {
 	return `
 		SELECT DISTINCT batch, state FROM (

@@ -18,12 +18,11 @@ type waitingEndRule struct {
 	actor   string
 }
 
-// isWaitingSQL is the condition that task t waits: it is pending and has no grant. The grant is looked up inside a CASE, because Postgres
-// cannot turn this lookup into a join over all tasks. Postgres expects that a CASE is true for most rows, so it reads the rows along their
-// index.
+// isWaitingSQL is the condition that task t is pending and has no grant. Inside a CASE, Postgres cannot turn this lookup into a join over
+// all tasks; it expects a CASE to be true for most rows, so it reads them along their index.
 const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
-// findSQL returns the query that finds the tasks of the rule. Its last argument is the maximum number of tasks.
+// findSQL returns the query for the tasks of the rule. Its last argument is the maximum number of tasks.
 func (e waitingEndRule) findSQL() string {
 	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d FOR UPDATE OF t SKIP LOCKED`, len(e.args)+1)
 }
@@ -31,15 +30,13 @@ func (e waitingEndRule) findSQL() string {
 // reaperActor is the actor in the events of leases that ended and of tasks that expired.
 const reaperActor = "reaper"
 
-// newExpiryRule returns a rule that ends tasks as expired. Its parameters are the fields of waitingEndRule with these names; args are the
-// arguments of fromSQL.
+// newExpiryRule returns a rule that ends tasks as expired; args are the arguments of fromSQL.
 func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
 	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, reaperActor}
 }
 
-// expiryRules returns the rules for the two kinds of expiry that have an index: by NotAfter of the task and by NotAfter of the batch.
-// ExpireWaited does the third kind, MaxWait. The clock is read once in a sub-select, because an expression that changes during the
-// statement cannot be an index bound.
+// expiryRules returns the rules for NotAfter of batch and task, which have an index. ExpireWaited does MaxWait. The clock is read in a
+// sub-select, because an expression that changes during the statement cannot be an index bound.
 func expiryRules() []waitingEndRule {
 	const missed = `CASE WHEN t.attempts > 0 OR t.returned > 0 THEN 'not finished by ' ELSE 'not started by ' END || `
 	return []waitingEndRule{
@@ -50,14 +47,13 @@ func expiryRules() []waitingEndRule {
 	}
 }
 
-// maxWaitRule returns the rule that ends those of the tasks that have waited longer than the MaxWait of their batch.
+// maxWaitRule returns the rule that ends the tasks that are past the MaxWait of their batch.
 func maxWaitRule(tasks []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
 }
 
-// Expire ends at most limit tasks that were not granted before their own NotAfter or the NotAfter of their batch, and returns the number
-// of ended tasks.
+// Expire ends at most limit tasks that are past their own NotAfter or the NotAfter of their batch, and returns their number.
 func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	expired := 0
 	for _, rule := range expiryRules() {
@@ -72,14 +68,12 @@ func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
 	return expired, nil
 }
 
-// ExpiryPosition is the position of a search for tasks that waited too long. The search goes from batch to batch, and through the tasks of
-// each batch. The zero ExpiryPosition is before all tasks.
+// ExpiryPosition is a position in the search for tasks that waited too long, from batch to batch and from task to task. Zero is before all.
 type ExpiryPosition struct{ Batch, Task int64 }
 
-// ExpireWaited searches the tasks behind the position in the parameter after, and ends each task that waited longer than the MaxWait of its
-// batch. It returns the number of ended tasks. next is the position for the next call; if next is zero, the search has reached the end. One
-// call searches at most maxSearched batches with a MaxWait, including ended batches, and at most maxSearched tasks of one of them. Tasks
-// that were started before, or that have a later not_before, are not ended. They count as searched tasks, because no index excludes them.
+// ExpireWaited ends the tasks behind the position in after that waited longer than the MaxWait of their batch, and returns their number.
+// next is the position for the next call; zero means the end. One call searches at most maxSearched batches with a MaxWait and at most
+// maxSearched tasks of one batch. Tasks that were started or have a later not_before count as searched, because no index excludes them.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {
@@ -105,8 +99,7 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 	return expired, next, err
 }
 
-// expireWaited ends tasks of one batch that have waited longer than the MaxWait of the batch. filter selects the tasks. It searches at most
-// maxSearched tasks and returns the number of ended tasks.
+// expireWaited does this for the tasks of one batch that filter selects, at most maxSearched.
 func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (int, error) {
 	q := &query{}
 	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+filter.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
@@ -116,12 +109,11 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 	return s.endWaiting(ctx, maxWaitRule(late), maxSearched)
 }
 
-// overdueBatch is the row that overdueText returns. A value of 0 means that there is no such batch.
+// overdueBatch is the row of overdueText; 0 means no batch.
 type overdueBatch struct{ batch, nextBatch int64 }
 
-// overdueText searches the next $2 batches with a MaxWait, from batch $1 on. It returns the first batch that is past its MaxWait and still
-// has pending tasks, and the batch at which the next search begins. Pending tasks are looked up batch by batch in a sub-select, because
-// Postgres may evaluate an EXISTS by reading all pending tasks.
+// overdueText searches the next $2 batches with a MaxWait, from batch $1 on. It selects the first that is past its MaxWait and has pending
+// tasks, and the start of the next search. It looks up tasks batch by batch, because for an EXISTS Postgres may read all pending tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b
@@ -129,13 +121,13 @@ const overdueText = `
 			ORDER BY b.id LIMIT 1), 0),
 		coalesce((SELECT id FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT 1 OFFSET $2), 0)`
 
-// endWaiting ends at most limit waiting tasks that match the rule, in a transaction of its own, and returns the number of ended tasks.
+// endWaiting ends at most limit waiting tasks that match the rule, in one transaction, and returns their number.
 func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
 	defer describe(&err, "ending tasks that are %s", rule.state)
 	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.tasks().endWaiting(ctx, rule, limit) })
 }
 
-// endWaiting ends at most limit waiting tasks that match the rule, and returns the number of ended tasks.
+// endWaiting ends at most limit waiting tasks that match the rule, and returns their number.
 func (s tasksIn) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (int, error) {
 	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {
@@ -151,12 +143,9 @@ type taskEnd struct {
 	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
-// endLocked ends each task in ends that still satisfies rule.recheck and is not granted. It returns the ids of the ended tasks. The caller
-// must have locked the tasks.
+// endLocked ends the locked tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
-	// The conditions must be checked after the lock, by a statement of its own. The reason: a claim does not write the row of its task, and
-	// a change of a batch does not write the rows of its tasks. So if one of them committed just before the lock, only a later statement
-	// sees it.
+	// Only a statement after the lock sees what committed just before: a claim and a change of a batch do not write the row of the task.
 	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))
@@ -177,8 +166,8 @@ type Suppression struct {
 	Reason string
 }
 
-// Suppress ends those tasks in suppressions that wait, with the reason as their error. The result has one value per entry of suppressions,
-// which is true if this entry ended its task. If several calls or entries name the same task, only one of them gets true.
+// Suppress ends those tasks in suppressions that wait, with the reason as their error. A result is true if its entry ended the task; of
+// several entries or calls for one task, only one gets true.
 func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) ([]bool, error) {
 	if len(suppressions) == 0 {
 		return nil, nil
@@ -199,8 +188,8 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) ([]bool
 	return done, nil
 }
 
-// suppress ends those tasks in suppressions that wait. The keys of its result are the ids of the ended tasks. It locks the tasks in the
-// order of their ids. All code uses this order, so that deadlocks are avoided.
+// suppress ends those tasks in suppressions that wait, and returns their ids as keys. It locks the tasks in the order of ids, as all code
+// does, so that deadlocks are avoided.
 func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (map[int64]bool, error) {
 	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)

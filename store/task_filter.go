@@ -39,8 +39,7 @@ func (f *TaskFilter) LimitTo(bound SearchBound) {
 	}
 }
 
-// ContinueAfter restricts the filter to the tasks behind lastRead, in the order of the filter. lastRead is the id of the last task that was
-// read; if it is 0, nothing changes.
+// ContinueAfter restricts the filter to the tasks behind the id lastRead, in its order. If lastRead is 0, nothing changes.
 func (f *TaskFilter) ContinueAfter(lastRead int64) {
 	switch {
 	case lastRead == 0:
@@ -51,7 +50,6 @@ func (f *TaskFilter) ContinueAfter(lastRead int64) {
 	}
 }
 
-// direction returns the SQL direction of the order of ids.
 func (f TaskFilter) direction() string {
 	if f.Newest {
 		return " DESC"
@@ -59,9 +57,9 @@ func (f TaskFilter) direction() string {
 	return ""
 }
 
-// candidateIDsSQL returns the query for the ids of at most maxRows candidate tasks in the order of the filter, and adds its arguments to q.
-// The candidates are the tasks of a device, the tasks of a batch, or the running tasks; each kind has an index. Because of the limit in
-// each query, Postgres chooses this index, whatever its statistics are.
+// candidateIDsSQL returns the query for at most maxRows ids in the order of the filter, and adds its arguments to q. Candidates are the
+// tasks of a device, the tasks of a batch, or the running tasks. The limit makes Postgres choose the index of each kind, whatever its
+// statistics are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -69,14 +67,13 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	case f.State == Dispatched:
 		return `SELECT task AS id FROM grants WHERE ` + f.runningConds(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
-		// The order is by id + 0, because Postgres would read along the primary key for an order by id. Then it would read the tasks of all
-		// devices.
+		// For an order by id, Postgres would read the tasks of all devices along the primary key.
 		return `SELECT id FROM tasks WHERE ` + f.deviceConds(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.batchTaskIDsSQL(q, s)
 }
 
-// idRange returns the range of ids of the filter, limited to maxRows rows, and adds its arguments to q.
+// idRange returns the range of ids of the filter, at most maxRows rows, and adds its arguments to q.
 func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	s := idRange{after: q.arg(f.After), before: "9223372036854775807", direction: f.direction(), limit: q.arg(maxRows)}
 	if f.Until != 0 {
@@ -85,9 +82,8 @@ func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	return s
 }
 
-// excludeRunningSQL returns a condition that excludes running tasks. It is needed for the state Pending, because the row of a running task
-// is pending, too. For any other state the condition is empty. The grant of each task is looked up separately, because Postgres may run a
-// NOT EXISTS as a join that reads all grants.
+// excludeRunningSQL returns a condition that excludes running tasks from the state Pending; their rows are pending, too. It looks up each
+// grant separately, because Postgres may run a NOT EXISTS as a join that reads all grants.
 func (f TaskFilter) excludeRunningSQL() string {
 	if f.State != Pending {
 		return ""
@@ -122,9 +118,9 @@ func (f TaskFilter) deviceConds(q *query) string {
 	return conds
 }
 
-// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. The index orders the ids
-// separately for each state, so the query merges the states. The condition on the state is outside of the limited query. If it were inside,
-// Postgres would read a batch to its end if few of its tasks have the state.
+// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. It merges the states,
+// which the index orders separately. The condition on the state is outside of the limited query: inside, Postgres would read a batch to its
+// end if few tasks match.
 func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -133,7 +129,7 @@ func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	return f.stateTaskIDsSQL(q, span, states)
 }
 
-// stateTaskIDsSQL returns the query for the ids of a batch's tasks in each of states, in the range span, and adds its arguments to q.
+// stateTaskIDsSQL returns the query for the ids of a batch's tasks in these states and in the range span.
 func (f TaskFilter) stateTaskIDsSQL(q *query, span idRange, states []TaskState) string {
 	batch := q.arg(f.Batch)
 	parts := make([]string, len(states))
@@ -151,7 +147,7 @@ func (f TaskFilter) stateTaskIDsSQL(q *query, span idRange, states []TaskState) 
 	return `SELECT id FROM (` + strings.Join(parts, " UNION ALL ") + `) AS states ORDER BY id` + span.direction + ` LIMIT ` + span.limit
 }
 
-// isIndexed reports whether candidatesSQL selects exactly the tasks that match. Then no other condition of the filter has to be checked.
+// isIndexed reports whether candidatesSQL selects exactly the tasks that match.
 func (f TaskFilter) isIndexed() bool {
 	f.After, f.Until, f.Newest, f.Limit = 0, 0, false, 0
 	switch {
@@ -165,7 +161,6 @@ func (f TaskFilter) isIndexed() bool {
 	return f == TaskFilter{}
 }
 
-// where adds to q the conditions on task t, its batch b and its grant g.
 func (f TaskFilter) where(q *query) {
 	whereSet(q, "t.device = %s", f.Device)
 	whereSet(q, "t.batch = %s", f.Batch)
@@ -195,8 +190,8 @@ func (f TaskFilter) usesPrimaryKey() bool {
 	return f.State != Dispatched && f.Device == "" && f.Batch == 0
 }
 
-// candidatesSQL returns the FROM clause for at most maxRows candidate tasks t, and adds its arguments to q. If the filter uses the
-// primary key, the clause reads the rows directly, without a second lookup by id.
+// candidatesSQL returns the FROM clause for at most maxRows candidate tasks t, and adds its arguments to q. Along the primary key, it reads
+// the rows without a second lookup by id.
 func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	if f.usesPrimaryKey() {
 		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).rangeSQL("", "") + `) AS t`
@@ -204,7 +199,7 @@ func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	return `(` + f.candidateIDsSQL(q, maxRows) + `) AS w {task w}`
 }
 
-// orderSQL returns the ORDER BY clause: the order in which the candidate tasks are read.
+// orderSQL returns the ORDER BY clause of the candidate tasks.
 func (f TaskFilter) orderSQL() string {
 	if f.usesPrimaryKey() {
 		return " ORDER BY t.id" + f.direction()
@@ -212,8 +207,8 @@ func (f TaskFilter) orderSQL() string {
 	return " ORDER BY w.id" + f.direction()
 }
 
-// matchingQuery returns the query for the given columns of the tasks that match the filter and satisfy cond. cond is an SQL condition on
-// task t, its batch b and its grant g; empty means no condition.
+// matchingQuery returns the query for columns of the tasks that match the filter and cond, an SQL condition on task t, batch b and grant g,
+// or empty.
 func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	q := &query{}
 	maxRows := searchLimit
@@ -228,8 +223,7 @@ func (f TaskFilter) matchingQuery(columns, cond string) *query {
 	return q
 }
 
-// Tasks returns the tasks that match filter, in the order of their ids. The list is complete up to the TaskSearchBound; beyond this bound
-// some tasks may be missing.
+// Tasks returns the tasks that match filter, by ids. The list is complete up to the TaskSearchBound.
 func (s tasks) Tasks(ctx context.Context, filter TaskFilter) ([]Task, error) {
 	text, args := filter.matchingQuery(taskColumns, "").build(filter.orderSQL(), filter.Limit)
 	list, err := collect(ctx, s.customPlanSession(), taskDest, text, args...)
@@ -239,7 +233,7 @@ func (s tasks) Tasks(ctx context.Context, filter TaskFilter) ([]Task, error) {
 	return list, s.fillLastErrors(ctx, list)
 }
 
-// fillLastErrors sets the field LastError of those tasks in list that will be tried again.
+// fillLastErrors sets LastError of the tasks in list that will be tried again.
 func (s tasks) fillLastErrors(ctx context.Context, list []Task) error {
 	var retrying []int64
 	for _, t := range list {
@@ -256,8 +250,7 @@ func (s tasks) fillLastErrors(ctx context.Context, list []Task) error {
 	return err
 }
 
-// TaskSearchBound returns the id at which one request ends its search for tasks; the next request continues after this id. If an index
-// serves filter, there is no bound.
+// TaskSearchBound returns the id at which one request ends its search for tasks. There is no bound if an index serves filter.
 func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
 	if filter.isIndexed() {
 		return SearchBound{}, nil
@@ -265,9 +258,8 @@ func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBo
 	return s.taskSearchBound(ctx, filter)
 }
 
-// taskSearchBound returns the id at which one request ends its search. If the filter uses the primary key, this id is at a constant
-// distance from the first existing id. The rows between are not counted, because to count rows Postgres may read far more of them than it
-// returns.
+// taskSearchBound returns this id. Along the primary key, it is at a constant distance from the first id, because to count rows Postgres
+// may read far more of them than it returns.
 func (s tasks) taskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
 	if !filter.usesPrimaryKey() {
 		q := &query{}

@@ -32,14 +32,12 @@ type ResultFilter struct {
 	Limit    int       // default 100, at most 1000
 }
 
-// timed reports whether the filter has Since or Until. No index supports these two fields.
+// timed reports whether the filter has Since or Until, which no index supports.
 func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
-// endedStates returns the states of ended tasks. Only such tasks have results.
 func endedStates() []TaskState { return storedStates()[1:] }
 
-// candidateIDsSQL returns the query for the ids of ended tasks that the filter may select, in ascending order. It returns at most maxRows
-// ids, all <= lastID. It adds its arguments to q.
+// candidateIDsSQL returns the query for at most maxRows ids <= lastID of ended tasks, in ascending order, and adds its arguments to q.
 func (f ResultFilter) candidateIDsSQL(q *query, lastID int64, maxRows int) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -49,7 +47,6 @@ func (f ResultFilter) candidateIDsSQL(q *query, lastID int64, maxRows int) strin
 	return tasks.stateTaskIDsSQL(q, tasks.idRange(q, maxRows), states)
 }
 
-// resultsQuery returns the query for the results that match the filter.
 func (f ResultFilter) resultsQuery() *query {
 	q := &query{}
 	limit := clampLimit(f.Limit)
@@ -64,8 +61,7 @@ func (f ResultFilter) resultsQuery() *query {
 	return q
 }
 
-// ResultSearchBound returns the id up to which one call of Results searches. If filter has Since or Until, one call searches 50,000
-// results; otherwise there is no bound.
+// ResultSearchBound returns the id up to which one call of Results searches: 50,000 results if filter has Since or Until, else no bound.
 func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (_ SearchBound, err error) {
 	defer describe(&err, "searching results")
 	if !filter.timed() {
@@ -109,8 +105,8 @@ const (
 	sampleBytes = 64 << 20 // approximate limit of the outputs of a sample, in bytes
 )
 
-// SampleResults calls handle with each result of a sample of the results of a batch. It divides the range of task ids into 20 parts and
-// takes the same number of results from each part. If the batch has few results, it takes all. It stops after about 64 MiB of outputs.
+// SampleResults calls handle with a sample of the results of a batch: the same number from each of 20 parts of the range of ids, or all if
+// the batch has few. It stops after about 64 MiB of outputs.
 func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, handle func(SampledResult)) error {
 	low, high, err := s.resultIDBounds(ctx, spec.ResultFilter)
 	if err != nil || high == 0 {
@@ -131,7 +127,7 @@ func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, handle func(S
 	return nil
 }
 
-// samplePart calls handle with at most maxResults results with task ids up to lastID, and with at most about maxBytes bytes of outputs.
+// samplePart calls handle with at most maxResults results with ids <= lastID, and with about maxBytes of outputs.
 func (s tasks) samplePart(ctx context.Context, spec SampleSpec, lastID int64, maxResults, maxBytes int, handle func(SampledResult)) error {
 	for maxResults > 0 && maxBytes > 0 {
 		chunk := min(maxResults, sampleChunk)
@@ -153,7 +149,7 @@ func (s tasks) samplePart(ctx context.Context, spec SampleSpec, lastID int64, ma
 	return nil
 }
 
-// chunkQuery returns the query for at most maxRows results with task ids up to lastID.
+// chunkQuery returns the query for at most maxRows results with ids <= lastID.
 func (s SampleSpec) chunkQuery(lastID int64, maxRows int) *query {
 	q, tags, device := &query{}, "NULL", ""
 	if s.WithTags {
@@ -163,7 +159,7 @@ func (s SampleSpec) chunkQuery(lastID int64, maxRows int) *query {
 	return q
 }
 
-// resultIDBounds returns the lowest and the highest task id with a result that filter may select. Both are 0 if there are no results.
+// resultIDBounds returns the lowest and the highest id of a result that filter may select, or 0 and 0.
 func (s tasks) resultIDBounds(ctx context.Context, filter ResultFilter) (low, high int64, err error) {
 	ends, err := queryOne(ctx, s.customPlanSession(), func(to *[2]int64) []any { return []any{&to[0], &to[1]} }, filter.idBoundsSQL(), filter.Batch)
 	if err != nil {
@@ -172,7 +168,6 @@ func (s tasks) resultIDBounds(ctx context.Context, filter ResultFilter) (low, hi
 	return ends[0], ends[1], nil
 }
 
-// idBoundsSQL returns the statement of resultIDBounds.
 func (f ResultFilter) idBoundsSQL() string {
 	states := []TaskState{f.State}
 	if f.State == "" {

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// batchesSampled is the number of the oldest batches of a pool that a sample includes. The sample also includes the same number of later
-// batches, spread evenly over all later batches.
+// batchesSampled is the number of the oldest batches in a sample, and of the later batches in it, which are spread evenly.
 const batchesSampled = 64
 
 const maxCapacity = 10_000 // maximum capacity of a pool
@@ -18,9 +17,8 @@ type stratum struct {
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
-// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (where), spread evenly over all of them. It also returns the total
-// number of waiting tasks. pool is the name of the pool, also if where selects a batch. Two points of the sample may find the same task, so
-// there may be fewer than maxTasks tasks.
+// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (where), spread evenly over all, and the number of all. pool is
+// the pool, also of a batch. Two points of the sample may find one task, so there may be fewer.
 func (s tasks) spreadSample(ctx context.Context, where TaskScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
 	oldest, others, err := s.batchesToSample(ctx, where, pool)
 	if err != nil {
@@ -50,8 +48,7 @@ func (s tasks) spreadSample(ctx context.Context, where TaskScope, pool string, m
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesToSample returns batches with waiting tasks of a pool or a batch (where). oldest has the oldest batches. If there are more, others
-// has some of the later ones. pool is the name of the pool, also if where selects a batch.
+// batchesToSample returns batches with waiting tasks of a pool or a batch (where): the oldest ones and, if there are more, some others.
 func (s tasks) batchesToSample(ctx context.Context, where TaskScope, pool string) (oldest, others []int64, err error) {
 	if where.Batch != 0 {
 		return []int64{where.Batch}, nil, nil
@@ -81,16 +78,15 @@ func (s tasks) batchesToSample(ctx context.Context, where TaskScope, pool string
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the next batch with a waiting task in the pool poolExpr. This is the first batch whose id
-// compares to batchExpr by operator, such as >. All parameters are SQL. Postgres must choose the index tasks_in_line, whatever its
-// statistics are. So the grant of each task is looked up separately, and the ORDER BY has all columns of this index, which also saves a
-// sort.
+// nextWaitingBatchSQL returns the query for the first batch with a waiting task in the pool poolExpr whose id compares to batchExpr by
+// operator, such as >. The lookup of each grant and an ORDER BY with all columns of tasks_in_line make Postgres choose this index, whatever
+// its statistics are.
 func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batchExpr + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
 }
 
-// countPending returns the number of waiting tasks of each batch in batchIDs. The key is the id of the batch.
+// countPending returns the number of waiting tasks of each batch.
 func (s tasks) countPending(ctx context.Context, batchIDs []int64) (map[int64]int64, error) {
 	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
 		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(batchIDs...))
@@ -111,9 +107,8 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets the weight of each stratum (a batch of the sample), which decides how much of the sample comes from its batch. pending
-// has the number of waiting tasks of each batch. The first elements of strata, as many as the parameter oldest, are the oldest batches.
-// total is the number of all waiting tasks. The other strata share the waiting tasks of all later batches.
+// setWeights sets the weight of each stratum. pending has the waiting tasks of each batch, and total is the number of all. The first
+// `oldest` strata are the oldest batches; the others share the waiting tasks of all later batches.
 func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int64) {
 	var oldestWeight, othersWeight float64
 	for i := range strata {
@@ -132,13 +127,13 @@ func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int
 	}
 }
 
-// point is a position in a batch. The sample contains the first waiting task at or after this position.
+// point is a position in a batch, for the first waiting task at or after it.
 type point struct {
 	Batch int64 `json:"batch"`
 	At    int64 `json:"at"`
 }
 
-// points returns count points. They are at equal distances if the waiting tasks of all strata are put into one row.
+// points returns count points at equal distances over the waiting tasks of all strata.
 func points(strata []stratum, count int) []point {
 	var all float64
 	for _, t := range strata {
@@ -158,7 +153,7 @@ func points(strata []stratum, count int) []point {
 	return list
 }
 
-// pointsText selects, for each point, the first waiting task of its batch at or after the point.
+// pointsText selects the first waiting task at or after each point.
 const pointsText = `
 	SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after
 	FROM (SELECT points.batch, (

@@ -22,8 +22,7 @@ type TaskView struct {
 	CancelNote   string     // detail of the event from which CancelledBy was read; may be empty
 }
 
-// TaskView reads the TaskView of one task. Its cost depends only on the open tasks of the device of the task and on the slots of the pool.
-// It returns ErrNotFound if there is no such task.
+// TaskView reads the TaskView of one task. Its cost depends on the open tasks of its device and the slots of its pool. Error: ErrNotFound.
 func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
 	defer describe(&err, "reading task %d", id)
 	var v TaskView
@@ -34,7 +33,6 @@ func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
 	return v, err
 }
 
-// view reads the TaskView of one task.
 func (s tasksIn) view(ctx context.Context, id int64) (read TaskView, err error) {
 	var running Grant
 	dest := append(taskDest(&read.Task), grantDest(&running)...)
@@ -61,7 +59,7 @@ func (s tasksIn) view(ctx context.Context, id int64) (read TaskView, err error) 
 	return read, s.fillHistory(ctx, &read)
 }
 
-// fillHistory sets the fields of read about the past of the task: its last attempt, its late result and who cancelled it.
+// fillHistory sets the last attempt and the late result of the task, and who cancelled it.
 func (s tasksIn) fillHistory(ctx context.Context, read *TaskView) error {
 	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, read.Task.ID)
 	switch {
@@ -73,8 +71,7 @@ func (s tasksIn) fillHistory(ctx context.Context, read *TaskView) error {
 	if err := s.scanRow(ctx, []any{&read.LateResultAt}, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`, read.Task.Device, read.Task.ID); err != nil {
 		return fmt.Errorf("reading its late results: %w", err)
 	}
-	// This query finds who requested the end of the task. If the device then ended the task, there is also an event task.cancelled with a
-	// token, whose actor is the device. So the query skips each task.cancelled with a token.
+	// Who requested the end? A device that then ended the task wrote an event task.cancelled with a token, which is skipped.
 	err = s.scanRow(ctx, []any{&read.CancelledBy, &read.CancelNote}, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest

@@ -16,8 +16,7 @@ type TaskScope struct {
 	Batch int64
 }
 
-// WaitingPosition is a position among the waiting tasks of a pool. These are ordered by batch, and in a batch by priority and id. The zero
-// WaitingPosition is before all tasks.
+// WaitingPosition is a position among the waiting tasks of a pool, in the order of batch, priority and id. Zero is before all.
 type WaitingPosition struct {
 	Batch    int64
 	Priority int
@@ -31,7 +30,6 @@ type WaitingTasks struct {
 	IsComplete bool       // true if Views has all waiting tasks or, after NextWaiting, all waiting tasks behind the start position
 }
 
-// waitingTask is a task that waits.
 type waitingTask struct {
 	WaitingPosition
 
@@ -39,14 +37,12 @@ type waitingTask struct {
 	notBefore, notAfter *time.Time
 }
 
-// waitingTaskDest returns pointers to the fields of task, for the columns of a waiting task in a query.
 func waitingTaskDest(task *waitingTask) []any {
 	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, &task.notBefore, &task.notAfter}
 }
 
-// SampleWaiting reads the waiting tasks of a pool or a batch (where). If there are more than maxTasks, it reads at most maxTasks of them,
-// spread evenly over all. Its cost depends on maxTasks, not on the number of tasks. It returns ErrNotFound if there is no such pool or
-// batch.
+// SampleWaiting reads the waiting tasks of a pool or a batch (where), at most maxTasks, spread evenly over all. Its cost does not depend on
+// the number of tasks. Error: ErrNotFound.
 func (s tasks) SampleWaiting(ctx context.Context, where TaskScope, maxTasks int) (found WaitingTasks, err error) {
 	defer describe(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
@@ -70,8 +66,7 @@ func (s tasks) SampleWaiting(ctx context.Context, where TaskScope, maxTasks int)
 	return found, err
 }
 
-// NextWaiting reads at most limit waiting tasks of a pool or a batch (where), behind the position in the parameter after. It returns
-// ErrNotFound if there is no such pool or batch.
+// NextWaiting reads at most limit waiting tasks of a pool or a batch (where) behind the position in after. Error: ErrNotFound.
 func (s tasks) NextWaiting(ctx context.Context, where TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	defer describe(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
@@ -93,7 +88,7 @@ func (s tasks) NextWaiting(ctx context.Context, where TaskScope, after WaitingPo
 	return found, err
 }
 
-// inSnapshot runs read in the snapshot that ctx belongs to. If ctx belongs to no snapshot, it opens one.
+// inSnapshot runs read in the snapshot of ctx, or in a new one.
 func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) error) error {
 	if _, inside := s.snapshotOf(ctx); inside {
 		return read(ctx)
@@ -117,8 +112,7 @@ func (of TaskScope) lastBatch() int64 {
 	return of.Batch
 }
 
-// scopePool returns the pool in which the tasks of a pool or a batch (where) wait. The pool of a batch that has ended may have been
-// deleted; it is returned, too.
+// scopePool returns the pool of the tasks of where. The pool of a batch that has ended may have been deleted; it is returned, too.
 func (s tasks) scopePool(ctx context.Context, where TaskScope) (Pool, error) {
 	if where.Batch == 0 {
 		return s.readSession().pools().poolByName(ctx, where.Pool)
@@ -126,20 +120,17 @@ func (s tasks) scopePool(ctx context.Context, where TaskScope) (Pool, error) {
 	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, where.Batch)
 }
 
-// readWaiting reads at most limit waiting tasks of a pool in their order. It begins behind the position in the parameter after and ends
-// with the batch lastBatch.
+// readWaiting reads at most limit waiting tasks of a pool behind the position in after, up to the batch lastBatch.
 func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, lastBatch int64, limit int) ([]waitingTask, error) {
 	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
 }
 
-// isNotRunningSQL is the condition that task t holds no slot. The grant of each task is looked up separately, because Postgres may run a
-// NOT EXISTS as a join that reads all grants. The condition uses <>, because Postgres then estimates that nearly all rows satisfy it, and
-// reads in the wanted order. With IS NULL Postgres would estimate the opposite, and read all tasks of a pool to find one.
+// isNotRunningSQL is the condition that task t holds no slot. The lookup of each grant avoids a join that reads all grants. With <>,
+// Postgres expects nearly all rows to satisfy it and reads in order; with IS NULL it would read all tasks of a pool to find one.
 const isNotRunningSQL = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
-// waitingTasksSQL returns the statement of readWaiting. It reads the waiting tasks after a position in three parts: the tasks of the
-// same batch with the same priority, the tasks of the batch with lower priorities, and the tasks of later batches. The index serves
-// each part.
+// waitingTasksSQL returns the statement of readWaiting, in three parts that the index serves: the rest of the same batch and priority,
+// lower priorities of the batch, and later batches.
 func waitingTasksSQL() string {
 	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + isNotRunningSQL
 	return `
@@ -153,8 +144,7 @@ func waitingTasksSQL() string {
 	ORDER BY batch, priority DESC, id LIMIT $5`
 }
 
-// waitingViews reads everything that decides why the tasks in list wait. All of them belong to pool. It returns one view per
-// task, in the same order.
+// waitingViews reads everything that decides why the tasks in list, all of pool, wait: one view per task, in their order.
 func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) ([]TaskView, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -185,7 +175,7 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) 
 	return all, s.fillLastAttempts(ctx, all)
 }
 
-// batchesByID returns the batches of the tasks in list, without payloads. The key is the id of the batch.
+// batchesByID returns the batches of the tasks in list by id, without payloads.
 func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]Batch, error) {
 	wanted := make([]int64, len(list))
 	for i, w := range list {
@@ -200,7 +190,7 @@ func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]B
 	return all, err
 }
 
-// fillLastAttempts sets the field LastAttempt of those views whose task waits for a retry.
+// fillLastAttempts sets LastAttempt of the views whose task waits for a retry.
 func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	var waitingForRetry []int64
 	for _, v := range views {
@@ -217,8 +207,7 @@ func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	return err
 }
 
-// lastAttempts returns the last attempt of each task in ids that has one, by the id of the task. Each attempt has its number, its end and its
-// error.
+// lastAttempts returns the last attempt of each task in ids that has one, by task, with its number, end and error.
 func (s tasks) lastAttempts(ctx context.Context, ids []int64) (map[int64]*Attempt, error) {
 	if len(ids) == 0 {
 		return nil, nil //nolint:nilnil // an empty map
@@ -236,8 +225,8 @@ func (s tasks) lastAttempts(ctx context.Context, ids []int64) (map[int64]*Attemp
 	return last, nil
 }
 
-// lastAttemptsText selects the last attempt of each task in {ids}. The order is by token + 0, because for an order by token Postgres would
-// read along the primary key. Then it would read the attempts of all tasks.
+// lastAttemptsText selects the last attempt of each task in {ids}. For an order by token, Postgres would read the attempts of all tasks
+// along the primary key.
 const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
@@ -247,8 +236,7 @@ func WaitingPositionOf(task Task) WaitingPosition {
 	return WaitingPosition{Batch: task.Batch, Priority: task.Priority, Task: task.ID}
 }
 
-// Compare compares two positions among waiting tasks: by batch, then highest priority first, then by task. The result is negative if m
-// comes before other, and 0 if they are equal.
+// Compare compares positions: by batch, then highest priority first, then by task. It is negative if m comes before other.
 func (m WaitingPosition) Compare(other WaitingPosition) int {
 	return cmp.Or(cmp.Compare(m.Batch, other.Batch), cmp.Compare(other.Priority, m.Priority), cmp.Compare(m.Task, other.Task))
 }

@@ -9,19 +9,17 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// rehearsals is the number of times that Warm runs each statement on a new connection. It is 6 because Postgres plans a text five times
-// before it keeps a plan.
+// rehearsals is the number of runs of each statement on a new connection. Postgres plans a text five times before it keeps a plan.
 const rehearsals = 6
 
-// warmedConns records which connections Warm has warmed up.
 type warmedConns struct {
 	sync.Mutex
 	rehearsed map[any]bool // keyed by the driver's connection
 }
 
-// Warm opens connections to the database until half of the allowed number are open. On each new connection it runs the statements that
-// every report needs, for data that does not exist. The reason is that Postgres needs ten times as long for the first run of a statement on
-// a connection, and that new connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
+// Warm opens connections until half of the allowed number are open, and runs the statements of every report on new ones, for data that does
+// not exist: the first run on a connection takes Postgres ten times as long, and connections are opened just when the load is high.
+// Connections expire, so it must be called regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -62,7 +60,7 @@ func (s *Store) Warm(ctx context.Context) error {
 	return nil
 }
 
-// prepareRehearsed prepares the statements that rehearse runs. The caller must hold no connection.
+// prepareRehearsed prepares the statements of rehearse. The caller must hold no connection.
 func (s *Store) prepareRehearsed(ctx context.Context) error {
 	conn, err := s.db.Connx(ctx)
 	if err != nil {
@@ -74,14 +72,14 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayTakeConn reports whether Warm may take one more connection. The parameter held is the number of connections that Warm uses now. Warm
-// uses at most half of the connections, and takes none if another caller may be waiting for a connection.
+// mayTakeConn reports whether Warm, which uses held connections, may take one more: at most half, and none for which another caller may
+// wait.
 func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp runs rehearse on conn unless that was done before on this connection. It returns the identity of the connection.
+// warmUp runs rehearse on conn, unless that was done before, and returns the identity of the connection.
 func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error) {
 	err = conn.Raw(func(driverConn any) error {
 		id = driverConn
@@ -98,8 +96,7 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error)
 	return id, nil
 }
 
-// rehearse runs the statements of reads, claims and results on a connection, for task 0. No task has the id 0, so the statements find
-// nothing and change nothing.
+// rehearse runs the statements of reads, claims and results for the task 0, which does not exist, so nothing changes.
 func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
 	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{})
 	if err != nil {
