@@ -206,8 +206,8 @@ CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 -- Used to delete old rows.
 CREATE INDEX batch_rates_at ON batch_rates (at);
 
--- What happened to the slots of each pool in each minute. The charts that cover days are drawn from these
--- rows. A minute in which nothing happened has no row.
+-- What happened to the slots of each pool in each minute. The charts that cover days are drawn from this
+-- table. A minute in which nothing happened has no row.
 -- minute: the number of the minute, counted from 1970.
 -- granted: the number of grants that were made in the minute.
 -- ended: the number of grants that ended in the minute, including the grants in lapsed.
@@ -472,9 +472,9 @@ CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 -- last: the highest number that is used up. A restore of the ledger raises it by 1,000,000, because the lost part
 --   of the ledger may have used the next numbers.
 -- task, token: the grant of the action.
--- state: 'open'; 'installed' or 'closed' (the device reported its success, or another end); 'overrun' (the grant ended
--- without a result, and the device sent a request after that). asks: true if the next answers ask the device for its
--- attributes.
+-- state: 'open'; 'installed' or 'closed' (the device reported its success, or another end); 'overrun' (the grant
+--   ended without a result, and the device sent a request after that).
+-- asks: true if the next answers ask the device for its attributes.
 CREATE TABLE hawkbit_actions (
     device TEXT PRIMARY KEY,
     action INTEGER NOT NULL DEFAULT 0,
@@ -627,8 +627,8 @@ CREATE TABLE events (
 -- These indexes serve the lists of the events of a device, of a pool or of an actor, in the order of the ids.
 -- Most events of a device have the device as their actor; events_of_actor leaves them out, so it is small.
 -- The events of a task are searched among the events of its device, and the events of a batch among the
--- events of its pool. The last two indexes serve the lists of what operators and programs did, and of all kinds of
--- events except those of tasks. They lack the grants and results of devices, so they are small. With other filters,
+-- events of its pool. The last two indexes serve the lists of actions of operators and programs, and of all kinds of
+-- events except events of tasks. They lack the grants and results of devices, so they are small. With other filters,
 -- the events are read along the primary key and checked one by one.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
