@@ -9,8 +9,7 @@ import (
 
 const (
 	recentAttemptsSpan = 5 * time.Minute
-	// recentEventsRead is the number of the pool's newest events that RecentAttempts reads. In a busy pool they cover less than five
-	// minutes.
+	// recentEventsRead is the number of the pool's newest events that RecentAttempts reads. A busy pool has far more in five minutes.
 	recentEventsRead = 2000
 	recentErrorsKept = 5
 )

@@ -147,8 +147,7 @@ const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// fold adds the deltas with these ids (ascending, at most limit) to the stored counts and returns the ids of their batches. No other
-// transaction may fold the same deltas at the same time.
+// fold adds the deltas with these ids (ascending) to the counts and returns the ids of their batches. No other transaction may fold them.
 func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
 	args := []any{idsInput(deltas...), deltas[0], deltas[len(deltas)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
@@ -215,8 +214,7 @@ type Progress struct {
 	Failed int64 // failed or timed out; included in Ended
 }
 
-// addProgress adds the folded deltas to batch_progress. It has one row for each step of a batch's life. A step is 5 s long at first and one
-// day at last, so a batch has about 800 rows after 90 days.
+// addProgress adds the folded deltas to batch_progress. The steps of a batch become longer with its age, from 5 s up to one day.
 const addProgress = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
 	SELECT batch, age / step * step, at, ended, failed FROM (

@@ -42,8 +42,7 @@ func (s *connection) newSession(target database, news *pendingNews) session {
 	return session{target, s.dialect, s.recordsAccountChanges, news}
 }
 
-// customPlanSession returns a session in which Postgres plans each statement for its arguments. It is for statements with filters, because
-// the best index depends on the values.
+// customPlanSession returns a session in which Postgres plans each statement for its arguments, for statements with filters.
 func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
 // write runs change in one transaction. If the server rolls it back because of a conflict (deadlock, serialization failure), change runs
@@ -113,8 +112,7 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	}
 }
 
-// withSnapshotSession calls read with a session in which all statements see one snapshot, the one of ctx if ctx has one. {now} is still the
-// time of each statement.
+// withSnapshotSession calls read with a session in which all statements see one snapshot, but {now} is the time of each statement.
 func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)

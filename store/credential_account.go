@@ -34,8 +34,7 @@ type ApplyAccount func(context.Context, AccountChange) error
 // accountLock is the name of the lock under which SetAccount and account changes run. No pool can have this name.
 const accountLock = "$accounts"
 
-// RecordAccountChanges makes the store record an AccountChange when a device is blocked, unblocked or deleted. Call it before the first
-// use.
+// RecordAccountChanges makes the store record the AccountChange of each changed device. Call it before the first use.
 func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
 // ApplyAccountChanges calls apply for at most limit due changes, oldest first, and deletes the applied changes. Accounts that a failed

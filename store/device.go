@@ -248,8 +248,7 @@ type LastReport struct {
 	At    time.Time
 	Reach Reach  // how the device could be notified after this report
 	Wire  string // the wire of the report; empty means that the stored wire stays
-	// QuietUntil is the time from which the device counts as silent: one report period before its next report was due. If it is not after
-	// At, the device counts as silent from At on.
+	// QuietUntil is the time, not before At, from which the device counts as silent: one report period before its next report is due.
 	QuietUntil time.Time
 }
 

@@ -232,8 +232,7 @@ func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([
 	})
 }
 
-// rotate locks the registered devices and gives each one more token. Their older tokens expire after overlap. A device that was deleted
-// concurrently gets no token.
+// rotate gives each registered device one more token; its older tokens expire after overlap. Deleted devices get no token.
 func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id FOR UPDATE`, toJSONInput(registered))

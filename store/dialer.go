@@ -42,8 +42,7 @@ func (d *dialer) DialTimeout(network, address string, timeout time.Duration) (ne
 	return d.DialContext(ctx, network, address)
 }
 
-// limitedConn is a connection whose reads and writes fail after ioTimeout. An idle connection does not fail, because the driver does not
-// read.
+// limitedConn is a connection whose reads and writes fail after ioTimeout. The driver does not read from an idle connection.
 type limitedConn struct {
 	net.Conn
 	ioTimeout      time.Duration // 0 means no limit
@@ -63,8 +62,7 @@ func (c *limitedConn) SetDeadline(deadline time.Time) error {
 	return c.Conn.SetDeadline(deadline)
 }
 
-// deadline returns when the next read or write must end: after ioTimeout, or at the driver's own deadline if that is earlier; zero means no
-// limit.
+// deadline returns when the next read or write must end: after ioTimeout, or at an earlier driverDeadline; zero means no limit.
 func (c *limitedConn) deadline() time.Time {
 	var end time.Time
 	if c.ioTimeout > 0 {

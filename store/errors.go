@@ -52,12 +52,10 @@ func describe(err *error, format string, args ...any) {
 	}
 }
 
-// fullFor is the time for which the ledger counts as full after the disk refused a write: longer than the interval of the background
-// writes.
+// fullFor is the time for which the ledger counts as full after a refused write: longer than the interval of the background writes.
 const fullFor = 15 * time.Second
 
-// fullDisk stores when the disk last refused a write. A later success does not reset it: small rows may fit into existing pages of a full
-// disk.
+// fullDisk stores when the disk last refused a write. A success does not reset it: small rows may fit into pages of a full disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
 // recordDiskFull returns err. If err means that the disk was full, it stores the time now and wraps err with ErrDiskFull.

@@ -42,8 +42,7 @@ func kindOfActor(name string) ActorKind {
 	return ActorOperator
 }
 
-// recordEvent writes event in the transaction of its change. Without an ActorKind, it has the kindOfActor; so events of devices must have
-// one.
+// recordEvent writes event in the transaction of its change. Events of devices must have an ActorKind; others get kindOfActor.
 func (s session) recordEvent(ctx context.Context, event Event) error {
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
@@ -79,8 +78,7 @@ func eventDest(e *Event) []any {
 	return []any{&e.ID, &e.At, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 }
 
-// EventPosition is a position in the log. All events with an id up to Last can be read when all transactions with an id < xidBound have
-// ended.
+// EventPosition is a position in the log. Events up to Last can be read when all transactions with an id < xidBound have ended.
 type EventPosition struct {
 	Last     int64 // the highest event id given so far
 	xidBound int64 // a transaction id; each transaction that gave an event an id up to Last has a lower transaction id

@@ -70,8 +70,7 @@ func (e *grantEnding) applyResult(result Result, settle Settle) {
 	}
 }
 
-// settle calls the function settle for the state of the task and stores its answer. retryAfter is the delay that the device requested, or
-// 0.
+// settle stores the state of the task, which the function settle decides. retryAfter is the delay that the device requested, or 0.
 func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
 	e.grant.Kind = e.task.kind
 	e.settlement = settle(SettleInput{

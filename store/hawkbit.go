@@ -151,8 +151,7 @@ func (s hawkbit) SettleHawkbitAttributes(ctx context.Context, device string) err
 	})
 }
 
-// RefuseHawkbitCancel withdraws the request to stop a task, because its device refused; its lease is renewed again. It is no error if the
-// grant has ended.
+// RefuseHawkbitCancel withdraws the request to stop a task, because its device refused. An ended grant is no error.
 func (s hawkbit) RefuseHawkbitCancel(ctx context.Context, task, token int64) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = '' WHERE task = $1 AND token = $2 AND cancel_why <> ''`, task, token)

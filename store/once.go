@@ -66,8 +66,7 @@ func (s session) runOnce(ctx context.Context, result any, effect func() error) e
 	return s.storeAnswer(ctx, once, result)
 }
 
-// lookUpAnswer sets result to the stored answer of the Once in ctx and returns true if there is one. It locks the idempotency key until the
-// end of the transaction.
+// lookUpAnswer reads the stored answer to the Once in ctx into result, if there is one. It locks the key until the transaction ends.
 func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 	once := OnceFrom(ctx)
 	if once == nil {

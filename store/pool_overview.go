@@ -67,8 +67,7 @@ type PoolStat struct {
 	OldestPending time.Duration // age of the oldest waiting task; 0 means that no task waits
 }
 
-// PoolStats returns the exact values of all pools. It reads all counts and grants, which is cheap enough for each scrape of the metrics,
-// but not for each request.
+// PoolStats returns the exact values of all pools. It reads all counts and grants, so it is for metrics, not for requests.
 func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	type reading struct {
 		PoolStat
@@ -142,8 +141,7 @@ type PoolRank struct {
 	PoolStatus
 }
 
-// PoolRanks returns all pools whose names contain namePart in any case, by name, in one snapshot. It reads only the stored counts and the
-// grants.
+// PoolRanks returns all pools whose names contain namePart in any case, by name, in one snapshot. It reads no tasks.
 func (s pools) PoolRanks(ctx context.Context, namePart string) ([]PoolRank, error) {
 	return collect(ctx, s.readSession(), func(r *PoolRank) []any {
 		return append([]any{&r.Name, &r.Capacity, &r.Paused}, poolStatusDest(&r.PoolStatus)...)

@@ -72,8 +72,7 @@ func (p *prepared) cachedStatement(query string) *sql.Stmt {
 	return p.statements[query]
 }
 
-// preparePending prepares the texts that transactions queued. A text that fails is queued again when it runs. The caller must hold no
-// connection.
+// preparePending prepares the texts that transactions queued. The caller must hold no connection.
 func (p *prepared) preparePending(ctx context.Context) {
 	if p == nil {
 		return
@@ -89,8 +88,7 @@ func (p *prepared) preparePending(ctx context.Context) {
 	}
 }
 
-// closeIdleConns closes the idle connections at once. Closing the pool instead would close each statement and wait for about a thousand
-// answers from a server that may be silent.
+// closeIdleConns closes the idle connections at once, without waiting for about a thousand answers to closed statements.
 func (p *prepared) closeIdleConns() error {
 	if p == nil {
 		return nil

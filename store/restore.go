@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// numberJump is added to fencing tokens and ids, because the lost part may have given higher ones. It is more than a busy installation
-	// uses in months, and allows 900,000 restores.
+	// numberJump is added to fencing tokens and ids, because the lost part may have given higher ones. It allows 900,000 restores.
 	numberJump = 10_000_000_000
 	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1

@@ -162,8 +162,7 @@ func nullMillis(moment *time.Time) any {
 	return moment.UnixMilli()
 }
 
-// timeText returns moment as text in ms, the precision of stored times, for statements such as COPY that accept no expressions; nil is
-// NULL.
+// timeText returns moment as text in ms, the precision of stored times, for COPY, which accepts no expressions; nil is NULL.
 func timeText(moment *time.Time) any {
 	if moment == nil {
 		return nil

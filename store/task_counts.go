@@ -11,8 +11,7 @@ type TaskCounts struct {
 	More    bool // more than maxHeld slots are held; the running tasks beyond maxHeld are counted as pending
 }
 
-// TaskCounts counts the tasks of a pool, or of all pools if pool is empty, by state. It uses the stored counts, and counts the held slots
-// up to maxHeld.
+// TaskCounts counts the tasks of a pool, or of all if pool is empty, by state, from the stored counts and at most maxHeld held slots.
 func (s tasks) TaskCounts(ctx context.Context, pool string, maxHeld int) (TaskCounts, error) {
 	type count struct {
 		state TaskState

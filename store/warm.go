@@ -72,8 +72,7 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayTakeConn reports whether Warm, which uses held connections, may take one more: at most half, and none for which another caller may
-// wait.
+// mayTakeConn reports whether Warm, which uses held connections, may take one more: at most half, and none that others wait for.
 func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
