@@ -164,8 +164,8 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 }
 
 // askToStop asks the devices to stop the tasks, for the reason why, and records an event for each. The grants must be locked.
-func (s grantsIn) askToStop(ctx context.Context, actor, why, detail string, tasks []int64) error {
-	in := idsInput(tasks...)
+func (s grantsIn) askToStop(ctx context.Context, actor, why, detail string, taskIDs []int64) error {
+	in := idsInput(taskIDs...)
 	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = $2 WHERE task IN (SELECT id FROM {ids})`, in, why); err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}

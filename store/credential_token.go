@@ -194,8 +194,8 @@ func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChang
 }
 
 // OpenSession stores a session of the dashboard for lifetime, and deletes expired ones. secretHash and tokenHash are the SHA-256 of the
-// secrets of the session and of its operator token. It records that actor signed in from a network address.
-func (s credentials) OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error {
+// secrets of the session and of its operator token. It records that actor signed in from the network address.
+func (s credentials) OpenSession(ctx context.Context, actor, address string, secretHash, tokenHash []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {
 			return err
@@ -204,7 +204,7 @@ func (s credentials) OpenSession(ctx context.Context, actor, from string, secret
 			secretHash, tokenHash, lifetime.Milliseconds()); err != nil {
 			return err
 		}
-		return tx.recordEvent(ctx, Event{Kind: "access.signed_in", Actor: actor, Detail: "from=" + from})
+		return tx.recordEvent(ctx, Event{Kind: "access.signed_in", Actor: actor, Detail: "from=" + address})
 	})
 }
 
@@ -213,12 +213,12 @@ func (s credentials) Session(ctx context.Context, secretHash []byte) (tokenHash 
 	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secretHash)
 }
 
-// CloseSession deletes the session with this SHA-256, if it exists, and records that actor signed out from a network address.
-func (s credentials) CloseSession(ctx context.Context, actor, from string, secretHash []byte) error {
+// CloseSession deletes the session with this SHA-256, if it exists, and records that actor signed out from the network address.
+func (s credentials) CloseSession(ctx context.Context, actor, address string, secretHash []byte) error {
 	return s.write(ctx, func(tx session) error {
 		if deleted, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secretHash); err != nil || deleted == 0 {
 			return err
 		}
-		return tx.recordEvent(ctx, Event{Kind: "access.signed_out", Actor: actor, Detail: "from=" + from})
+		return tx.recordEvent(ctx, Event{Kind: "access.signed_out", Actor: actor, Detail: "from=" + address})
 	})
 }

@@ -33,9 +33,9 @@ func (s devices) CountReporting(ctx context.Context, within time.Duration) (_ in
 	return queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
 }
 
-// searchDevices searches the next maxSearched devices of filter, by ids, and returns the devices that satisfy cond: an SQL condition on id
-// and quiet_until in which value replaces %s. An empty cond is always true.
-func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond string, value any, maxSearched int) (DeviceSearchPage, error) {
+// searchDevices searches the next maxSearched devices of filter, by ids, and returns the devices that satisfy condSQL: an SQL condition on id
+// and quiet_until in which value replaces %s. An empty condSQL is always true.
+func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL string, value any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.quiet_until, d.registered_by, d.created_at FROM devices d`}
 	if err := filter.where(&q); err != nil {
 		return DeviceSearchPage{}, err
@@ -43,10 +43,10 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond st
 	text := q.withoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
 	sift := query{args: q.args} // q selects the devices to search; the conditions of sift then select the devices to return
 	filter.sift(&sift)
-	if cond != "" {
-		sift.where(cond, value)
+	if condSQL != "" {
+		sift.where(condSQL, value)
 	}
-	q.args, cond = sift.args, strings.Join(append(sift.conds, "1 = 1"), " AND ")
+	q.args, condSQL = sift.args, strings.Join(append(sift.conds, "1 = 1"), " AND ")
 	limit := q.arg(clampLimit(filter.Limit))
 	type reading struct {
 		looked int
@@ -59,7 +59,7 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, cond st
 			return append([]any{&r.looked, &r.last}, deviceDest(&r.device)...)
 		}, `
 		WITH sifted AS (
-			SELECT id FROM (`+text+`) AS looked WHERE `+cond+` ORDER BY id LIMIT `+limit+`)
+			SELECT id FROM (`+text+`) AS looked WHERE `+condSQL+` ORDER BY id LIMIT `+limit+`)
 		SELECT every.n, every.last, `+deviceColumns+`
 		FROM (SELECT count(*) AS n, max(id) AS last FROM (`+text+`) AS looked WHERE (SELECT count(*) FROM sifted) < `+limit+`) AS every
 			LEFT JOIN sifted ON 1 = 1 LEFT JOIN devices d ON d.id = sifted.id

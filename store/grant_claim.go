@@ -124,7 +124,7 @@ func poolNames(claims []claimRow) []string {
 //
 // IS NOT DISTINCT FROM cannot use an index: with =, Postgres sometimes read all open tasks of the pool to find one. The state is hidden
 // from the planner for the same reason.
-func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) (tasks []int64, err error) {
+func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) (taskIDs []int64, err error) {
 	defer describe(&err, "inserting grants")
 	return collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
@@ -148,9 +148,9 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) 
 }
 
 // fillGranted gives the inserted grants of tasks their fencing tokens, and sets the outcomes of their claims; outcomes is indexed by N.
-func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, tasks []int64) error {
+func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, taskIDs []int64) error {
 	inserted := map[int64]bool{}
-	for _, task := range tasks {
+	for _, task := range taskIDs {
 		inserted[task] = true
 	}
 	claims = slices.DeleteFunc(slices.Clone(claims), func(c claimRow) bool { return !inserted[c.Task] })

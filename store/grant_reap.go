@@ -56,10 +56,10 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 }
 
 // reap ends the grants of tasks in one transaction, except those whose lease has not ended by cutoffs.
-func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
+func (s grants) reap(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
-		endings, err = tx.grants().lockLapsed(ctx, tasks, cutoffs)
+		endings, err = tx.grants().lockLapsed(ctx, taskIDs, cutoffs)
 		if err != nil || len(endings) == 0 {
 			return err
 		}
@@ -80,10 +80,10 @@ func (s grants) reap(ctx context.Context, tasks []int64, cutoffs LapseCutoffs, s
 
 // lockLapsed locks the tasks, then their grants. It returns the grants that have ended by cutoffs: a grant may have been renewed since the
 // search.
-func (s grantsIn) lockLapsed(ctx context.Context, tasks []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
+func (s grantsIn) lockLapsed(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
-		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED`, idsInput(tasks...))
+		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED`, idsInput(taskIDs...))
 	if err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}

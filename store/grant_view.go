@@ -175,14 +175,14 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 
 // readViewsWithTasks reads one DeviceView for each of tasks; devices has their devices. Each open task is among its candidates. statement
 // is taskViewText or waitingViewText.
-func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, tasks []int64) ([]DeviceView, error) {
-	rows, err := collect(ctx, s.session, viewRowDest, statement, namesInput(devices), s.formatNumbers(tasks))
+func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, taskIDs []int64) ([]DeviceView, error) {
+	rows, err := collect(ctx, s.session, viewRowDest, statement, namesInput(devices), s.formatNumbers(taskIDs))
 	if err != nil {
 		return nil, err
 	}
 	views := mergeViewRows(rows, len(devices))
 	for i := range views {
-		views[i].Candidates = views[i].bestCandidates(tasks[i])
+		views[i].Candidates = views[i].bestCandidates(taskIDs[i])
 	}
 	return views, nil
 }

@@ -27,15 +27,15 @@ func (q *query) arg(value any) string {
 	return fmt.Sprintf("$%d", len(q.args))
 }
 
-// where adds the condition cond to the statement. %s in cond is replaced by the placeholder of value.
-func (q *query) where(cond string, value any) {
-	q.conds = append(q.conds, fmt.Sprintf(cond, q.arg(value)))
+// where adds the condition condSQL to the statement. %s in condSQL is replaced by the placeholder of value.
+func (q *query) where(condSQL string, value any) {
+	q.conds = append(q.conds, fmt.Sprintf(condSQL, q.arg(value)))
 }
 
-// whereSet adds the condition cond to q like the method where, but only if value is not the zero value.
-func whereSet[T comparable](q *query, cond string, value T) {
+// whereSet adds the condition condSQL to q like the method where, but only if value is not the zero value.
+func whereSet[T comparable](q *query, condSQL string, value T) {
 	if value != *new(T) {
-		q.where(cond, value)
+		q.where(condSQL, value)
 	}
 }
 

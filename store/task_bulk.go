@@ -50,15 +50,15 @@ func (s tasks) CountRetriable(ctx context.Context, filter TaskFilter) (int64, er
 	return s.countMatching(ctx, filter, isRetriableSQL)
 }
 
-// countMatching counts the tasks that match filter and satisfy cond, an SQL condition.
-func (s tasks) countMatching(ctx context.Context, filter TaskFilter, cond string) (count int64, _ error) {
+// countMatching counts the tasks that match filter and satisfy condSQL, an SQL condition.
+func (s tasks) countMatching(ctx context.Context, filter TaskFilter, condSQL string) (count int64, _ error) {
 	for {
 		stretch, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
 			return 0, err
 		}
 		filter.Until = stretch.End
-		q := filter.matchingQuery("count(*)", cond)
+		q := filter.matchingQuery("count(*)", condSQL)
 		found, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], q.withoutLimit(), q.args...)
 		if err != nil || !stretch.More {
 			return count + found, err
@@ -67,16 +67,16 @@ func (s tasks) countMatching(ctx context.Context, filter TaskFilter, cond string
 	}
 }
 
-// changeInChunks changes at most limit tasks that match filter and cond (SQL), from one SearchBound to the next. It calls change for each
+// changeInChunks changes at most limit tasks that match filter and condSQL (SQL), from one SearchBound to the next. It calls change for each
 // chunk with a session, the ids, and the result to which change adds its numbers.
-func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
+func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
 			return total, fmt.Errorf("finding tasks: %w", err)
 		}
 		filter.Until = stretch.End
-		changed, err := s.changeInRange(ctx, &filter, cond, left, change, &total)
+		changed, err := s.changeInRange(ctx, &filter, condSQL, left, change, &total)
 		if err != nil {
 			return total, fmt.Errorf("changing tasks in bulk: %w", err)
 		}
@@ -90,10 +90,10 @@ func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, cond strin
 }
 
 // changeInRange does this for ids <= filter.Until, and sets filter.After to the last id that it has processed.
-func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, cond string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
+func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		filter.Limit = min(bulkChunk, limit-changed)
-		tasks, done, err := s.changeChunk(ctx, *filter, cond, change)
+		tasks, done, err := s.changeChunk(ctx, *filter, condSQL, change)
 		if err != nil {
 			return changed, err
 		}
@@ -110,28 +110,28 @@ func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, cond strin
 
 // changeChunk calls change with the next filter.Limit ids in one transaction, and returns them. change must lock tasks in the order of ids,
 // as all code does, so that deadlocks are avoided.
-func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, cond string, change func(session, []int64, *BulkResult) error) (tasks []int64, done BulkResult, err error) {
-	text, args := filter.matchingQuery("t.id", cond).build(filter.orderSQL(), filter.Limit)
+func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL string, change func(session, []int64, *BulkResult) error) (taskIDs []int64, done BulkResult, err error) {
+	text, args := filter.matchingQuery("t.id", condSQL).build(filter.orderSQL(), filter.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
 		// The statement is not prepared, so that it is planned for its actual arguments.
-		if tasks, err = collect(ctx, tx.unprepared(), singleColumn[int64], text, args...); err != nil || len(tasks) == 0 {
+		if taskIDs, err = collect(ctx, tx.unprepared(), singleColumn[int64], text, args...); err != nil || len(taskIDs) == 0 {
 			return err
 		}
-		return change(tx, tasks, &done)
+		return change(tx, taskIDs, &done)
 	})
-	return tasks, done, err
+	return taskIDs, done, err
 }
 
 // cancelAll locks the tasks, ends the waiting ones, asks the devices of the others to stop, and sets both numbers in done.
-func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
-	tasks, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(tasks...))
+func (s tasksIn) cancelAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+	taskIDs, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	asked, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE grants SET cancel_why = 'cancelled'
-		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, idsInput(tasks...))
+		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, idsInput(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
@@ -141,7 +141,7 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 	}
 	rows, err := collect(ctx, s.session, func(t *endedTask) []any { return []any{&t.id, &t.device} }, `
 		UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL
-		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id, device`, idsInput(tasks...))
+		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id, device`, idsInput(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("ending tasks: %w", err)
 	}
@@ -156,8 +156,8 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, tasks []int64, don
 
 // lockRetriable locks the tasks that may become pending again, and returns their ids. It locks pools and batches first: a task that became
 // pending in a cancelled batch or a deleted pool would stay so forever.
-func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, error) {
-	in := idsInput(tasks...)
+func (s tasksIn) lockRetriable(ctx context.Context, taskIDs []int64) ([]int64, error) {
+	in := idsInput(taskIDs...)
 	for _, query := range []string{
 		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name FOR SHARE`,
 		`SELECT id FROM batches WHERE id IN (SELECT t.batch FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY id FOR SHARE`,
@@ -174,29 +174,29 @@ func (s tasksIn) lockRetriable(ctx context.Context, tasks []int64) ([]int64, err
 // retryAll makes the tasks pending again for which this is allowed, and sets their number in done. Attempt numbers continue, and a task
 // without attempts left gets one more. The count of returned attempts is reset. But it stays recorded that the task was started, because
 // MaxWait does not apply to it then.
-func (s tasksIn) retryAll(ctx context.Context, actor string, tasks []int64, done *BulkResult) error {
-	tasks, err := s.lockRetriable(ctx, tasks)
+func (s tasksIn) retryAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+	taskIDs, err := s.lockRetriable(ctx, taskIDs)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	devices, err := collect(ctx, s.session, singleColumn[string], `
 		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = CASE WHEN attempts = 0 AND returned > 0 THEN 1 ELSE 0 END, output = NULL, output_dropped = false, error = ''
-		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsInput(tasks...))
+		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsInput(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("retrying tasks: %w", err)
 	}
 	done.Tasks = int64(len(devices))
 	s.pendingNews.addDevices(devices...)
-	return s.recordTaskEvents(ctx, "task.retried", actor, tasks)
+	return s.recordTaskEvents(ctx, "task.retried", actor, taskIDs)
 }
 
-func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, tasks []int64) error {
-	if len(tasks) == 0 {
+func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, taskIDs []int64) error {
+	if len(taskIDs) == 0 {
 		return nil
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device)
-		SELECT {now}, $2, $3, 'operator', t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, idsInput(tasks...), kind, actor)
+		SELECT {now}, $2, $3, 'operator', t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, idsInput(taskIDs...), kind, actor)
 	return err
 }
 

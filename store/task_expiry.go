@@ -48,9 +48,9 @@ func expiryRules() []waitingEndRule {
 }
 
 // maxWaitRule returns the rule that ends the tasks that are past the MaxWait of their batch.
-func maxWaitRule(tasks []int64) waitingEndRule {
+func maxWaitRule(taskIDs []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
-		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(tasks...))
+		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(taskIDs...))
 }
 
 // Expire ends at most limit tasks that are past their own NotAfter or the NotAfter of their batch, and returns their number.

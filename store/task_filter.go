@@ -207,17 +207,17 @@ func (f TaskFilter) orderSQL() string {
 	return " ORDER BY w.id" + f.direction()
 }
 
-// matchingQuery returns the query for columns of the tasks that match the filter and cond, an SQL condition on task t, batch b and grant g,
+// matchingQuery returns the query for columns of the tasks that match the filter and condSQL, an SQL condition on task t, batch b and grant g,
 // or empty.
-func (f TaskFilter) matchingQuery(columns, cond string) *query {
+func (f TaskFilter) matchingQuery(columns, condSQL string) *query {
 	q := &query{}
 	maxRows := searchLimit
-	if cond == "" && f.isIndexed() {
+	if condSQL == "" && f.isIndexed() {
 		maxRows = clampLimit(f.Limit)
 	}
 	q.text = `SELECT ` + columns + ` FROM ` + f.candidatesSQL(q, maxRows) + ` {batch of t} {grant of t}`
-	if cond != "" {
-		q.conds = append(q.conds, cond)
+	if condSQL != "" {
+		q.conds = append(q.conds, condSQL)
 	}
 	f.where(q)
 	return q

@@ -17,10 +17,10 @@ type stratum struct {
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
-// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (where), spread evenly over all, and the number of all. pool is
+// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all, and the number of all. pool is
 // the pool, also of a batch. Two points of the sample may find one task, so there may be fewer.
-func (s tasks) spreadSample(ctx context.Context, where TaskScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
-	oldest, others, err := s.batchesToSample(ctx, where, pool)
+func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
+	oldest, others, err := s.batchesToSample(ctx, scope, pool)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -28,8 +28,8 @@ func (s tasks) spreadSample(ctx context.Context, where TaskScope, pool string, m
 	if err != nil {
 		return nil, 0, err
 	}
-	total := pending[where.Batch]
-	if where.Batch == 0 {
+	total := pending[scope.Batch]
+	if scope.Batch == 0 {
 		counts, err := s.TaskCounts(ctx, pool, maxCapacity)
 		if err != nil {
 			return nil, 0, err
@@ -48,10 +48,10 @@ func (s tasks) spreadSample(ctx context.Context, where TaskScope, pool string, m
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesToSample returns batches with waiting tasks of a pool or a batch (where): the oldest ones and, if there are more, some others.
-func (s tasks) batchesToSample(ctx context.Context, where TaskScope, pool string) (oldest, others []int64, err error) {
-	if where.Batch != 0 {
-		return []int64{where.Batch}, nil, nil
+// batchesToSample returns batches with waiting tasks of a pool or a batch (scope): the oldest ones and, if there are more, some others.
+func (s tasks) batchesToSample(ctx context.Context, scope TaskScope, pool string) (oldest, others []int64, err error) {
+	if scope.Batch != 0 {
+		return []int64{scope.Batch}, nil, nil
 	}
 	oldest, err = collect(ctx, s.readSession(), singleColumn[int64], `
 		WITH RECURSIVE open(n, batch) AS (

@@ -33,50 +33,50 @@ func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
 	return v, err
 }
 
-func (s tasksIn) view(ctx context.Context, id int64) (read TaskView, err error) {
+func (s tasksIn) view(ctx context.Context, id int64) (view TaskView, err error) {
 	var running Grant
-	dest := append(taskDest(&read.Task), grantDest(&running)...)
+	dest := append(taskDest(&view.Task), grantDest(&running)...)
 	if err := s.scanRow(ctx, dest, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
-		return read, err
+		return view, err
 	}
 	if running.Task != 0 {
-		read.RunningGrant = &running
+		view.RunningGrant = &running
 	}
-	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{read.Task.Device}, []int64{id})
+	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{view.Task.Device}, []int64{id})
 	if err != nil {
-		return read, fmt.Errorf("reading its device: %w", err)
+		return view, fmt.Errorf("reading its device: %w", err)
 	}
-	read.DeviceView = views[0]
-	if read.Batch, err = queryOne(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, read.Task.Batch); err != nil {
-		return read, fmt.Errorf("reading its batch: %w", err)
+	view.DeviceView = views[0]
+	if view.Batch, err = queryOne(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, view.Task.Batch); err != nil {
+		return view, fmt.Errorf("reading its batch: %w", err)
 	}
-	if read.Pool, err = queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, read.Task.Pool); err != nil {
-		return read, fmt.Errorf("reading its pool: %w", err)
+	if view.Pool, err = queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, view.Task.Pool); err != nil {
+		return view, fmt.Errorf("reading its pool: %w", err)
 	}
-	if read.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, read.Task.Pool); err != nil {
-		return read, fmt.Errorf("reading the slots of its pool: %w", err)
+	if view.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, view.Task.Pool); err != nil {
+		return view, fmt.Errorf("reading the slots of its pool: %w", err)
 	}
-	return read, s.fillHistory(ctx, &read)
+	return view, s.fillHistory(ctx, &view)
 }
 
 // fillHistory sets the last attempt and the late result of the task, and who cancelled it.
-func (s tasksIn) fillHistory(ctx context.Context, read *TaskView) error {
-	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, read.Task.ID)
+func (s tasksIn) fillHistory(ctx context.Context, view *TaskView) error {
+	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, view.Task.ID)
 	switch {
 	case err == nil:
-		read.LastAttempt = &last
+		view.LastAttempt = &last
 	case !errors.Is(err, ErrNotFound):
 		return fmt.Errorf("reading its last attempt: %w", err)
 	}
-	if err := s.scanRow(ctx, []any{&read.LateResultAt}, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`, read.Task.Device, read.Task.ID); err != nil {
+	if err := s.scanRow(ctx, []any{&view.LateResultAt}, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`, view.Task.Device, view.Task.ID); err != nil {
 		return fmt.Errorf("reading its late results: %w", err)
 	}
 	// Who requested the end? A device that then ended the task wrote an event task.cancelled with a token, which is skipped.
-	err = s.scanRow(ctx, []any{&read.CancelledBy, &read.CancelNote}, `
+	err = s.scanRow(ctx, []any{&view.CancelledBy, &view.CancelNote}, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest
 		WHERE task = $1 AND (kind IN ('task.cancel_asked', 'slot.release_asked', 'slot.released') OR kind = 'task.cancelled' AND token = 0)
-		ORDER BY id DESC LIMIT 1`, read.Task.ID, read.Task.Device, searchLimit)
+		ORDER BY id DESC LIMIT 1`, view.Task.ID, view.Task.Device, searchLimit)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("reading who cancelled it: %w", err)
 	}

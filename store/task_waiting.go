@@ -41,22 +41,22 @@ func waitingTaskDest(task *waitingTask) []any {
 	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, &task.notBefore, &task.notAfter}
 }
 
-// SampleWaiting reads the waiting tasks of a pool or a batch (where), at most maxTasks, spread evenly over all. Its cost does not depend on
+// SampleWaiting reads the waiting tasks of a pool or a batch (scope), at most maxTasks, spread evenly over all. Its cost does not depend on
 // the number of tasks. Error: ErrNotFound.
-func (s tasks) SampleWaiting(ctx context.Context, where TaskScope, maxTasks int) (found WaitingTasks, err error) {
+func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int) (found WaitingTasks, err error) {
 	defer describe(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.scopePool(ctx, where)
+		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
 			return err
 		}
-		list, err := s.readWaiting(ctx, pool.Name, where.firstPosition(), where.lastBatch(), maxTasks+1)
+		list, err := s.readWaiting(ctx, pool.Name, scope.firstPosition(), scope.lastBatch(), maxTasks+1)
 		if err != nil {
 			return err
 		}
 		found = WaitingTasks{Total: int64(len(list)), IsComplete: len(list) <= maxTasks}
 		if !found.IsComplete {
-			if list, found.Total, err = s.spreadSample(ctx, where, pool.Name, maxTasks); err != nil {
+			if list, found.Total, err = s.spreadSample(ctx, scope, pool.Name, maxTasks); err != nil {
 				return err
 			}
 		}
@@ -66,18 +66,18 @@ func (s tasks) SampleWaiting(ctx context.Context, where TaskScope, maxTasks int)
 	return found, err
 }
 
-// NextWaiting reads at most limit waiting tasks of a pool or a batch (where) behind the position in after. Error: ErrNotFound.
-func (s tasks) NextWaiting(ctx context.Context, where TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
+// NextWaiting reads at most limit waiting tasks of a pool or a batch (scope) behind the position in after. Error: ErrNotFound.
+func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	defer describe(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.scopePool(ctx, where)
+		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
 			return err
 		}
 		if after == (WaitingPosition{}) {
-			after = where.firstPosition()
+			after = scope.firstPosition()
 		}
-		list, err := s.readWaiting(ctx, pool.Name, after, where.lastBatch(), limit)
+		list, err := s.readWaiting(ctx, pool.Name, after, scope.lastBatch(), limit)
 		if err != nil {
 			return err
 		}
@@ -112,12 +112,12 @@ func (of TaskScope) lastBatch() int64 {
 	return of.Batch
 }
 
-// scopePool returns the pool of the tasks of where. The pool of a batch that has ended may have been deleted; it is returned, too.
-func (s tasks) scopePool(ctx context.Context, where TaskScope) (Pool, error) {
-	if where.Batch == 0 {
-		return s.readSession().pools().poolByName(ctx, where.Pool)
+// scopePool returns the pool of the tasks of scope. The pool of a batch that has ended may have been deleted; it is returned, too.
+func (s tasks) scopePool(ctx context.Context, scope TaskScope) (Pool, error) {
+	if scope.Batch == 0 {
+		return s.readSession().pools().poolByName(ctx, scope.Pool)
 	}
-	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, where.Batch)
+	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
 }
 
 // readWaiting reads at most limit waiting tasks of a pool behind the position in after, up to the batch lastBatch.
