@@ -24,7 +24,6 @@ import (
 //	{now}        the database's clock at this moment, not at the start of the transaction
 //	{ms}         one millisecond: {now} + lease_ms * {ms}
 //	{epoch}      the start of 1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
-//	{age}        milliseconds from the column at to the column clock.now
 //	{minute of at}, {this minute}  minutes from 1970 to the column at, or to now
 //	{since began} milliseconds from the column began to the column at
 //	{pending of points}  task t is pending, in the batch points.batch, and has an id >= points.at. Postgres gets a range of the index
@@ -42,7 +41,6 @@ import (
 //	{new xid}    a transaction id above all that were given
 //	{oldest xid} the lowest id of a transaction that is still in progress
 //	{next turn}  a turn that is above the turns of all changes of tokens that can be read now
-//	{bytes}      makes the text before it compare byte by byte
 //	{keys of tags}, {keys of attributes}  rows k (key), from a device in looked
 //	{tagged $1}, {tagged $3}  device d has all the tags of the JSON object in this argument
 //	{token}      the next fencing token, for a grant that is inserted already and so holds its unique keys
@@ -117,7 +115,6 @@ func postgresWords() []string {
 		"{now}", "clock_timestamp()",
 		"{ms}", "interval '1 millisecond'",
 		"{epoch}", "timestamptz 'epoch'",
-		"{age}", "CAST(date_part('epoch', clock.now - at) * 1000 AS bigint)",
 		"{minute of at}", "CAST(floor(date_part('epoch', at) / 60) AS bigint)",
 		"{this minute}", "(SELECT CAST(floor(date_part('epoch', clock_timestamp()) / 60) AS bigint))",
 		"{since began}", "CAST(date_part('epoch', at - began) * 1000 AS bigint)",
@@ -134,7 +131,6 @@ func postgresWords() []string {
 		"{new xid}", "pg_current_xact_id()::text::bigint",
 		"{oldest xid}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
 		"{next turn}", "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
-		"{bytes}", `COLLATE "C"`,
 		"{keys of tags}", "jsonb_object_keys(looked.tags) AS k (key)",
 		"{keys of attributes}", "json_object_keys(looked.attributes) AS k (key)",
 		"{tagged $1}", "d.tags @> $1::jsonb",
@@ -213,7 +209,6 @@ func sqliteWords() []string {
 		"{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
 		"{ms}", "1",
 		"{epoch}", "0",
-		"{age}", "(clock.now - at)",
 		"{minute of at}", "(at / 60000)",
 		"{this minute}", "(CAST(unixepoch('subsec') AS INTEGER) / 60)",
 		"{since began}", "(at - began)",
@@ -242,7 +237,6 @@ func sqliteWords() []string {
 		"{new xid}", "0",
 		"{oldest xid}", "0",
 		"{next turn}", "(SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'token_changes')",
-		"{bytes}", "",
 		"{keys of tags}", "json_each(looked.tags) AS k",
 		"{keys of attributes}", "json_each(looked.attributes) AS k",
 		"{tagged $1}", hasTags("$1"),
