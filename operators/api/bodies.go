@@ -115,21 +115,22 @@ type spool struct {
 	turns *fair.Shares
 }
 
-// storeBody reads the complete body. The caller may read stored until it calls release.
+// storeBody reads the complete body. The caller may read stored until it calls release. If body could not be read, the error is not exact:
+// see longBodyReader.readError.
 func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
 	leave, err := awaitTurn(ctx, s.turns)
 	if err != nil {
 		return nil, nil, fmt.Errorf("waiting to read a body: %w", err)
 	}
 	start := new(bytes.Buffer)
-	switch _, err = io.CopyN(start, body, spoolMemory); {
-	case errors.Is(err, io.EOF):
+	_, err = io.CopyN(start, body, spoolMemory)
+	if errors.Is(err, io.EOF) {
 		return bytes.NewReader(start.Bytes()), leave, nil
-	case err != nil:
-		leave()
-		return nil, nil, err //nolint:wrapcheck // an error of reading the body
 	}
-	file, err := s.file(start, body)
+	var file *os.File
+	if err == nil {
+		file, err = s.file(io.MultiReader(start, body))
+	}
 	if err != nil {
 		leave()
 		return nil, nil, err
@@ -137,39 +138,22 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 	return file, func() { _ = file.Close(); leave() }, nil
 }
 
-// file returns an unnamed file that contains start, the part of the body that was read already, and rest.
-func (s *spool) file(start, rest io.Reader) (*os.File, error) {
+// file returns an unnamed file that contains body.
+func (s *spool) file(body io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(s.dir, "dispatcher-batch-*")
 	if err != nil {
 		return nil, noRoomProblem(err)
 	}
-	if err = os.Remove(file.Name()); err != nil {
-		err = noRoomProblem(err)
-	}
-	for _, part := range []io.Reader{start, rest} {
-		if err == nil {
-			_, err = io.Copy(spoolWriter{file}, part)
-		}
+	if err = os.Remove(file.Name()); err == nil {
+		_, err = io.Copy(file, body)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(noRoomProblem(err), file.Close())
 	}
 	return file, nil
-}
-
-// spoolWriter marks write errors of the disk, to distinguish them from read errors of the body.
-type spoolWriter struct{ file *os.File }
-
-// Write writes data to the file. It returns the error of the file as a problem with the code no_room.
-func (r spoolWriter) Write(data []byte) (int, error) {
-	n, err := r.file.Write(data)
-	if err != nil {
-		err = noRoomProblem(err)
-	}
-	return n, err
 }
 
 func noRoomProblem(err error) error {
