@@ -302,22 +302,22 @@ func (l *bodyList) skip(decoder *json.Decoder, input *limitedReader, field strin
 }
 
 // entries yields the tasks of the list, which it reads again.
-func (l *bodyList) entries(yield func(line[operators.NewTask]) bool) {
+func (l *bodyList) entries(yield func(listEntry[operators.NewTask]) bool) {
 	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	_, err := l.body.Seek(l.offset, io.SeekStart)
 	d := json.NewDecoder(from)
 	if err == nil {
 		_, err = d.Token()
 	}
-	for next := (line[operators.NewTask]{}); err != nil || d.More(); next.number++ {
+	for next := (listEntry[operators.NewTask]{}); err != nil || d.More(); next.position++ {
 		from.left = maxMember
 		var text json.RawMessage
-		next.entry, next.err = operators.NewTask{}, err
+		next.value, next.err = operators.NewTask{}, err
 		if next.err == nil {
 			next.err = d.Decode(&text)
 		}
 		if next.err == nil {
-			next.err = l.readEntry(text, &next.entry)
+			next.err = l.readEntry(text, &next.value)
 		}
 		if !yield(next) || next.err != nil {
 			return

@@ -20,7 +20,7 @@ import (
 // taskList is the list of tasks of a new batch. Its tasks are checked one after the other, while the ledger stores them.
 type taskList struct {
 	place   string // format of the position of a task in the request: line %d, tasks[%d] or devices[%d]
-	entries iter.Seq[line[operators.NewTask]]
+	entries iter.Seq[listEntry[operators.NewTask]]
 }
 
 // linePlace is the place of a task in CSV or NDJSON.
@@ -32,9 +32,9 @@ func decodedTasks(batch operators.NewBatch) taskList {
 	for _, device := range batch.Devices {
 		place, tasks = "devices[%d]", append(tasks, operators.NewTask{Device: device})
 	}
-	return taskList{place, func(yield func(line[operators.NewTask]) bool) {
+	return taskList{place, func(yield func(listEntry[operators.NewTask]) bool) {
 		for i, task := range tasks {
-			if !yield(line[operators.NewTask]{entry: task, number: i}) {
+			if !yield(listEntry[operators.NewTask]{value: task, position: i}) {
 				return
 			}
 		}
@@ -54,15 +54,15 @@ func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) it
 			var task store.NewTask
 			err := l.err
 			if err == nil {
-				task, err = newTask(l.entry, batch, shared)
+				task, err = newTask(l.value, batch, shared)
 			}
 			if count++; err == nil && count > limits.MaxTasks {
 				err = fmt.Errorf("at most %d tasks in a batch", limits.MaxTasks)
 			}
 			if err == nil {
-				err = repeats.check(&task, list.place, l.number)
+				err = repeats.check(&task, list.place, l.position)
 			}
-			if !yield(task, entryProblem(list.place, l.number, err)) {
+			if !yield(task, entryProblem(list.place, l.position, err)) {
 				return
 			}
 		}

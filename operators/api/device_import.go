@@ -130,12 +130,12 @@ func readDevices(body io.Reader, contentType string) (all imported, err error) {
 		}
 		var device store.NewDevice
 		if err == nil {
-			device, err = checkDevice(l.entry, seen, l.number)
+			device, err = checkDevice(l.value, seen, l.position)
 		}
 		if err != nil {
-			return all, entryProblem(linePlace, l.number, err)
+			return all, entryProblem(linePlace, l.position, err)
 		}
-		all.list, all.lines = append(all.list, device), append(all.lines, l.number)
+		all.list, all.lines = append(all.list, device), append(all.lines, l.position)
 	}
 	return all, nil
 }

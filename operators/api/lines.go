@@ -22,11 +22,11 @@ import (
 
 const maxLine = 128 << 10 // bytes of one line; more than maxPayload, because the payload may be escaped
 
-// line is one entry of a list that is too long to be in memory.
-type line[T any] struct {
-	entry  T
-	number int   // number of the line, counted from 1; for an entry of a JSON list, its index
-	err    error // if it is set, entry is invalid and no line follows. It is io.EOF after the last line of CSV or NDJSON
+// listEntry is one entry of a list of tasks or devices.
+type listEntry[T any] struct {
+	value    T
+	position int   // number of its line, counted from 1, or its index in a JSON list
+	err      error // if it is set, value is invalid and no entry follows. It is io.EOF after the last line of CSV or NDJSON
 }
 
 // streamType returns the media type of a request body in lines, CSV or NDJSON, or an empty string for any other body.
@@ -40,12 +40,12 @@ func streamType(ctx huma.Context) string {
 
 // readLines yields the entries in the lines of body, which has the media type contentType, CSV or NDJSON. members names the members of an
 // entry in NDJSON, for error messages.
-func readLines[T any](body io.Reader, contentType, members string, format csvFormat[T]) iter.Seq[line[T]] {
+func readLines[T any](body io.Reader, contentType, members string, format csvFormat[T]) iter.Seq[listEntry[T]] {
 	next := (&ndjsonReader[T]{scanner: newLineScanner(body), members: members}).next
 	if contentType == operators.TypeCSV {
 		next = newCSVReader(body, format).next
 	}
-	return func(yield func(line[T]) bool) {
+	return func(yield func(listEntry[T]) bool) {
 		for l := next(); yield(l) && l.err == nil; {
 			l = next()
 		}
@@ -68,21 +68,21 @@ func newLineScanner(body io.Reader) *bufio.Scanner {
 }
 
 // next returns the next line that is not empty.
-func (n *ndjsonReader[T]) next() (l line[T]) {
+func (n *ndjsonReader[T]) next() (l listEntry[T]) {
 	for n.scanner.Scan() {
 		n.number++
 		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
-			l.number, l.err = n.number, readLine(text, &l.entry, n.members)
+			l.position, l.err = n.number, readLine(text, &l.value, n.members)
 			return l
 		}
 	}
 	switch err := n.scanner.Err(); {
 	case err == nil:
-		return line[T]{number: n.number, err: io.EOF}
+		return listEntry[T]{position: n.number, err: io.EOF}
 	case errors.Is(err, bufio.ErrTooLong):
-		return line[T]{number: n.number + 1, err: errLongLine}
+		return listEntry[T]{position: n.number + 1, err: errLongLine}
 	default:
-		return line[T]{number: n.number + 1, err: err}
+		return listEntry[T]{position: n.number + 1, err: err}
 	}
 }
 
@@ -163,14 +163,14 @@ func newCSVReader[T any](body io.Reader, format csvFormat[T]) *csvReader[T] {
 }
 
 // next returns the next line after the header line.
-func (r *csvReader[T]) next() (l line[T]) {
+func (r *csvReader[T]) next() (l listEntry[T]) {
 	if r.columns == nil {
 		l.err = r.readHeader()
 	}
 	if l.err == nil {
-		l.entry, l.err = r.readEntry()
+		l.value, l.err = r.readEntry()
 	}
-	l.number = r.number
+	l.position = r.number
 	return l
 }
 
