@@ -127,21 +127,21 @@ func TestFiltersAreSent(t *testing.T) {
 		_, _ = io.WriteString(w, `{"devices":[],"tasks":[]}`)
 	})
 	at := time.Date(2026, 11, 21, 15, 0, 0, 1, time.FixedZone("CET", 3600))
-	for want, list := range map[string]func(){
-		"created_since=2026-11-21T14%3A00%3A00.000000001Z&noisy=true&recent=5&silent_for_ms=7&tag=a%3A1&tag=b%3A2": func() {
-			for range c.Devices.List(t.Context(), DeviceFilter{Tags: []string{"a:1", "b:2"}, Noisy: "true", SilentMS: 7, Recent: 5, CreatedSince: at}) {
-			}
-		},
-		"batch=3&error=x%2A&retrying=true&until=2026-11-21T14%3A00%3A00.000000001Z": func() {
-			for range c.Tasks.List(t.Context(), TaskFilter{Batch: 3, Error: "x*", Retrying: true, Until: at}) {
-			}
-		},
-		"": func() {
-			for range c.Tasks.List(t.Context(), TaskFilter{}) {
-			}
-		},
+	devices := DeviceFilter{Tags: []string{"a:1", "b:2"}, Noisy: "true", SilentMS: 7, Recent: 5, CreatedSince: at}
+	for _, err := range c.Devices.List(t.Context(), devices) {
+		t.Error(err)
+	}
+	if want := "created_since=2026-11-21T14%3A00%3A00.000000001Z&noisy=true&recent=5&silent_for_ms=7&tag=a%3A1&tag=b%3A2"; got != want {
+		t.Errorf("sent %s, want %s", got, want)
+	}
+	for want, filter := range map[string]TaskFilter{
+		"": {},
+		"batch=3&error=x%2A&retrying=true&until=2026-11-21T14%3A00%3A00.000000001Z": {Batch: 3, Error: "x*", Retrying: true, Until: at},
 	} {
-		if list(); got != want {
+		for _, err := range c.Tasks.List(t.Context(), filter) {
+			t.Error(err)
+		}
+		if got != want {
 			t.Errorf("sent %s, want %s", got, want)
 		}
 	}

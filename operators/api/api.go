@@ -39,18 +39,14 @@ type Options struct {
 
 // Store has the ledger methods that the operators' API needs. The product uses *store.Store.
 type Store interface {
-	poolStore
 	leaseStore
 	factStore
-	batchStore
 	resultStore
-	taskStore
-	deviceStore
 	profileStore
 	limitSetStore
 	tokenStore
 	eventStore
-	findStore
+	findStore // with pools, batches, tasks and devices
 	attemptStore
 }
 

@@ -62,7 +62,9 @@ type limitWarner struct{ ledger factStore }
 func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Policy) (list operators.WarningList, err error) {
 	tags, attributes := policy.CountedNames(policies)
 	for i, name := range slices.Concat(tags, attributes) {
-		kind, scanned, found := "tag", 0, false
+		kind := "tag"
+		var scanned int
+		var found bool
 		if i < len(tags) {
 			scanned, found, err = ws.ledger.DevicesWithTag(ctx, name)
 		} else {
