@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Act names an action that an operator can take to remove the cause of a wait. Acts are stable: programs
-// compare them.
+// Act names an action of an operator against the cause of a wait. Acts are stable: programs compare them.
 type Act string
 
 // The acts that remedies name. The forced release of a slot is not an act: it may exceed the
@@ -46,7 +45,7 @@ type Action struct {
 	Command string // command that carries out the act; words in capitals are placeholders
 }
 
-// Actions returns one row for each pair of an act and a subject. In Command, %s is a placeholder for the id.
+// Actions returns one row for each act and subject. In Command, %s is the place of the id.
 func Actions() []Action {
 	return []Action{
 		{ActUnblock, SubjectDevice, "", "dispatcher devices unblock %s"},
@@ -68,8 +67,7 @@ func Actions() []Action {
 	}
 }
 
-// actionOn returns the act on the subject with this id. If Actions has no row for the act and the subject, the command
-// is empty.
+// actionOn returns the act on the subject with this id. Without a row in Actions, the command is empty.
 func (a Act) actionOn(subject Subject, id any) Action {
 	action := Action{Act: a, Subject: subject, ID: fmt.Sprint(id)}
 	all := Actions()
@@ -79,8 +77,7 @@ func (a Act) actionOn(subject Subject, id any) Action {
 	return action
 }
 
-// withRemedy returns the cause with a remedy and its actions. The remedy is format with each %s replaced by the command of the next
-// action.
+// withRemedy returns the cause with a remedy: format, with each %s replaced by the command of the next action.
 func (c Cause) withRemedy(format string, actions ...Action) Cause {
 	commands := make([]any, len(actions))
 	for i, a := range actions {
@@ -98,7 +95,7 @@ func (c Cause) AdvisesCapacity() bool {
 	return slices.ContainsFunc(c.Actions, func(a Action) bool { return a.Act == ActRaiseCapacity })
 }
 
-// WithoutCapacity returns the cause with this remedy in place of the advice to raise the capacity of the pool. It changes no other cause.
+// WithoutCapacity replaces the advice to raise the capacity of the pool by this remedy.
 func (c Cause) WithoutCapacity(remedy string) Cause {
 	if c.AdvisesCapacity() {
 		c.Remedy, c.Actions = remedy, nil
@@ -106,10 +103,8 @@ func (c Cause) WithoutCapacity(remedy string) Cause {
 	return c
 }
 
-// helpsOneDevice reports whether the act helps the tasks of at most one device.
 func (a Action) helpsOneDevice() bool { return a.Subject == SubjectDevice || a.Subject == SubjectTask }
 
-// commonActions returns the elements of actions that are also in others.
 func commonActions(actions, others []Action) []Action {
 	return slices.DeleteFunc(slices.Clone(actions), func(a Action) bool { return !slices.Contains(others, a) })
 }

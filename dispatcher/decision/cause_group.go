@@ -35,9 +35,8 @@ type CauseGroup struct {
 // maxExamples is the maximum number of examples of a group.
 const maxExamples = 3
 
-// GroupByCode groups waiting tasks by the code of their first cause. explained is the evaluated sample of these tasks, and total is the
-// number of all waiting tasks. The counts of the groups add up to total. The groups whose cause does not pass by itself come first. Among
-// these and among the other groups, the largest group comes first.
+// GroupByCode groups waiting tasks by the code of their first cause. explained is a sample of total waiting tasks; the counts of the groups
+// add up to total. Groups whose cause does not pass by itself come first, then the largest group.
 func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
@@ -69,7 +68,6 @@ func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	return all
 }
 
-// add adds an evaluated task to the group of its code.
 func (p *CauseGroup) add(explained ExplainedTask) {
 	p.Evaluated++
 	if explained.Detail != p.Detail && !p.mixed {
@@ -112,7 +110,7 @@ type codeText struct {
 	label, remedy string
 }
 
-// permanence tells whether a cause ends without an action of an operator. A cause that does not end comes first in every explanation.
+// permanence tells causes that end only after an action of an operator from causes that pass. The former come first in every explanation.
 type permanence bool
 
 // The two kinds of causes.
@@ -151,7 +149,6 @@ func codeTexts() []codeText {
 	}
 }
 
-// findCodeText returns the label and the remedy of tasks with this code. A code without a row in codeTexts is its own label.
 func findCodeText(code Code) codeText {
 	all := codeTexts()
 	if i := slices.IndexFunc(all, func(w codeText) bool { return w.code == code }); i >= 0 {
@@ -160,11 +157,10 @@ func findCodeText(code Code) codeText {
 	return codeText{code, passes, string(code), NothingToDo}
 }
 
-// PassesByItself reports whether the cause with this code ends without an action of an operator, so that a task with this cause can start
-// later.
+// PassesByItself reports whether a cause with this code ends without an action of an operator.
 func PassesByItself(code Code) bool { return bool(findCodeText(code).passes) }
 
-// comparePermanence orders codes for sorting: a code whose cause does not pass by itself comes before a code whose cause does.
+// comparePermanence sorts codes whose cause does not pass by itself before the others.
 func comparePermanence(a, b Code) int {
 	return compareTrueFirst(!PassesByItself(a), !PassesByItself(b))
 }
@@ -174,8 +170,8 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of the group of tasks with this code. policies has, by the name of a policy, the number of these tasks that
-// the policy refuses. The label contains the name of the policy that refuses most of these tasks.
+// groupLabel returns the label of the tasks with this code. policies has, by name, the number of tasks that a policy refuses; the label
+// names the first of them.
 func groupLabel(code Code, policies map[string]int) string {
 	topPolicy := ""
 	for policy, n := range policies {

@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Situation holds all facts that determine which task the report of a device gets next. All of them are plain values: it has no clock and
-// no store.
+// Situation holds all facts, as plain values, that determine which task the report of a device gets next.
 type Situation struct {
 	Now              time.Time // the ledger's clock
 	Standstill       time.Time // after a restore of the ledger, HeldGrant is not delivered again before this time; zero if there was no restore
@@ -28,8 +27,8 @@ type Situation struct {
 	CallerBound      *store.CallerBound // how many slots callers hold and may hold, for the reporter; nil if the reporter is a device
 }
 
-// ExpectedSituation returns the situation of the next report of the device in view, from the facts that the ledger knows. It assumes that
-// the device accepts work, and mentions the grant that it holds. obstacles holds the obstacles that policies found, by task id.
+// ExpectedSituation returns the situation of the next report of the device in view. It assumes that the device accepts work and mentions
+// the grant that it holds. obstacles holds the obstacles that policies found, by task id.
 func ExpectedSituation(view store.DeviceView, obstacles map[int64]Obstacle) Situation {
 	wire := devices.Wire("")
 	if view.Device != nil {
@@ -55,8 +54,8 @@ type Choice struct {
 
 // Decide returns the tasks or the grant that the device in this situation gets, or why it gets nothing.
 //
-// After a restore of the ledger, neither a new grant nor an old grant is delivered until the standstill ends. The ledger may have lost the
-// end of the old grant, and a device that the ledger does not know may hold its slot now.
+// After a restore of the ledger, no grant is delivered until the standstill ends: the ledger may have lost the end of an old grant, and a
+// device that it does not know may hold the slot.
 func Decide(situation Situation) Choice {
 	if obstacles := situation.deviceObstacles(); len(obstacles) > 0 {
 		return refuseFor(obstacles)
@@ -70,9 +69,9 @@ func Decide(situation Situation) Choice {
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
 
-// nextTasks returns the tasks of one pool that an idle device may start. If there is none, it returns the refusal that is nearest to a
-// grant (see nearerRefusal). It tries first the pool of an urgent batch, then a pool in which a slot is offered to the device, then the
-// pool of the device's oldest batch. The semaphore decides which task of the pool starts, by the order of all waiters.
+// nextTasks returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant. It tries first the pool
+// of an urgent batch, then a pool in which a slot is offered to the device, then the pool of its oldest batch. The semaphore decides which
+// of the tasks starts.
 func nextTasks(s Situation) Choice {
 	var open []store.Candidate
 	nearest, rules := Choice{Reason: devices.ReasonNone}, taskRules()
@@ -93,8 +92,8 @@ func nextTasks(s Situation) Choice {
 	return nearest
 }
 
-// FirstTask returns the id of the task that the device in view runs, or that its next report would try first. If no task may start, it
-// returns a task of the oldest batch. It returns 0 if the device has no open task.
+// FirstTask returns the id of the task that the device in view runs, or that its next report would try first, or of a task of its oldest
+// batch if none may start. It is 0 without an open task.
 func FirstTask(view store.DeviceView) int64 {
 	switch open := Decide(ExpectedSituation(view, nil)).Tasks; {
 	case view.Grant != nil:
@@ -107,14 +106,11 @@ func FirstTask(view store.DeviceView) int64 {
 	return 0
 }
 
-// compareCandidates orders tasks that a device may start, for sorting: first tasks of urgent batches, then tasks of pools in which a slot
-// is offered to the device, then the other tasks. Within each group, tasks of older batches come first.
 func (s Situation) compareCandidates(a, b store.Candidate) int {
 	offered := func(c store.Candidate) bool { return slices.Contains(s.OfferedPools, c.Pool) }
 	return cmp.Or(compareTrueFirst(a.Urgent, b.Urgent), compareTrueFirst(offered(a), offered(b)), CompareBatchAge(a, b))
 }
 
-// compareTrueFirst orders two booleans, for sorting: true comes before false.
 func compareTrueFirst(a, b bool) int {
 	if a == b {
 		return 0
@@ -125,14 +121,13 @@ func compareTrueFirst(a, b bool) int {
 	return 1
 }
 
-// CompareBatchAge orders tasks by the age of their batches, for sorting: the task of the older batch (the batch with the lower id) comes
-// first.
+// CompareBatchAge sorts the task of the older batch first.
 func CompareBatchAge(a, b store.Candidate) int { return cmp.Compare(a.Batch, b.Batch) }
 
-// CompareUrgentLast orders tasks for sorting: tasks of urgent batches come last.
+// CompareUrgentLast sorts tasks of urgent batches last.
 func CompareUrgentLast(a, b store.Candidate) int { return compareTrueFirst(b.Urgent, a.Urgent) }
 
-// DistinctPools returns the names of the pools of tasks, each name once, in the order of the tasks.
+// DistinctPools returns the pools of tasks, each once, in the order of the tasks.
 func DistinctPools(tasks []store.Candidate) (pools []string) {
 	seen := make(map[string]bool)
 	for _, c := range tasks {

@@ -19,7 +19,6 @@ const (
 	CodeLate       Code = "late_result"
 )
 
-// explainClosed returns why the pending task in view may not start any more.
 func explainClosed(view store.TaskView) Cause {
 	if view.Batch.CancelledAt != nil {
 		return Cause{
@@ -41,8 +40,7 @@ func explainClosed(view store.TaskView) Cause {
 	return r
 }
 
-// addTooLateRemedy returns cause with the remedy for a task whose time limit has passed, so that it may not start any more. It returns
-// false if no time limit of the task in view has passed.
+// addTooLateRemedy returns cause with the remedy for a task whose time limit has passed, or false if none has passed.
 func addTooLateRemedy(cause Cause, view store.TaskView) (Cause, bool) {
 	retry := ActRetry.actionOn(SubjectTask, view.Task.ID)
 	switch {
@@ -56,7 +54,7 @@ func addTooLateRemedy(cause Cause, view store.TaskView) (Cause, bool) {
 	return cause, false
 }
 
-// hasPassed reports whether the time end has come. It is false if end is nil, which means that there is no end.
+// hasPassed reports whether the time end has come. A nil end never comes.
 func hasPassed(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
 // exceedsMaxWait reports whether the task in view was never started and has waited longer than its batch allows.
@@ -70,7 +68,6 @@ func exceedsMaxWait(view store.TaskView) bool {
 	return view.Batch.MaxWait > 0 && view.Task.Attempts+view.Task.Returned == 0 && !from.Add(view.Batch.MaxWait).After(view.Now)
 }
 
-// explainRunning describes the grant that the task in view has now.
 func explainRunning(view store.TaskView) []Cause {
 	g := view.RunningGrant
 	running := Cause{
@@ -95,7 +92,6 @@ func explainRunning(view store.TaskView) []Cause {
 	return causes
 }
 
-// cancelledByText returns who requested the cancel of the task in view, and the reason that was given.
 func cancelledByText(view store.TaskView) string {
 	if view.CancelledBy == "" {
 		return ""
@@ -132,7 +128,6 @@ func explainEnded(view store.TaskView) []Cause {
 	return causes
 }
 
-// addRetryRemedy returns cause with the remedy: how the ended task in view can be tried again.
 func addRetryRemedy(cause Cause, view store.TaskView) Cause {
 	switch {
 	case view.Task.State == store.Succeeded:
@@ -146,7 +141,6 @@ func addRetryRemedy(cause Cause, view store.TaskView) Cause {
 	return cause.withRemedy("to retry it: %s", ActRetry.actionOn(SubjectTask, view.Task.ID))
 }
 
-// lastAttemptText describes the last attempt of the task in view, for people.
 func lastAttemptText(view store.TaskView) string {
 	if view.LastAttempt == nil {
 		return "never attempted"
@@ -158,7 +152,6 @@ func lastAttemptText(view store.TaskView) string {
 	return text
 }
 
-// endCauseText returns the end cause of an attempt as words.
 func endCauseText(cause store.EndCause) string {
 	switch cause {
 	case store.ByLapse:
@@ -173,10 +166,10 @@ func endCauseText(cause store.EndCause) string {
 	return string(cause)
 }
 
-// FormatTime returns the time at as text for people, in UTC and in the format of RFC 3339.
+// FormatTime returns at in UTC, in the format of RFC 3339.
 func FormatTime(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-// formatAgo returns text such as "3 days ago" for the duration elapsed. It uses the largest unit that fits at least twice.
+// formatAgo returns text such as "3 days ago", in the largest unit that fits at least twice.
 func formatAgo(elapsed time.Duration) string {
 	for _, unit := range []struct {
 		length time.Duration

@@ -58,12 +58,10 @@ type UrgentLane struct {
 	Waiting int // devices that wait with a task of an urgent batch
 }
 
-// isFull reports whether there is no slot for the device: every slot is held, or offered to
-// another device. It is false if the semaphore did not answer.
+// isFull reports whether there is no slot for the device: every slot is held, or offered to another device.
 func (s PoolStatus) isFull() bool { return !s.Unreachable && s.UnreservedSlots < 1 && s.OfferLeft == 0 }
 
-// WaitFacts holds the facts about a waiting task that are not in its view (the data of the task and
-// its device that the ledger returned).
+// WaitFacts holds the facts about a waiting task that its view does not contain.
 type WaitFacts struct {
 	PoolStatuses map[string]PoolStatus // by pool: the task's pool, and each pool in which another task of its device could start
 	Obstacles    map[int64]Obstacle    // obstacles that policies found now, by task id
@@ -74,8 +72,7 @@ type WaitFacts struct {
 }
 
 // Explain returns how the task in view ended or runs. For a waiting task, it returns all obstacles between the task and its start, by the
-// same rules as for reports. Only for a waiting task does it call readFacts, with the task as a candidate, to get the facts that view does
-// not contain.
+// rules of reports; readFacts returns the facts that view does not contain, for the task as a candidate.
 func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
 	e := Explanation{At: view.Now, State: view.Task.State}
 	open := slices.IndexFunc(view.Candidates, func(c store.Candidate) bool { return c.Task == view.Task.ID })
@@ -92,9 +89,8 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	return e
 }
 
-// explainWaiting returns the causes of the waiting task in view: a revoked token, all obstacles, and other causes, such as a device that does
-// not report. The causes that do not pass by themselves come first. task is the same task as a candidate. facts are the facts that view does
-// not contain.
+// explainWaiting returns the causes of the waiting task in view, which is also the candidate task: a revoked token, all obstacles, and
+// other causes, such as a device that does not report. The causes that do not pass by themselves come first.
 func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
 	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
 	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), facts.CallerBound
@@ -137,8 +133,8 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 	return x.order(causes)
 }
 
-// order returns the causes of the task with those first that do not pass by themselves. It removes the advice to raise the capacity if a
-// free slot would not be enough.
+// order sorts the causes that do not pass by themselves first, and removes the advice to raise the capacity if a free slot would not be
+// enough.
 func (x causeWriter) order(causes []Cause) []Cause {
 	slices.SortStableFunc(causes, func(a, b Cause) int { return comparePermanence(a.Code, b.Code) })
 	if causes[0].Code != CodeFull && x.status.Capacity > 0 {
@@ -149,10 +145,9 @@ func (x causeWriter) order(causes []Cause) []Cause {
 	return causes
 }
 
-// findEarlierTask returns another task that the device would get before task if the pool of task had a free slot. This is a task of a pool
-// that is tried earlier or, in the pool of task, the task with the id firstTask. firstTask comes from the semaphore. If firstTask is 0, the
-// semaphore did not answer, and the order inside of the batch decides. findEarlierTask returns nil if no other task goes first, or if task
-// has an obstacle besides a full or unreachable pool.
+// findEarlierTask returns the task that the device would get before task if the pool of task had a free slot: a task of a pool that is
+// tried earlier, or the task with the id firstTask in the same pool. If firstTask is 0, the semaphore did not answer, and the order inside
+// the batch decides. It returns nil if no task goes first, or if task has another obstacle than its full or unreachable pool.
 func findEarlierTask(situation Situation, task store.Candidate, firstTask int64) *store.Candidate {
 	situation.FullPools, situation.UnreachablePools = maps.Clone(situation.FullPools), maps.Clone(situation.UnreachablePools)
 	situation.FullPools[task.Pool], situation.UnreachablePools[task.Pool] = false, false
@@ -171,7 +166,7 @@ func findEarlierTask(situation Situation, task store.Candidate, firstTask int64)
 	return nil
 }
 
-// GoesBefore reports whether task a comes before task b in their batch. It is false for tasks of different batches.
+// GoesBefore reports whether task a comes before task b of the same batch.
 func GoesBefore(a, b store.Candidate) bool {
 	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// LeaseID returns the id of the lease that task gets if it is granted now. nonce is a text that makes the ids of different reports
-// different.
+// LeaseID returns the id of the lease that task gets if it is granted now. nonce makes the ids of different reports different.
 func LeaseID(task store.Candidate, nonce string) string {
 	return fmt.Sprintf("%d.%d.%s", task.Task, task.Attempt, nonce)
 }
 
-// LeaseTask returns the id of the task for which LeaseID made leaseID. It returns 0 if LeaseID did not make leaseID.
+// LeaseTask returns the id of the task in leaseID, an id of LeaseID, or 0 for another text.
 func LeaseTask(leaseID string) int64 {
 	task, _, _ := strings.Cut(leaseID, ".")
 	id, err := strconv.ParseInt(task, 10, 64)

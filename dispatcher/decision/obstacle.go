@@ -49,12 +49,11 @@ type Obstacle struct {
 	explain func(x causeWriter, o Obstacle) Cause
 }
 
-// obstacles returns all obstacles between task and its start. If there is no obstacle, task may be the next task of the device.
+// obstacles returns all obstacles between task and its start.
 func (s Situation) obstacles(task store.Candidate) []Obstacle {
 	return append(s.deviceObstacles(), s.taskObstacles(task)...)
 }
 
-// deviceObstacles returns the obstacles for every task of the device.
 func (s Situation) deviceObstacles() []Obstacle {
 	return findObstacles(deviceRules(), &s, &store.Candidate{})
 }
@@ -64,7 +63,6 @@ func (s Situation) taskObstacles(task store.Candidate) []Obstacle {
 	return findObstacles(taskRules(), &s, &task)
 }
 
-// findObstacles returns the obstacles of those rules that apply to task in this situation, in the order of rules.
 func findObstacles(rules []rule, situation *Situation, task *store.Candidate) (obstacles []Obstacle) {
 	for _, r := range rules {
 		if o, applies := r.applies(situation, task); applies {
@@ -75,12 +73,11 @@ func findObstacles(rules []rule, situation *Situation, task *store.Candidate) (o
 	return obstacles
 }
 
-// MayStart reports whether task has no obstacle in this situation, except perhaps an obstacle of its device.
+// MayStart reports whether task has no obstacle, except perhaps an obstacle of its device.
 func (s Situation) MayStart(task store.Candidate) bool { return len(s.taskObstacles(task)) == 0 }
 
-// refuseFor returns the refusal of a device for the obstacles of a task; there must be at least
-// one obstacle. The reason is the reason of the first obstacle. Until is the latest Until of the
-// obstacles with this reason, or zero if the Until of any of them is unknown.
+// refuseFor returns the refusal for at least one obstacle, with the reason of the first one. Until is the latest Until of the obstacles
+// with this reason, or zero if one of them is unknown.
 func refuseFor(obstacles []Obstacle) Choice {
 	choice := Choice{Reason: obstacles[0].Reason, Until: obstacles[0].Until, Shared: obstacles[0].Shared, Policy: obstacles[0].Policy}
 	choice.BlocksOneTask = slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.BlocksOneTask })

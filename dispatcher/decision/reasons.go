@@ -41,81 +41,69 @@ type causeWriter struct {
 	callerBound store.CallerBound // how many slots callers hold and may hold, for the task of a caller
 }
 
-// reportOnly returns the cause of an obstacle that exists only while a report is handled. No explanation contains this cause.
+// reportOnly returns the cause of an obstacle that exists only while a report is handled. No explanation contains it.
 func (x causeWriter) reportOnly(obstacle Obstacle) Cause {
 	return Cause{Detail: string(obstacle.Code), Remedy: NothingToDo}
 }
 
-// blocked returns the cause of a blocked device.
 func (x causeWriter) blocked(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s is blocked%s", x.Task.Device, paused(x.Device.BlockedBy, x.Device.BlockedAt, x.Device.BlockReason)),
 	}.withRemedy("unblock it: %s", ActUnblock.actionOn(SubjectDevice, x.Task.Device))
 }
 
-// busy returns the cause of a device that holds a grant already.
 func (x causeWriter) busy(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s; a device holds at most one task", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
 	}.withRemedy("waits for its result or the end of its lease; to stop it: %s", ActCancel.actionOn(SubjectTask, x.Grant.Task))
 }
 
-// wrongWire returns the cause of a device that speaks DDI and has a task whose payload is no DDI deployment.
 func (x causeWriter) wrongWire(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s last reported by hawkBit's DDI, and the payload of the task is no deployment that it could read", x.Task.Device),
 	}.withRemedy("queue a batch whose payload is a deployment; to end this task: %s", ActCancel.actionOn(SubjectTask, x.Task.ID))
 }
 
-// poolPaused returns the cause of a paused pool.
 func (x causeWriter) poolPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
 	}.withRemedy("resume the pool: %s", ActResume.actionOn(SubjectPool, x.Pool.Name))
 }
 
-// batchPaused returns the cause of a paused batch.
 func (x causeWriter) batchPaused(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
 	}.withRemedy("resume the batch: %s", ActResume.actionOn(SubjectBatch, x.Batch.ID))
 }
 
-// notBegun returns the cause of a batch whose not_before is not reached.
 func (x causeWriter) notBegun(obstacle Obstacle) Cause {
 	return Cause{Detail: fmt.Sprintf("batch %d does not start before %s", x.Batch.ID, FormatTime(obstacle.Until)), Remedy: NothingToDo}
 }
 
-// taskNotBegun returns the cause of a task whose own not_before is not reached.
 func (x causeWriter) taskNotBegun(obstacle Obstacle) Cause {
 	return Cause{Detail: fmt.Sprintf("task %d does not start before %s", x.Task.ID, FormatTime(obstacle.Until)), Remedy: NothingToDo}
 }
 
-// backoff returns the cause of a task that waits before it is tried again.
 func (x causeWriter) backoff(obstacle Obstacle) Cause {
 	return Cause{Detail: lastAttemptText(x.TaskView) + "; it is retried after " + FormatTime(obstacle.Until), Remedy: NothingToDo}
 }
 
-// batchWindowClosed returns the cause of a batch whose windows do not allow the task to start.
 func (x causeWriter) batchWindowClosed(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.windowText(x.candidate.Window)),
 	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectBatch, x.Batch.ID))
 }
 
-// poolWindowClosed returns the cause of a pool whose windows do not allow the task to start.
 func (x causeWriter) poolWindowClosed(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.windowText(x.candidate.PoolWindow)),
 	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectPool, x.Pool.Name))
 }
 
-// standstill returns the cause of a pool that grants nothing after a restore of the ledger.
 func (x causeWriter) standstill(Obstacle) Cause {
 	return Cause{Detail: "the ledger was restored: the pool makes no grant until every lease that the restored ledger may not know is over", Remedy: NothingToDo}
 }
 
-// limited returns the cause of a task that a policy refuses.
 func (x causeWriter) limited(obstacle Obstacle) Cause {
 	words := "wait until then; or change the policy: %s"
 	if obstacle.DropsTask {
@@ -124,7 +112,6 @@ func (x causeWriter) limited(obstacle Obstacle) Cause {
 	return Cause{Detail: obstacle.Detail, Policy: strings.TrimSpace(obstacle.Allows + " by " + obstacle.Policy)}.withRemedy(words, x.editLimits(obstacle.Owner))
 }
 
-// unavailable returns the cause of a task that cannot start because Redis, or something else that a start needs, cannot be reached.
 func (x causeWriter) unavailable(obstacle Obstacle) Cause {
 	return Cause{
 		Detail: cmp.Or(obstacle.Detail, "Redis cannot be reached: nothing is granted, and the number of free slots is unknown"),
@@ -132,7 +119,6 @@ func (x causeWriter) unavailable(obstacle Obstacle) Cause {
 	}
 }
 
-// full returns the cause of a full pool, with the task's position in the queue.
 func (x causeWriter) full(Obstacle) Cause {
 	r := Cause{
 		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.status.Held, x.status.Capacity),
@@ -148,8 +134,6 @@ func (x causeWriter) full(Obstacle) Cause {
 	return r
 }
 
-// callersFull returns the cause of a pool whose callers hold as many slots as they may, with the number of callers
-// that wait before this one.
 func (x causeWriter) callersFull(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("callers hold %d of the %d slots of pool %s that they may hold, and %d callers wait before this one",
@@ -172,7 +156,6 @@ func (x causeWriter) urgentLaneText() string {
 	return ""
 }
 
-// editLimits returns the action that changes the policies of owner.
 func (x causeWriter) editLimits(owner Subject) Action {
 	switch {
 	case owner == SubjectBatch:
@@ -183,7 +166,6 @@ func (x causeWriter) editLimits(owner Subject) Action {
 	return ActEditLimits.actionOn(SubjectPool, x.Pool.Name)
 }
 
-// paused returns text that says who paused something (by), since when and why. It leaves out the parts that are empty.
 func paused(by string, since *time.Time, reason string) string {
 	text := ""
 	if by != "" {
@@ -198,7 +180,7 @@ func paused(by string, since *time.Time, reason string) string {
 	return text
 }
 
-// windowText describes when windows keep the task from starting. opening is the current or the next opening of these windows.
+// windowText describes when windows keep the task from starting. opening is their current or next opening.
 func (x causeWriter) windowText(opening store.Opening) string {
 	switch until := windowRetryTime(opening, &x.candidate, x.Now); {
 	case until.IsZero():
@@ -210,7 +192,6 @@ func (x causeWriter) windowText(opening store.Opening) string {
 	}
 }
 
-// otherTaskFirst returns the cause of a task whose device would get the task other before it.
 func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
 	urgent := map[bool]string{true: "urgent "}
 	return Cause{
@@ -219,7 +200,6 @@ func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
 	}.withRemedy("wait for that task; within a batch, a higher priority goes first; to cancel that task: %s", ActCancel.actionOn(SubjectTask, other.Task))
 }
 
-// revoked returns the cause of a device that has no valid token left.
 func (x causeWriter) revoked() Cause {
 	return Cause{
 		Code:   CodeRevoked,
@@ -227,8 +207,8 @@ func (x causeWriter) revoked() Cause {
 	}.withRemedy("give it a new token: %s", ActNewToken.actionOn(SubjectDevice, x.Task.Device))
 }
 
-// deviceSilent returns a cause if the device does not report, so that it cannot get its task. isSilent reports whether there is a cause. A
-// device that holds a grant may report late until its lease ends, and a blocked device reports rarely, so neither of them is silent.
+// deviceSilent returns a cause if the device does not report. A device that holds a grant may report late, and a blocked device reports
+// rarely, so neither is silent.
 func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
 	name := x.Task.Device
 	switch {
@@ -261,7 +241,6 @@ func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
 	}, true
 }
 
-// deviceNoisy returns the cause of a device that reports so often that most of its reports are refused before they are read.
 func (x causeWriter) deviceNoisy() Cause {
 	return Cause{
 		Code: CodeDeviceNoisy,
@@ -271,8 +250,7 @@ func (x causeWriter) deviceNoisy() Cause {
 	}
 }
 
-// silentSince returns the time from which the silence of the device counts. It is the time of the last report, or QuietUntil if the device
-// was asked to report again after more than one period.
+// silentSince returns the time of the last report, or QuietUntil if the device was asked to report again later than after one period.
 func (x causeWriter) silentSince() time.Time {
 	if x.lastReport.QuietUntil.After(x.lastReport.At) {
 		return x.lastReport.QuietUntil
@@ -280,7 +258,6 @@ func (x causeWriter) silentSince() time.Time {
 	return x.lastReport.At
 }
 
-// nextReport returns the cause of a task that only waits for the next report of its device.
 func (x causeWriter) nextReport() Cause {
 	r := Cause{
 		Code: CodeNextReport, Detail: "nothing delays the task: it is granted with the next report of device " + x.Task.Device,
@@ -295,8 +272,8 @@ func (x causeWriter) nextReport() Cause {
 	return r
 }
 
-// estimateStart estimates the start of a task that waits only for its turn and for the next report of
-// its device: the later of the two times. It is zero if there is no estimate.
+// estimateStart estimates the start of a task that waits only for its turn and for the next report of its device. It is zero if there is no
+// estimate.
 func (x causeWriter) estimateStart() time.Time {
 	turn := time.Duration(0)
 	if x.status.isFull() {
@@ -311,8 +288,8 @@ func (x causeWriter) estimateStart() time.Time {
 	return x.Now.Add(max(turn, asks))
 }
 
-// timeToReport returns the time until the device reports again, and whether the time is known. If the device is in the queue of a full
-// pool, the time comes from the queue. If it is idle, the time includes jitter, so the time is known only if the report is not due soon.
+// timeToReport returns the time until the device reports again, from the queue if the device waits in it. The report of an idle device has
+// jitter, so its time is known only if it is not due soon.
 func (x causeWriter) timeToReport() (time.Duration, bool) {
 	if x.status.InQueue {
 		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace

@@ -18,20 +18,22 @@ const (
 	maxReportDelay   = 24 * time.Hour   // maximum of report_after_ms
 )
 
-// Timing computes when a refused device reports again. It adds jitter, so that devices that were
-// refused at the same time do not report again at the same time.
+// Timing computes when a refused device reports again. Jitter spreads the reports of devices that were refused at the same time.
 type Timing struct {
 	Period time.Duration        // report period of an idle device
 	Jitter func() float64       // returns a number in [0,1)
 	Outage func() time.Duration // returns how long a required server has not answered; 0 if all servers answer
 }
 
-// DelayAfter returns the time after which a device should report again if its report was answered with refusal. now is the time of the
-// ledger. untilTurn is the time until the queue of a full pool expects the device's report. The result exceeds the report period by at most
-// the jitter, so that the device finds new work within a period. There are two exceptions: a blocked or forbidden device reports later, and
-// a device in the queue of a full pool reports after untilTurn.
+// DelayAfter returns the time after which a device should report again after refusal. now is the ledger's time, untilTurn the time until
+// the queue of a full pool expects the device. The result exceeds the report period by at most the jitter, except for a blocked or
+// forbidden device, and for a device in the queue.
 func (t Timing) DelayAfter(refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
-	return WaitRuleFor(refusal.Reason).delay(t, refusal, now, untilTurn)
+	rule := WaitRuleFor(refusal.Reason)
+	if rule.delay == nil {
+		return t.spread(rule.fixedDelay, 0.2)
+	}
+	return rule.delay(t, refusal, now, untilTurn)
 }
 
 // DelayAfterRefusal returns the time until the next report of a device whose whole report was refused with reason.
@@ -39,35 +41,17 @@ func (t Timing) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return t.DelayAfter(Choice{Reason: reason}, time.Time{}, 0)
 }
 
-// afterIdle and the functions below have the type of WaitRule.delay: each returns the time until the next report of a device after a
-// refusal. Their parameters are the Timing, the refusal, the ledger's time and untilTurn. afterIdle returns the report period with jitter.
+// The functions below are values of WaitRule.delay.
 func afterIdle(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
 	return t.spread(t.Period, 0.2)
 }
 
-// afterRefused returns the time after a report that was refused as invalid or too large.
-func afterRefused(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
-	return t.spread(refusedDelay, 0.2)
-}
-
-// afterForbidden returns the time after a report whose sender may not act for the device.
-func afterForbidden(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
-	return t.spread(forbiddenDelay, 0.2)
-}
-
-// afterBlocked returns the time after a report of a blocked device.
-func afterBlocked(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
-	return t.spread(blockedDelay, 0.2)
-}
-
-// afterTurn returns the time after a report that found a full pool: untilTurn, the time until the queue expects the device.
 func afterTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
 	return ClampDelay(untilTurn)
 }
 
-// afterUntil returns the time until refusal.Until, at most a report period, plus jitter. The jitter is not negative, so the device does not
-// report before refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger, so that they do not report
-// all at once.
+// afterUntil returns the time until refusal.Until, at most a report period, plus jitter, so that the device does not report before
+// refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger.
 func afterUntil(t Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
 	wait := t.Period
 	if !refusal.Until.IsZero() {
@@ -80,9 +64,8 @@ func afterUntil(t Timing, refusal Choice, now time.Time, _ time.Duration) time.D
 	return ClampDelay(wait + time.Duration(t.Jitter()*float64(late)))
 }
 
-// afterOutage returns the time after which a device reports again if a server did not confirm something. Most servers answer again within
-// seconds. If the outage lasts longer, devices report at a random time within their period, as idle devices do, because otherwise all of
-// them would report every few seconds. During a standstill after a restore, refusal.Until is the end of the standstill.
+// afterOutage returns a few seconds, because most servers answer again soon. In a longer outage, devices report at a random time within
+// their period. During a standstill after a restore, refusal.Until is its end.
 func afterOutage(t Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !refusal.Until.IsZero():
@@ -98,7 +81,7 @@ func (t Timing) spread(delay time.Duration, share float64) time.Duration {
 	return ClampDelay(time.Duration(float64(delay) * (1 - share + 2*share*t.Jitter())))
 }
 
-// ClampDelay returns delay, but at least MinReportDelay and at most maxReportDelay.
+// ClampDelay limits delay to at least MinReportDelay and at most maxReportDelay.
 func ClampDelay(delay time.Duration) time.Duration {
 	return min(max(delay, MinReportDelay), maxReportDelay)
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// Queueing is the effect of a refusal on the device in the queues of the pools in which it
-// has work.
+// Queueing is the effect of a refusal on the device in the queues of its pools.
 type Queueing int
 
 // The effects of a refusal on the queues.
@@ -24,21 +23,21 @@ type WaitRule struct {
 	MayPark  bool // the reason may pass while the report is parked
 	Queueing Queueing
 
-	// delay returns the time until the next report. refusal is the refusal of the device, now the ledger's time, and untilTurn the time
-	// until the queue of a full pool expects the device.
+	fixedDelay time.Duration // time until the next report, before jitter, if delay is nil
+	// delay returns the time until the next report. now is the ledger's time, untilTurn the time until the queue of a full pool expects the
+	// device.
 	delay func(t Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration
 }
 
-// waitRules returns the table of reasons, sorted by nearness to a grant: the last row is the nearest. If the tasks of a
-// device have different reasons, the device is given the reason whose row is last. The table is an array, so that a
-// report needs no allocation for it.
+// waitRules returns the table of reasons, sorted by nearness to a grant. If the tasks of a device have different reasons, the device is
+// given the last one. The table is an array, so that a report needs no allocation for it.
 func waitRules() [15]WaitRule {
 	return [...]WaitRule{
-		{Reason: devices.ReasonInvalid, delay: afterRefused},
-		{Reason: devices.ReasonTooLarge, delay: afterRefused},
-		{Reason: devices.ReasonForbidden, delay: afterForbidden},
+		{Reason: devices.ReasonInvalid, fixedDelay: refusedDelay},
+		{Reason: devices.ReasonTooLarge, fixedDelay: refusedDelay},
+		{Reason: devices.ReasonForbidden, fixedDelay: forbiddenDelay},
 		{Reason: devices.ReasonBusyServer, delay: afterOutage}, // the replica has too many reports; ReasonBusy concerns the device
-		{Reason: devices.ReasonBlocked, delay: afterBlocked},
+		{Reason: devices.ReasonBlocked, fixedDelay: blockedDelay},
 		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: afterIdle},
 		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: afterUntil},
 		{Reason: devices.ReasonNone, MayPark: true, delay: afterIdle},
@@ -58,14 +57,12 @@ func WaitRuleFor(reason devices.Reason) WaitRule {
 	return all[max(rank(all[:], reason), 0)]
 }
 
-// rank returns the index of the row for reason in rules, or -1 if there is none. A higher rank is nearer to a grant.
 func rank(rules []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
-// nearerRefusal returns the refusal that is nearer to a grant (its reason has a later row in waitRules), because the operator and the
-// device need this reason. If both have the same reason, it returns the refusal with the earlier Until; a known time wins over an unknown
-// time. A standstill of a pool after a restore hides no other reason: another pool may have a slot for the device much sooner.
+// nearerRefusal returns the refusal that is nearer to a grant (its reason has a later row in waitRules), or of equal ones the one with the
+// earlier known Until.
 func nearerRefusal(a, b Choice) Choice {
 	all := waitRules()
 	ofA, ofB := rank(all[:], a.rankedReason()), rank(all[:], b.rankedReason())
@@ -78,8 +75,8 @@ func nearerRefusal(a, b Choice) Choice {
 	return a
 }
 
-// rankedReason returns the reason by which nearerRefusal ranks a refusal. A refusal that is unavailable until a known time comes from a
-// standstill, and is ranked as ReasonNone.
+// rankedReason returns the reason by which nearerRefusal ranks a refusal. A standstill after a restore (unavailable until a known time)
+// hides no other reason, because another pool may have a slot much sooner.
 func (c Choice) rankedReason() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
 		return devices.ReasonNone

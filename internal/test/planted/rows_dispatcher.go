@@ -67,7 +67,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a grant that its device was asked to give up is delivered again", Tests: in("decision"),
 		},
 		{
-			Package: "dispatcher/decision", Func: "batchStartObstacle",
+			Package: "dispatcher/decision", Func: "taskRules",
 			Old: `task.NotBefore.After(s.Now)`, New: `false`,
 			Breaks: "the decision ignores the not_before of a batch", Tests: in("decision"),
 		},
