@@ -10,19 +10,16 @@ import (
 )
 
 const (
-	// accountLimit is the maximum time that one transaction of the ledger waits for the MQTT broker. It is
-	// shorter than the time that other transactions wait for the rows that this transaction locks.
+	// accountLimit is the maximum time that a transaction of the ledger waits for the MQTT broker: less than other transactions wait for
+	// the rows that it locks.
 	accountLimit = 2500 * time.Millisecond
-	// turnLimit is the maximum time that a request waits for earlier transactions. It is short because a
-	// client waits for the response.
+	// turnLimit is the maximum time that a request waits for earlier transactions: a client waits for its response.
 	turnLimit = 3 * time.Second
-	// changesPart is the maximum number of changes in one transaction. For each change the broker writes its
-	// whole list of accounts.
+	// changesPart is the maximum number of changes in one transaction: the broker writes its whole list of accounts for each.
 	changesPart = 5
 )
 
-// Accounts manages the accounts of devices at the MQTT broker. A device needs an account to open a session
-// at the broker. Every call ends with its context and can be repeated.
+// Accounts manages the accounts of devices at the MQTT broker. A device needs an account to open a session. Every call can be repeated.
 type Accounts interface {
 	// Set creates or changes accounts, each with its new password.
 	Set(ctx context.Context, accounts ...devices.Account) error
@@ -32,15 +29,14 @@ type Accounts interface {
 	Disable(ctx context.Context, device devices.ID) error
 	// Delete ends the account's sessions and removes the account. A missing account is not an error.
 	Delete(ctx context.Context, device devices.ID) error
-	// AsksLedger reports whether the broker needs no accounts, because it asks the ledger about each new
-	// session. Then Set does nothing.
+	// AsksLedger reports whether the broker asks the ledger about each new session and needs no accounts. Then Set does nothing.
 	AsksLedger() bool
 	// Disconnect ends the sessions that were opened with an older secret and that Set left open.
 	Disconnect(ctx context.Context, device devices.ID) error
 }
 
-// accounts allows only one transaction of this process at a time to wait for the broker. So a broker that hangs blocks one
-// connection to the ledger and not all connections.
+// accounts lets only one transaction of this process wait for the broker, so that a broker that hangs blocks only one connection to the
+// ledger.
 type accounts struct {
 	Accounts // nil if the broker has no accounts
 
@@ -48,18 +44,17 @@ type accounts struct {
 	turn   chan struct{} // holds one element, which a goroutine takes before its transaction and returns after it
 }
 
-// newAccounts returns accounts for brokerAccounts, which is nil if the broker has no accounts.
 func newAccounts(brokerAccounts Accounts, ledger accountLedger) *accounts {
 	turn := make(chan struct{}, 1)
 	turn <- struct{}{}
 	return &accounts{Accounts: brokerAccounts, ledger: ledger, turn: turn}
 }
 
-// brokerAsksLedger reports whether the broker calls AuthenticateSession. Any other broker checks the secret itself
-// and does not pass it on; the secret is the device's own token, if the device has one.
+// brokerAsksLedger reports whether the broker calls AuthenticateSession. Any other broker checks the secret itself and does not pass it on;
+// the secret is the device's own token, if the device has one.
 func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
-// acquireTurn waits until this goroutine may use the broker, at most for the duration limit. The caller then calls releaseTurn.
+// acquireTurn waits, at most for limit, until this goroutine may use the broker. The caller then calls releaseTurn.
 func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -71,11 +66,10 @@ func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// releaseTurn lets the next goroutine use the broker.
 func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
 
-// runSerially runs change. If the broker has no accounts, it passes nil to change. Otherwise it passes a function that sets the account of
-// device at the broker, with secret as the password. Then only one change runs at a time in this process, over all devices.
+// runSerially runs change with a function that sets the account of device at the broker, with secret as the password, or with nil if the
+// broker has no accounts. Only one change with accounts runs at a time in this process.
 func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
@@ -89,7 +83,7 @@ func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret st
 	})
 }
 
-// set creates or changes accounts at the broker. The caller must hold the turn (see acquireTurn).
+// set creates or changes accounts at the broker. The caller must hold the turn.
 func (a *accounts) set(ctx context.Context, brokerAccounts ...devices.Account) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
@@ -99,7 +93,6 @@ func (a *accounts) set(ctx context.Context, brokerAccounts ...devices.Account) e
 	return nil
 }
 
-// applyChange applies to the account at the broker one change that the ledger has recorded.
 func (a *accounts) applyChange(ctx context.Context, recorded store.AccountChange) error {
 	device := devices.ID(recorded.Device)
 	switch recorded.Wanted {
@@ -112,8 +105,7 @@ func (a *accounts) applyChange(ctx context.Context, recorded store.AccountChange
 	}
 }
 
-// applyChanges reads from the ledger the recorded changes of accounts, and applies at most
-// changesPart of them at the broker.
+// applyChanges applies at most changesPart recorded changes of accounts at the broker.
 func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	if a.Accounts == nil {
 		return 0, nil
@@ -125,8 +117,7 @@ func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.applyChange)
 }
 
-// SuspendAccount disables the account of device at the broker for the duration. It does nothing if the broker has no accounts, or if
-// store.SuspendAccount refuses.
+// SuspendAccount disables the account of device at the broker for the duration, unless store.SuspendAccount refuses.
 func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, duration time.Duration) error {
 	if r.accounts.Accounts == nil || r.accounts.AsksLedger() {
 		return nil
@@ -138,12 +129,11 @@ func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, durati
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
 	_, err := r.accounts.ledger.SuspendAccount(ctx, string(device), duration, func(ctx context.Context) error { return r.accounts.Disable(ctx, device) })
-	return err //nolint:wrapcheck // the store says what it was doing
+	return err
 }
 
-// ApplyAccountChanges updates at the broker the accounts of devices that were blocked, unblocked or deleted. It
-// returns how many it changed, and ends with the first error. The ledger moves the change that failed behind the
-// other changes, and a later call tries it again.
+// ApplyAccountChanges updates at the broker the accounts of devices that were blocked, unblocked or deleted, until one fails. The ledger
+// moves the failed change behind the others, and a later call tries it again.
 func (r *Registry) ApplyAccountChanges(ctx context.Context) (applied int, err error) {
 	for {
 		n, err := r.accounts.applyChanges(ctx)

@@ -16,9 +16,8 @@ type Admission struct {
 	Credential string        // the new token of the device; empty if it gets none
 }
 
-// Admit checks that the caller may act for its device. view is what the ledger returned for the device. If the caller has a fleet token
-// and the device is unknown, Admit registers the device. It returns devices.ErrForbidden for a caller that it refuses, and then changes
-// nothing.
+// Admit checks that the caller may act for its device. view is the ledger's data of the device. A caller with a fleet token registers an
+// unknown device. Admit returns devices.ErrForbidden for a caller that it refuses, and then changes nothing.
 func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.DeviceView) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {
@@ -45,9 +44,8 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 	return r.register(ctx, caller)
 }
 
-// IsStillAdmitted reports whether a caller that was admitted may still act for its device, according to view, which was read from the
-// ledger after the admission. The device may have been deleted since, or its token revoked. It is called for parked reports; a report of a
-// session is never parked, and IsStillAdmitted would refuse it if the device uses a token of its own.
+// IsStillAdmitted reports whether the caller of a parked report may still act for its device, according to view, which was read after the
+// admission. The device may have been deleted since, or its token revoked. Reports of a session are never parked.
 func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, view store.DeviceView) (bool, error) {
 	if caller.Via == devices.ViaLease {
 		return r.isTokenValid(ctx, caller)
@@ -67,45 +65,18 @@ func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, v
 	return true, nil
 }
 
-// isTokenValid reports whether the token of a caller is still valid. A caller inside this process has no token
-// and is always valid.
+// isTokenValid reports whether the token of a caller is still valid. A caller inside this process has no token and is always valid.
 func (r *Registry) isTokenValid(ctx context.Context, caller devices.Caller) (bool, error) {
 	if caller.Token == ([sha256.Size]byte{}) {
 		return true, nil
 	}
-	_, err := r.cache.find(ctx, caller.Token)
+	_, err := r.find(ctx, caller.Token)
 	if errors.Is(err, devices.ErrUnauthenticated) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// LastAdmission reports whether this caller was the last one that was admitted for its device, and nothing about the admission remains to
-// be recorded. It also returns the reach of the device at that time: how the device can be notified of work. The result is valid only
-// while this replica calls ForgetAdmission for all news of the ledger. Therefore use it only together with a trusted mark
-// (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
-func (r *Registry) LastAdmission(caller devices.Caller) (store.Reach, bool) {
-	return r.cache.lastAdmission(caller)
-}
-
-// RecordAdmission records that the caller was admitted and how its device can be notified of work (reach), so that LastAdmission can
-// return both.
-func (r *Registry) RecordAdmission(caller devices.Caller, reach store.Reach) {
-	r.cache.cacheAdmission(caller, reach)
-}
-
-// RecordReach records the reach of the caller's device (how it can be notified), if the caller is still the last one that was admitted for
-// the device.
-func (r *Registry) RecordReach(caller devices.Caller, reach store.Reach) {
-	r.cache.cacheReach(caller, reach)
-}
-
-// ForgetAdmission removes the cached admission of the device, so that the device is read from the ledger again at
-// its next report. If device is empty, ForgetAdmission removes all admissions. Each change of who may act for a device adds a row with
-// the device to the news (the ledger's change log).
-func (r *Registry) ForgetAdmission(device string) { r.cache.forgetAdmission(device) }
-
-// admitSession checks that a device may report through a session that the MQTT broker admitted.
 func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view store.DeviceView) error {
 	device := view.Device
 	switch {
@@ -121,8 +92,8 @@ func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view
 	return nil
 }
 
-// admitByOwnToken records that the device has used its own token for the first time. From then on, fleet tokens cannot act for the device.
-// device is nil if the device is not registered.
+// admitByOwnToken records the first use of the device's own token. From then on, fleet tokens cannot act for the device. device is nil if
+// it is not registered.
 func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, device *store.Device) error {
 	if device == nil { // the device was deleted after its authentication
 		return devices.ErrForbidden
@@ -136,9 +107,9 @@ func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, dev
 	return nil
 }
 
-// enroll returns a new token for the caller's device. If the reply is lost, the device can enroll again: a new token then replaces the lost
-// one. This is possible until the device has used a token of its own. Each call counts as a registration, because each one changes an
-// account at the broker. A device that is registered blocked gets no token before an operator has unblocked it.
+// enroll returns a new token for the caller's device. A device that has not used a token of its own can enroll again, for example after a
+// lost reply. Each call counts as a registration, because it changes an account at the broker. A device that is registered blocked gets no
+// token.
 func (r *Registry) enroll(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device := caller.Device
 	admitted, err := r.register(ctx, caller)

@@ -11,22 +11,21 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Authenticate returns the Caller for a report of device with this token. It returns
-// devices.ErrUnauthenticated if the token does not exist, and devices.ErrForbidden if it belongs to another
-// device.
+// Authenticate returns the Caller for a report of device with this token. It returns devices.ErrUnauthenticated if the token does not
+// exist, and devices.ErrForbidden if it belongs to another device.
 func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
 	return r.authenticate(ctx, device, token, r.checkToken)
 }
 
-// Recall returns the Caller for a report of device with this token, without a read of the ledger. ok is true if the cache has this token as
-// a valid token of the device itself.
+// Recall returns the Caller for a report of device with this token from the cache alone. ok is true if the token is a valid token of the
+// device itself.
 func (r *Registry) Recall(device devices.ID, token string) (caller devices.Caller, ok bool) {
 	caller = devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
-	ok, _ = r.cache.hasValidToken(caller)
+	ok, _ = r.hasValidToken(caller)
 	return caller, ok
 }
 
-// authenticate returns the caller with this token that reports as device. If the token is not a fleet token, check must accept the caller.
+// authenticate returns the caller with this token that reports as device. check must accept a caller without a fleet token.
 func (r *Registry) authenticate(
 	ctx context.Context, device devices.ID, token string, check func(context.Context, devices.Caller) error,
 ) (devices.Caller, error) {
@@ -45,22 +44,20 @@ func (r *Registry) authenticate(
 	return caller, nil
 }
 
-// checkToken checks that the caller's token belongs to its device. After a change of the token, checkToken may
-// use the old state for at most five seconds.
+// checkToken checks that the caller's token belongs to its device. A change of the token takes effect within five seconds.
 func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error {
-	ok, drops := r.cache.hasValidToken(caller)
+	ok, drops := r.hasValidToken(caller)
 	if ok {
 		return nil
 	}
-	t, err := r.cache.find(ctx, caller.Token)
+	t, err := r.find(ctx, caller.Token)
 	if err = checkOwner(caller, t, err); err == nil {
-		r.cache.cacheBearer(caller, t, drops)
+		r.cacheBearer(caller, t, drops)
 	}
 	return err
 }
 
-// checkOwner returns an error unless found, the stored token of the caller, may act for the caller's device. findErr is the error of the
-// search for the token, or nil.
+// checkOwner returns an error unless found, the stored token of the caller, may act for its device. findErr is the error of the search.
 func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
 	if findErr == nil && found.Device != string(caller.Device) {
 		return devices.ErrForbidden
@@ -68,14 +65,11 @@ func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
 	return findErr
 }
 
-// AuthenticateSession checks that a device may open a session at a broker with this token. The reports of the
-// session then have Via devices.ViaSession. It returns the errors of Authenticate. It also returns
-// devices.ErrForbidden for a blocked device, for a fleet token that may only enroll, and for a fleet token if
-// the device has used a token of its own.
-//
-// A session can last longer than a token stays in memory, so this function reads the token from the ledger.
+// AuthenticateSession checks that a device may open a session at a broker with this token. Besides the errors of Authenticate, it returns
+// devices.ErrForbidden for a blocked device, for a fleet token that may only enroll, and for a fleet token if the device has used a token
+// of its own. A session lasts long, so the token is read from the ledger.
 func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
-	caller, err := r.authenticate(ctx, device, token, r.cache.checkTokenInLedger)
+	caller, err := r.authenticate(ctx, device, token, r.checkTokenInLedger)
 	if err != nil {
 		return err
 	}
@@ -101,13 +95,12 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	return nil
 }
 
-// TokenOf returns the stored token whose secret is token. After a change of the token, TokenOf may return
-// the old state for at most five seconds.
+// TokenOf returns the stored token whose secret is token. A change of the token takes effect within five seconds.
 func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
 	}
-	return r.cache.find(ctx, HashToken(token))
+	return r.find(ctx, HashToken(token))
 }
 
 // NewToken returns a new secret of 256 random bits. Only its hash is ever stored.

@@ -1,11 +1,10 @@
-// Package credentials decides who may act for a device: the bearer of a token of the device, the bearer of a
-// fleet token, or a session that the broker admitted. It registers devices, creates their tokens, and updates
-// the accounts at the broker.
+// Package credentials decides who may act for a device: the bearer of a token of the device, the bearer of a fleet token, or a session that
+// the broker admitted. It registers devices, creates their tokens, and updates the accounts at the broker.
 //
-// Only hashes of tokens are stored. A replica keeps valid tokens in memory for a day, and reads every second
-// which tokens were changed. If it could not read the changes for three seconds (trustedFor), it looks up each
-// token in the ledger. A revoked token is therefore refused by all replicas within five seconds.
+// Only hashes of tokens are stored. A replica keeps valid tokens in memory for a day, and reads every second which tokens were changed. If
+// it could not read the changes for three seconds (trustedFor), it looks up each token in the ledger. So all replicas refuse a revoked
+// token within five seconds.
 //
-// A session at the broker is checked when it begins. Its reports are refused if the device is blocked or has no
-// valid token left, but they do not carry the token.
+// A session at the broker is checked when it begins. Its reports do not carry the token; they are refused if the device is blocked or has
+// no valid token left.
 package credentials

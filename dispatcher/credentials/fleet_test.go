@@ -83,15 +83,15 @@ func TestAFleetIsRemembered(t *testing.T) { //nolint:paralleltest // measures me
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	f, r := newFleetRegistry(t, 30)
-	r.cache.maxDevices = 10
+	r.maxDevices = 10
 	f.admitDevices(t, r)
-	if n := len(r.cache.devices); n != 10 {
+	if n := len(r.devices); n != 10 {
 		t.Errorf("%d devices are remembered", n)
 	}
 	for i := range f.size {
-		r.cache.dropChanged(time.Unix(1, 0), 0, store.TokenChanges{Tokens: []store.TokenChange{{Hash: make([]byte, 32), Device: strconv.Itoa(i)}}, Now: time.Unix(1_790_000_000, 0)})
+		r.dropChanged(time.Unix(1, 0), 0, store.TokenChanges{Tokens: []store.TokenChange{{Hash: make([]byte, 32), Device: strconv.Itoa(i)}}, Now: time.Unix(1_790_000_000, 0)})
 	}
-	if n := len(r.cache.devices); n != 0 {
+	if n := len(r.devices); n != 0 {
 		t.Errorf("%d devices are remembered whose tokens were changed", n)
 	}
 }

@@ -13,27 +13,21 @@ import (
 const (
 	// makingLimit is the time limit for creating, at the broker, the accounts of an import of devices.
 	makingLimit = 5 * time.Minute
-	// stageKept is the time after which the accounts of an import are deleted if its process died. It is also
-	// about the time for which the creation of one part of the accounts is retried. At least twenty seconds of
-	// this time are left for the transaction after the last part. If stageKept were too short, imports would
-	// fail, without other harm.
+	// stageKept is the time after which the accounts of an import are deleted if its process died, and about the time for which the
+	// creation of one part of them is retried. If it were too short, imports would fail, without other harm.
 	stageKept = 30 * time.Second
-	// partPause is the delay between two attempts to create the same part of the accounts.
 	partPause = time.Second
-	// dropLimit is the time limit for the ledger call that releases the accounts of a failed import for
-	// deletion.
 	dropLimit = 3 * time.Second
 	// askTime is the intended duration of one request to the broker, which serves no client during it.
 	askTime = 200 * time.Millisecond
-	// firstPartSize is the number of accounts in the first request, and maxPartSize is the maximum. The broker
-	// accepts packets of 128 KiB; an account with the longest name takes 1.7 KiB.
+	// The number of accounts in the first request, and the maximum: the broker accepts packets of 128 KiB, and an account takes up to 1.7
+	// KiB.
 	firstPartSize, maxPartSize = 5, 50
 )
 
-// ImportDevices registers all devices of newDevices, or none. onExisting says what happens to devices that exist already. Their older
-// tokens stay valid for the duration overlap. ImportDevices returns one token for each entry of newDevices, or an empty string for a
-// device that got no token. It sets the Hash of each entry. It returns the errors of store.ImportDevices, store.StageAccounts and
-// store.SetStagedAccounts, ErrBroker, or ErrOnePassword.
+// ImportDevices registers all of newDevices, or none, and sets their Hash. onExisting applies to devices that exist already; their older
+// tokens stay valid for the duration overlap. It returns a token for each device, or "" for a device that got none. It returns the errors
+// of store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker and ErrOnePassword.
 func (r *Registry) ImportDevices(
 	ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration,
 ) (tokens []string, err error) {
@@ -60,9 +54,8 @@ func (r *Registry) ImportDevices(
 	return tokens, nil
 }
 
-// importWithAccounts registers newDevices with tokens, and creates their accounts at the broker before that. It does not create the
-// accounts in the transaction that registers the devices: this transaction would stay open for longer than other transactions wait for its
-// rows. It returns for each device whether the device was given its token.
+// importWithAccounts creates the accounts of newDevices at the broker and then registers them. A transaction that did both would stay open
+// for longer than other transactions wait for its rows. It returns for each device whether it was given its token.
 func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) ([]bool, error) {
 	rotates := onExisting == store.RotateExisting
 	if rotates {
@@ -84,8 +77,7 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevi
 	return hasToken, err
 }
 
-// staging is the set of accounts that an import of devices creates at the broker before it
-// registers the devices.
+// staging is the set of accounts that an import creates at the broker before it registers the devices.
 type staging struct {
 	registry *Registry
 	ledger   importLedger
@@ -94,7 +86,7 @@ type staging struct {
 	accounts []devices.Account // the account of each of the ids
 }
 
-// begin records in the ledger the accounts that the import of newDevices will create with tokens as passwords.
+// begin records in the ledger the accounts that the import will create, with tokens as passwords.
 func (s *staging) begin(ctx context.Context, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) error {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return err
@@ -109,10 +101,9 @@ func (s *staging) begin(ctx context.Context, newDevices []store.NewDevice, token
 	return err
 }
 
-// makeAccounts creates the accounts in parts. Between two parts, other transactions can use the broker, and
-// the broker serves its clients. If a part fails, makeAccounts retries it until another request takes over
-// one of the accounts (store.ErrAccountConflict), or until stageKept is over, because a failure would waste
-// all earlier parts. It does not retry the first part.
+// makeAccounts creates the accounts in parts, between which the broker serves others. It retries a failed part, except the first one,
+// because a failure would waste the earlier parts. It gives up when stageKept is over, or when another request takes over an account
+// (store.ErrAccountConflict).
 func (s *staging) makeAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()
@@ -144,7 +135,7 @@ func pause(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// makePart creates the accounts with indexes from `from` up to, not including, `to`, and returns the time that it took.
+// makePart creates the accounts with the indexes from `from` to before `to`, and returns the time that this took.
 func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duration, err error) {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return 0, err
@@ -159,9 +150,8 @@ func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duratio
 	return took, err
 }
 
-// drop releases the accounts that the ledger did not keep, so that they are deleted. It does so even if the
-// client has disconnected. It does not need to know whether the import was committed: after a commit the
-// ledger lists no accounts of this import, and drop does nothing.
+// drop releases the accounts for deletion, even if the client has disconnected. After a commit the ledger lists no accounts of this import,
+// and drop does nothing.
 func (s *staging) drop(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return

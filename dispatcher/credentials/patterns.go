@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// RoleCaller is the role of programs that are neither devices nor operators. They lease slots of the pools,
-// and take from the limit sets, that match the patterns of their token.
+// RoleCaller is the role of programs that lease slots of the pools, and take from the limit sets, that match the patterns of their token.
 const RoleCaller = "caller"
 
 const (
@@ -18,7 +17,7 @@ const (
 	maxPatternLength = 64 // maximum length of a pattern in characters, which is the maximum length of a name
 )
 
-// CheckToken returns an error that names the field if the name or one of the patterns of an operator token is invalid.
+// CheckToken returns an error that names the invalid field (the name or a pattern) of an operator token.
 func CheckToken(token store.Token) error {
 	if strings.ContainsFunc(token.Name, isInvisible) || token.Name != strings.Join(strings.Fields(token.Name), " ") {
 		return fmt.Errorf("name: only visible characters and single spaces between them, not %+q", token.Name)
@@ -35,13 +34,12 @@ func CheckToken(token store.Token) error {
 	return checkPatterns("limit_sets", token.LimitSets)
 }
 
-// isInvisible reports whether char cannot be seen. A name with such a character looks like another name in the audit log.
+// isInvisible reports whether char cannot be seen. A name with it looks like another name in the audit log.
 func isInvisible(char rune) bool {
 	const brailleBlank = '\u2800'
 	return !unicode.IsPrint(char) || char == brailleBlank || unicode.In(char, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// checkPatterns returns an error that names field if one of patterns is invalid.
 func checkPatterns(field string, patterns []string) error {
 	if len(patterns) > maxPatterns {
 		return fmt.Errorf("%s: at most %d patterns", field, maxPatterns)

@@ -12,14 +12,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registerCalls combines concurrent registrations of devices into one call to the ledger.
+// registerCalls combines concurrent registrations of devices.
 type registerCalls = coalesce.Calls[struct{}, store.Registration, store.Registered]
 
-// registerLimit is the time limit of one call to the ledger that registers devices. It is less than
-// half of the time limit of a report.
+// registerLimit is the time limit of one call to the ledger: less than half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
-// newRegisterCalls returns registerCalls that register devices in ledger.
 func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *registerCalls {
 	ensure := func(ctx context.Context, _ struct{}, all []store.Registration) ([]store.Registered, error) {
 		return ledger.RegisterDevices(ctx, all...)
@@ -28,10 +26,9 @@ func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *reg
 	return &registerCalls{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// ownTokenCalls combines concurrent records of the use of own tokens into one call to the ledger.
+// ownTokenCalls combines concurrent records of the use of own tokens.
 type ownTokenCalls = coalesce.Calls[struct{}, string, struct{}]
 
-// newOwnTokenCalls returns ownTokenCalls that record the use of own tokens in ledger.
 func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *ownTokenCalls {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
@@ -40,8 +37,7 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// register registers the caller's device and returns its Admission, without a new token. It returns devices.ErrForbidden for a session whose
-// device is registered blocked, as it is returned for every session of a blocked device.
+// register registers the caller's device. It returns devices.ErrForbidden for a session whose device is registered blocked.
 func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device, err := r.ensure(ctx, caller)
 	if err == nil && device.Blocked && caller.Via == devices.ViaSession {
@@ -50,8 +46,8 @@ func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admissi
 	return Admission{Device: &device}, err
 }
 
-// ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if the registrant (the fleet
-// token, or all sessions together) has registered too many devices just before, and devices.ErrForbidden if an operator has refused the id.
+// ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if its registrant has
+// registered too many devices just before, and devices.ErrForbidden if an operator has refused the id.
 func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Device, error) {
 	registrant := registrantOf(caller)
 	if err := r.registrations.take(registrant); err != nil {

@@ -11,13 +11,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registrations limits and counts the registrations of each registrant: a fleet token, or all sessions. It is safe for concurrent use.
+// registrations limits and counts the registrations of each registrant: a fleet token, or all sessions together.
 type registrations struct {
 	limiter *pace.Limiter          // nil means that there is no limit
 	counter *prometheus.CounterVec // counts the devices that were registered
 }
 
-// newRegistrations returns registrations that have counted nothing: each registrant may still register a whole burst of devices.
 func newRegistrations(config Config) *registrations {
 	rate := config.Rate
 	rate.Now = config.Now
@@ -30,10 +29,9 @@ func newRegistrations(config Config) *registrations {
 	return r
 }
 
-// count counts a device that registrant registered.
 func (r *registrations) count(registrant string) { r.counter.WithLabelValues(registrant).Inc() }
 
-// take counts one registration by registrant, or returns devices.ErrRegistrationRate if the rate of registrant is used up.
+// take counts one registration, or returns devices.ErrRegistrationRate if the rate of registrant is used up.
 func (r *registrations) take(registrant string) error {
 	if !r.limiter.Take(devices.ID(registrant), devices.ViaFleetToken) { // the limiter counts by name, here by the name of a registrant
 		return devices.ErrRegistrationRate
@@ -41,10 +39,9 @@ func (r *registrations) take(registrant string) error {
 	return nil
 }
 
-// registrantSession is the registrant of all devices that are registered by a session at an MQTT broker.
+// registrantSession is the registrant of all sessions at an MQTT broker.
 const registrantSession = store.SessionRegistrant
 
-// registrantOf returns the registrant of the caller's device: the name of the fleet token, or registrantSession.
 func registrantOf(caller devices.Caller) string {
 	if caller.Via == devices.ViaFleetToken {
 		return fleetTokenName(caller.Token)
@@ -52,8 +49,8 @@ func registrantOf(caller devices.Caller) string {
 	return registrantSession
 }
 
-// fleetTokenName returns the name of the fleet token with this hash: "fleet:" and the first eight hexadecimal digits of the hash. The digits
-// distinguish the two tokens of a rotation, and do not reveal a random token.
+// fleetTokenName returns "fleet:" and the first eight digits of the hash of a fleet token. They distinguish the two tokens of a rotation,
+// and do not reveal a random token.
 func fleetTokenName(hash [sha256.Size]byte) string {
 	return store.FleetTokenPrefix + hex.EncodeToString(hash[:4])
 }

@@ -14,11 +14,10 @@ import (
 )
 
 var (
-	// ErrBroker is returned if the broker cannot be given a device's new secret. Nothing was changed, and the
-	// request can be repeated.
+	// ErrBroker is returned if the broker cannot be given a device's new secret. Nothing was changed, and the request can be repeated.
 	ErrBroker = errors.New("the MQTT broker cannot be updated")
-	// ErrOnePassword is returned if an import would rotate the token of a registered device and the broker
-	// stores one password for each account. If such an import failed, it could not restore the old password.
+	// ErrOnePassword is returned if an import would rotate a token and the broker stores one password for each account: a failed import
+	// could not restore the old password.
 	ErrOnePassword = errors.New("its account at the MQTT broker has one password")
 )
 
@@ -50,8 +49,7 @@ type deviceLedger interface {
 	DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error)
 }
 
-// importLedger registers many devices in one transaction, and records the accounts that an import creates at
-// the broker.
+// importLedger registers many devices in one transaction, and records their accounts at the broker before that.
 type importLedger interface {
 	ImportDevices(ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration, stage store.Stage) (gotToken []bool, err error)
 	StageAccounts(ctx context.Context, stage store.Stage, newDevices []store.NewDevice, onExisting store.OnExisting, keepFor time.Duration) ([]store.StagedDevice, error)
@@ -97,9 +95,10 @@ type Config struct {
 
 // Registry registers devices and manages their credentials. It is safe for concurrent use.
 type Registry struct {
+	*tokenCache
+
 	config        Config
 	accounts      *accounts
-	cache         *tokenCache
 	registerCalls *registerCalls
 	ownTokenCalls *ownTokenCalls
 	registrations *registrations
@@ -108,7 +107,7 @@ type Registry struct {
 // New returns a Registry with this configuration.
 func New(config Config) *Registry {
 	return &Registry{
-		config: config, accounts: newAccounts(config.Accounts, config.Ledger), cache: newTokenCache(config.Ledger, config.Now),
+		tokenCache: newTokenCache(config.Ledger, config.Now), config: config, accounts: newAccounts(config.Accounts, config.Ledger),
 		registerCalls: newRegisterCalls(config.Ledger, config.Panicked), ownTokenCalls: newOwnTokenCalls(config.Ledger, config.Panicked),
 		registrations: newRegistrations(config),
 	}

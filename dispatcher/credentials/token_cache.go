@@ -15,12 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// tokenCache caches who may act for devices, which saves a query to the ledger for each report. It stores only
-// valid tokens. Changed tokens are read frequently and dropped, so a revoked token is soon refused on every
-// replica. While the changes cannot be read, no cached token is trusted.
+// tokenCache caches valid tokens and who may act for devices, which saves a query to the ledger for each report. Changed tokens are read
+// frequently and dropped. While the changes cannot be read, no cached token is trusted.
 //
-// There are many devices, so an entry takes 24 bytes and has no pointers. Devices and callers are stored as
-// keyed hashes: the probability that another token is accepted as the token of a device is 2^-64.
+// An entry of a device takes 24 bytes and has no pointers, because there are many devices. Devices and callers are stored as keyed hashes:
+// another token is accepted as the token of a device with a probability of 2^-64.
 type tokenCache struct {
 	source     tokenLedger
 	now        func() time.Time
@@ -36,7 +35,7 @@ type tokenCache struct {
 	drops      int       // number of times that tokens were dropped
 }
 
-// cachedToken is a token in the cache. until is the time, in seconds since 1970, until which it is trusted.
+// cachedToken is a token in the cache. It is trusted until the time until, in seconds since 1970.
 type cachedToken struct {
 	store.Token
 	until uint32
@@ -59,7 +58,6 @@ const (
 	devicesKept = 1_600_000       // slightly above this number the map takes twice the memory, 105 MB
 )
 
-// newTokenCache returns an empty cache of the tokens in source.
 func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	return &tokenCache{
 		source: source, now: now, seed: maphash.MakeSeed(), maxDevices: devicesKept,
@@ -67,8 +65,8 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	}
 }
 
-// token returns the cached token that has this hash. ok reports whether the token is known to be valid. drops is the number of times that
-// tokens were dropped so far; cacheToken needs it.
+// token returns the cached token with this hash, and whether it is known to be valid. drops, the number of times that tokens were dropped
+// so far, is for cacheToken.
 func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -76,8 +74,7 @@ func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, ok bool,
 	return e.Token, k.valid(e.until), k.drops
 }
 
-// find returns the token that has this hash. It reads the ledger only if the cache does not have
-// the token.
+// find returns the token with this hash, from the ledger if the cache does not have it.
 func (k *tokenCache) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, ok, drops := k.token(hash)
 	if ok {
@@ -90,8 +87,7 @@ func (k *tokenCache) find(ctx context.Context, hash [sha256.Size]byte) (store.To
 	return t, err
 }
 
-// lookUp reads from the ledger the token that has this hash. If there is no such token, lookUp
-// returns devices.ErrUnauthenticated.
+// lookUp reads the token with this hash from the ledger. It returns devices.ErrUnauthenticated if there is none.
 func (k *tokenCache) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, err := k.source.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
@@ -103,14 +99,12 @@ func (k *tokenCache) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.
 	return t, nil
 }
 
-// checkTokenInLedger checks in the ledger that the caller's token belongs to its device.
 func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Caller) error {
 	t, err := k.lookUp(ctx, caller.Token)
 	return checkOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the cache knows that the caller has a valid token of its device. drops is the number of times that tokens
-// were dropped so far; cacheBearer needs it.
+// hasValidToken reports whether the caller is known to have a valid token of its device. drops is for cacheBearer.
 func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,17 +112,17 @@ func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
 	return k.valid(e.until), k.drops
 }
 
-// lastAdmission reports whether the caller was the last one that was admitted for its device, and returns the reach of the device at that
-// time: how it could be notified.
-func (k *tokenCache) lastAdmission(caller devices.Caller) (store.Reach, bool) {
+// LastAdmission reports whether this caller was the last one that was admitted for its device, and returns how the device could be notified
+// of work at that time. The result is valid only while this replica calls ForgetAdmission for all news: use it together with a trusted mark
+// (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
+func (k *tokenCache) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, e := k.actorEntry(caller)
 	return store.Reach(e.reach), e.isAdmitted && e.isHawkbit == (caller.Wire == devices.WireHawkbit)
 }
 
-// actorEntry returns the cached entry of the caller's device. If another caller acted last for the device, it
-// returns a new entry.
+// actorEntry returns the entry of the caller's device, which is new if another caller acted last for the device.
 func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastActor) {
 	key = k.keyOf(string(caller.Device))
 	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token holds on each wire
@@ -139,27 +133,25 @@ func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastAc
 	return key, actor
 }
 
-// keyOf returns the key of a device in the map devices: a keyed hash of its id.
 func (k *tokenCache) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
 
-// valid reports whether the ledger's time is before until, in seconds since 1970. It returns false if the
-// changes of tokens were not read recently.
+// valid reports whether the ledger's time is before until (seconds since 1970), and the changes of tokens were read recently.
 func (k *tokenCache) valid(until uint32) bool {
 	since := k.now().Sub(k.read)
 	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(until)
 }
 
-// until returns the time until which token, which is valid now, is cached, in seconds since 1970.
+// until returns the time until which token is cached, in seconds since 1970.
 func (k *tokenCache) until(token store.Token) uint32 {
 	end := k.ledgerTime.Add(tokenMemory)
 	if token.ExpiresAt != nil && token.ExpiresAt.Before(end) {
 		end = *token.ExpiresAt
 	}
-	return uint32(end.Unix()) //nolint:gosec // until 2106
+	return uint32(end.Unix()) // until 2106
 }
 
-// cacheToken caches token, which was read from the ledger and whose secret has this hash. drops is the number of drops before that read. If
-// tokens were dropped since then, cacheToken caches nothing, because this token may be one of the dropped tokens.
+// cacheToken caches token, unless tokens were dropped since it was read: it may be one of them. drops is the number of drops before the
+// read.
 func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -168,8 +160,7 @@ func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops
 	}
 }
 
-// cacheBearer records that the caller has a valid token of its device. drops is the number of drops before the token was read. If tokens
-// were dropped since then, cacheBearer records nothing.
+// cacheBearer records that the caller has a valid token of its device, under the condition of cacheToken.
 func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,26 +171,26 @@ func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops
 	}
 }
 
-// cacheAdmission records that the caller was admitted, and the reach of its device: how it can be notified.
-func (k *tokenCache) cacheAdmission(caller devices.Caller, reach store.Reach) {
+// RecordAdmission records that the caller was admitted, and how its device can be notified of work.
+func (k *tokenCache) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	key, actor := k.actorEntry(caller)
-	actor.isAdmitted, actor.isHawkbit, actor.reach = true, caller.Wire == devices.WireHawkbit, int8(reach) //nolint:gosec // there are three
+	actor.isAdmitted, actor.isHawkbit, actor.reach = true, caller.Wire == devices.WireHawkbit, int8(reach) // there are three
 	put(k.devices, k.maxDevices, key, actor)
 }
 
-// cacheReach records the reach of the caller's device, if the caller is still the last one that was admitted for the device.
-func (k *tokenCache) cacheReach(caller devices.Caller, reach store.Reach) {
+// RecordReach records how the caller's device can be notified, if the caller is still the last one that was admitted for it.
+func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if key, actor := k.actorEntry(caller); actor.isAdmitted {
-		actor.reach = int8(reach) //nolint:gosec // there are three
+		actor.reach = int8(reach) // there are three
 		k.devices[key] = actor
 	}
 }
 
-// put sets entries[key] to value. If the map then has more than maxEntries entries, put removes arbitrary entries.
+// put sets entries[key] to value, and removes arbitrary entries if there are more than maxEntries.
 func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
 	entries[key] = value
 	for len(entries) > maxEntries {
@@ -210,8 +201,9 @@ func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
 	}
 }
 
-// forgetAdmission removes the cached admission of a device. If device is empty, it removes all admissions.
-func (k *tokenCache) forgetAdmission(device string) {
+// ForgetAdmission makes the next report of the device read the device from the ledger again. If device is empty, it applies to all devices.
+// Each change of who may act for a device adds a row to the news (the ledger's change log).
+func (k *tokenCache) ForgetAdmission(device string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if device == "" {
@@ -224,7 +216,7 @@ func (k *tokenCache) forgetAdmission(device string) {
 	}
 }
 
-// dropDevice drops the tokens of a device. Other replicas read the change of the tokens from the ledger.
+// dropDevice drops the tokens of a device. Other replicas read the change from the ledger.
 func (k *tokenCache) dropDevice(device devices.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,17 +225,15 @@ func (k *tokenCache) dropDevice(device devices.ID) {
 	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e cachedToken) bool { return e.Device == string(device) })
 }
 
-// readPosition returns the position from which the next read of token changes begins.
 func (k *tokenCache) readPosition() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.next
 }
 
-// dropChanged drops from the cache the tokens that changes lists. changes was read from the ledger, beginning at position readFrom; begun
-// is the time before that read. dropChanged drops all tokens if it cannot know which tokens were changed. There are three cases: the
-// previous read was too long ago, a change has no hash, or changes.Next is lower than readFrom, which means that changes is from another
-// ledger.
+// dropChanged drops the tokens in changes, which was read from position readFrom on; begun is the time before the read. It drops all tokens
+// if it cannot know which were changed: the previous read was too long ago, a change has no hash, or changes.Next is lower than readFrom,
+// so that changes is from another ledger.
 func (k *tokenCache) dropChanged(begun time.Time, readFrom int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -266,14 +256,13 @@ func (k *tokenCache) dropChanged(begun time.Time, readFrom int64, changes store.
 	k.read, k.ledgerTime, k.next = begun, changes.Now, changes.Next
 }
 
-// DropChangedTokens removes from the cache the tokens that any replica changed since the last call. The cache is
-// trusted for trustedFor after that.
-func (r *Registry) DropChangedTokens(ctx context.Context) error {
-	begun, from := r.cache.now(), r.cache.readPosition()
-	changes, err := r.cache.source.ChangedTokens(ctx, from)
+// DropChangedTokens drops the tokens that any replica changed since the last call. Then the cache is trusted for trustedFor.
+func (k *tokenCache) DropChangedTokens(ctx context.Context) error {
+	begun, from := k.now(), k.readPosition()
+	changes, err := k.source.ChangedTokens(ctx, from)
 	if err != nil {
 		return fmt.Errorf("reading changed tokens: %w", err)
 	}
-	r.cache.dropChanged(begun, from, changes)
+	k.dropChanged(begun, from, changes)
 	return nil
 }
