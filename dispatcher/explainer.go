@@ -33,8 +33,8 @@ type Explainer struct {
 	panicked    rescue.PanicHandler
 }
 
-// ExplainTask explains why the task with this id waits, or how it runs or ended. If Redis answers in time, the explanation includes the
-// state of the queue and of the limits. ExplainTask returns store.ErrNotFound if there is no such task.
+// ExplainTask explains why the task with this id waits, or how it runs or ended. If Redis answers in time, this includes the queue and the
+// limits. ExplainTask returns store.ErrNotFound if there is no such task.
 func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Explanation, error) {
 	v, err := x.ledger.TaskView(ctx, taskID)
 	var e decision.Explanation
@@ -50,8 +50,8 @@ func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Exp
 	return e, nil
 }
 
-// ExplainDevice explains why a device gets no task: it explains the task that the device runs, or would be given first. The returned id of
-// this task is 0 if no task waits for the device. ExplainDevice returns store.ErrNotFound if the device is not registered.
+// ExplainDevice explains the task that the device runs or would be given first. task is 0 if no task waits for the device. ExplainDevice
+// returns store.ErrNotFound if the device is not registered.
 func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task int64, e decision.Explanation, err error) {
 	views, err := x.ledger.DeviceViews(ctx, []string{string(device)}) // x.views refuses calls with little time left
 	if err == nil && views[0].Device == nil {
@@ -66,13 +66,13 @@ func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task 
 	return task, e, err
 }
 
-// explainInTime explains the task in view. If Redis does not answer in time, it explains the task from the ledger alone.
+// explainInTime explains the task in view, from the ledger alone if Redis does not answer in time.
 func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (decision.Explanation, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
 	explained := make(chan decision.Explanation, 1)
 	err := rescue.CallWithin(within, func() error {
-		explained <- x.explain(within, view, x.policies.FindObstacles(within, view), x)
+		explained <- x.explain(within, view, x.policies.FindObstacles(within, []store.TaskView{view})[0], x)
 		return nil
 	})
 	switch {
@@ -84,28 +84,24 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 	return <-explained, nil
 }
 
-// lookups read what the explanation of a task needs in addition to the TaskView of the task and its policies.
+// lookups read what the explanation of a task needs in addition to its TaskView and its policies.
 type lookups interface {
-	// poolStatus returns how many slots of a pool are held, and which places tasks have in the queue of the pool. tasks belong to the
-	// device in view.
+	// poolStatus returns how full a pool is, and the places of tasks, which belong to the device in view, in its queue.
 	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
 	// callerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
 	callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
 }
 
-// noLookups makes no call: each method returns that the fact is unknown.
+// noLookups makes no call: every fact is unknown.
 type noLookups struct{}
 
-// callerBound returns nil: it is unknown how many slots callers hold and may hold.
 func (noLookups) callerBound(context.Context, store.Candidate) *store.CallerBound { return nil }
 
-// poolStatus returns a status which says that the semaphore did not answer.
 func (noLookups) poolStatus(context.Context, string, []store.Candidate, store.TaskView) decision.PoolStatus {
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the task in view. obstacles holds, by task id, the obstacles that policies found for the tasks of its device. source
-// reads the other facts.
+// explain explains the task in view. obstacles holds the obstacles that policies found, by task id; source reads the other facts.
 func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.Explanation {
 	return decision.Explain(view, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
@@ -122,8 +118,7 @@ func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstacles 
 	})
 }
 
-// callerBound reads from the ledger how many slots callers hold and may hold in the pool of a waiting caller. It returns nil if the ledger
-// does not answer.
+// callerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer.
 func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	found, err := x.ledger.CallerBoundOf(ctx, waiting.Pool, waiting.Task)
 	if err != nil {
@@ -133,12 +128,11 @@ func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *s
 	return &found
 }
 
-// markShare is the part of the remaining time of a request that DeviceMark spends at most on waiting for Redis and the ledger.
+// markShare is the part of the remaining time of a request that DeviceMark may take.
 const markShare = 0.5
 
-// DeviceMark returns the mark of a device, and whether the ledger has work for the device. It returns nil
-// if the mark or the ledger cannot be read in time. A request that ends before the ledger answers does not
-// count as an outage of the ledger.
+// DeviceMark returns the mark of a device, and whether the ledger has work for it. It returns nil if they cannot be read in time. Such a
+// request does not count as an outage of the ledger.
 func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision.Mark {
 	if x.marks == nil {
 		return nil
@@ -163,8 +157,8 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses returns the status of each pool that concerns the task explained, by pool. These pools are the pool of explained, and each
-// other pool in which the device in view has a task that could start. source reads each status.
+// poolStatuses returns, by pool, the status of the pool of the task explained and of each other pool in which the device in view has a task
+// that could start.
 func poolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
 	s := decision.ExpectedSituation(view.DeviceView, obstacles)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
@@ -173,7 +167,6 @@ func poolStatuses(ctx context.Context, view store.TaskView, explained store.Cand
 			open[c.Pool] = append(open[c.Pool], c)
 		}
 	}
-	// A task that cannot start does not compete with others.
 	cannotStart := !s.MayStart(explained)
 	statuses := make(map[string]decision.PoolStatus)
 	for pool, tasks := range open {
@@ -185,15 +178,10 @@ func poolStatuses(ctx context.Context, view store.TaskView, explained store.Cand
 	return statuses
 }
 
-// poolStatus reads the status of one pool, and the places of tasks in its queue, from the semaphore. tasks belong to the device in view. If
-// the explained task is in this pool, it must be the first of tasks. If the semaphore does not know the pool, poolStatus uses the counts of
-// the ledger, because the next report restores the pool in the semaphore from the ledger.
+// poolStatus reads the status of one pool, and the place of the first of tasks in its queue, from the semaphore. If the semaphore does not
+// know the pool, it uses the counts of the ledger, from which the next report restores the pool.
 func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
-	waiters := make([]slots.Waiter, len(tasks))
-	for i, c := range tasks {
-		waiters[i] = slots.Waiter{Batch: c.Batch, Task: c.Task, Weight: c.Weight, LanePercent: urgentLanePercent(c, x.urgentShare), Priority: c.Priority}
-	}
-	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, waiters)
+	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, slotWants(tasks, x.urgentShare))
 	switch {
 	case err != nil:
 		x.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)
@@ -210,8 +198,8 @@ func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.C
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns the last report of the device in view that the ledger or this replica has recorded. For a device that only polls, the
-// time of the report is accurate to store.SeenPrecision. The report is zero if the device never reported.
+// lastReport returns the last report of the device in view that the ledger or this replica has recorded, accurate to store.SeenPrecision
+// for a device that only polls. It is zero if the device never reported.
 func (x *Explainer) lastReport(view store.TaskView) store.LastReport {
 	seen := x.seen.LastReport(view.Task.Device)
 	if d := view.Device; d != nil && d.LastSeen != nil && d.QuietUntil != nil && d.LastSeen.After(seen.At) {

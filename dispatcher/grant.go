@@ -15,17 +15,15 @@ import (
 )
 
 const (
-	// maxDropRounds is the maximum number of rounds in which one attempt ends tasks that policies drop (refuse
-	// for good). A device may have more of these tasks than one read returns.
+	// maxDropRounds is the maximum number of rounds in which one attempt ends tasks that policies drop: one read returns only some of them.
 	maxDropRounds = 8
-	// dropRetryDelay is the time after which a device reports again if it may have more tasks that
-	// policies drop.
+	// dropRetryDelay is the time after which a device with more such tasks reports again.
 	dropRetryDelay = time.Second
 )
 
-// grantUnderPolicies grants one of tasks, which belong to one pool, if the policies of the task let it start. It checks the policies before
-// it acquires a slot, so that no slot is occupied during the check. The check counts a start (a reservation) for each task that passes.
-// Policies.Settle then keeps the reservations of the committed task, and gives the others back.
+// grantUnderPolicies grants one of tasks, which belong to one pool, if its policies let it start. The policies are checked before a slot is
+// acquired, so that the check occupies no slot. The check reserves a start for each task that passes; Settle keeps the reservation of the
+// committed task and gives the others back.
 func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
 	if !policies.AnyHasPolicies(tasks) {
 		return a.grant(ctx, tasks)
@@ -47,9 +45,8 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	return err
 }
 
-// suppress ends those of candidates that a policy refuses for good (a policy that drops tasks). refused has the obstacles by task id.
-// suppress returns true if the ledger answered; then the caller must read the device again. A task that cannot be ended now is refused
-// until the device reports again.
+// suppress ends the candidates that a policy refuses for good. It returns true if the device must be read again. A task that cannot be
+// ended now is refused until the device reports again.
 func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, refused map[int64]decision.Obstacle) bool {
 	var tasks []store.Candidate
 	var list []store.Suppression
@@ -81,9 +78,8 @@ func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, re
 	return true
 }
 
-// recordLimitedPool records a pool in which policies let no task start. suppressed means that tasks of the pool were just ended. In that
-// case it reads the device again, and records the pool only if the device has no other task in the pool. Otherwise the next decision is
-// about the other tasks.
+// recordLimitedPool records a pool in which policies let no task start. If tasks of the pool were just ended (suppressed), it reads the
+// device again, and records the pool only if the device has no other task in it.
 func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
 		if err := a.reporter.rereadView(ctx); err != nil {
@@ -96,13 +92,17 @@ func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed
 	return errObstacleRecorded
 }
 
-// grant acquires a slot of the pool of tasks for the task whose turn it is, and claims that task on the slot. It returns
-// errObstacleRecorded or errRepaired if another decision may succeed.
+// grant acquires a slot for the one of tasks whose turn it is, and claims the task on the slot. After errObstacleRecorded or errRepaired,
+// another decision may succeed.
 func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
 	tasks = firstTasks(tasks, a.d.config.Jitter)
 	pool, device := tasks[0].Pool, string(a.reporter.caller.Device)
-	request := slots.Request{Device: device, Wants: a.slotWants(tasks), Chance: a.d.config.Jitter(), Reach: a.reporter.reach()}
+	wants := slotWants(tasks, a.d.config.UrgentShare)
+	for i, c := range tasks {
+		wants[i].Lease = a.leaseID(c)
+	}
+	request := slots.Request{Device: device, Wants: wants, Chance: a.d.config.Jitter(), Reach: a.reporter.reach()}
 	got, err := a.d.Waiters.Slots.Acquire(ctx, pool, a.reporter.reportPeriod(), request)
 	a.d.outages.semaphore.record(err, started)
 	if err != nil {
@@ -128,9 +128,8 @@ func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
-// firstTasks returns the first task of each batch in tasks: this task alone decides the turn of its batch. If there are more batches than
-// one request to the semaphore may name (slots.MaxWants), firstTasks keeps the urgent batches and draws the others at random. jitter
-// returns a number in [0,1).
+// firstTasks returns the first task of each batch, which alone decides the turn of its batch. If there are more than slots.MaxWants
+// batches, it keeps the urgent batches and draws the others at random. jitter returns a number in [0,1).
 func firstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidate {
 	indexByBatch := make(map[int64]int)
 	var firsts []store.Candidate
@@ -160,32 +159,23 @@ func firstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidat
 	return firsts[dropped:]
 }
 
-// urgentLanePercent returns the part of a pool, in percent, up to which the batch of task goes before all other batches. The part is
-// urgentShare for an urgent batch, else 0.
-func urgentLanePercent(task store.Candidate, urgentShare int) int {
-	if task.Urgent {
-		return urgentShare
-	}
-	return 0
-}
-
-// slotWants returns tasks as wants: requests to the semaphore for a slot.
-func (a *attempt) slotWants(tasks []store.Candidate) []slots.Want {
+// slotWants returns requests for slots for tasks, without lease ids. urgentShare is the percentage of a pool for which urgent batches go
+// first.
+func slotWants(tasks []store.Candidate, urgentShare int) []slots.Want {
 	wants := make([]slots.Want, len(tasks))
 	for i, c := range tasks {
-		wants[i] = slots.Want{
-			Lease: a.leaseID(c), TTL: c.Lease,
-			Batch: c.Batch, Weight: c.Weight, LanePercent: urgentLanePercent(c, a.d.config.UrgentShare), Priority: c.Priority, Task: c.Task,
+		wants[i] = slots.Want{TTL: c.Lease, Batch: c.Batch, Weight: c.Weight, Priority: c.Priority, Task: c.Task}
+		if c.Urgent {
+			wants[i].LanePercent = urgentShare
 		}
 	}
 	return wants
 }
 
-// leaseID returns the id that the lease of task will have if this attempt gets the grant.
 func (a *attempt) leaseID(task store.Candidate) string { return decision.LeaseID(task, a.nonce) }
 
 // claim commits the grant of task on slot. If the claim fails, it gives the slot back. If the answer to the COMMIT is lost, it keeps the
-// slot: if the COMMIT took effect, the next report finds the grant, else reconciliation frees the slot.
+// slot: the next report finds the grant, or reconciliation frees the slot.
 func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquiredSlot) error {
 	got, err := a.d.ledgerCalls.claim(ctx, slot)
 	a.steps.Done("claimed", a.d.config.Now())
@@ -216,8 +206,7 @@ func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquired
 	return a.decideAgain(ctx)
 }
 
-// redeliver delivers the grant that the device holds once more, because the first reply was lost. It returns
-// errRepaired if the grant has ended since it was read.
+// redeliver delivers the grant that the device holds once more. It returns errRepaired if the grant has ended since it was read.
 func (a *attempt) redeliver(ctx context.Context) error {
 	held := *a.reporter.view.Grant
 	if a.d.usableTime(held) < a.d.config.LeaseMin { // too short to be counted as a delivery

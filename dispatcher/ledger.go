@@ -15,17 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is the part of the store that the handling of reports uses, grouped by purpose.
-type Ledger interface {
-	viewLedger
-	reportLedger
-	grantLedger
-	leaseLedger
-	explanationLedger
-}
-
-// viewLedger reads views of devices (a device with its open tasks and its grant). Each method
-// returns one view per device, in the order of devices.
+// viewLedger reads views of devices (a device with its open tasks and its grant), one for each device, in their order.
 type viewLedger interface {
 	DeviceRegistrations(ctx context.Context, devices []string) ([]store.DeviceView, error)
 	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)
@@ -39,8 +29,7 @@ type reportLedger interface {
 	MergeAttributes(ctx context.Context, deviceID string, patch json.RawMessage) error
 }
 
-// grantLedger makes, repeats and ends grants. Suppress ends tasks that get no grant. Claim and Suppress return one outcome per input, in
-// the order of the inputs.
+// grantLedger makes, repeats and ends grants. Suppress ends tasks that get no grant. Claim and Suppress return one outcome per input.
 type grantLedger interface {
 	Claim(ctx context.Context, claims []store.Claim, waitForLock bool) ([]store.ClaimOutcome, error)
 	Suppress(ctx context.Context, suppressions []store.Suppression) ([]bool, error)
@@ -70,7 +59,11 @@ type explanationLedger interface {
 // Store is the part of the ledger that this package and the packages below it use. *store.Store implements it on
 // Postgres and on SQLite.
 type Store interface {
-	Ledger
+	viewLedger
+	reportLedger
+	grantLedger
+	leaseLedger
+	explanationLedger
 	policies.Ledger
 	waiters.Ledger
 	upkeep.Ledger
@@ -81,7 +74,7 @@ type Store interface {
 
 // Semaphore assigns the numbered slots of the pools. *slots.Semaphore implements it.
 type Semaphore interface {
-	ReadQueuePlaces(ctx context.Context, pool, device string, tasks []slots.Waiter) (slots.QueuePlaces, error)
+	ReadQueuePlaces(ctx context.Context, pool, device string, tasks []slots.Want) (slots.QueuePlaces, error)
 	waiters.Semaphore
 	upkeep.Semaphore
 }

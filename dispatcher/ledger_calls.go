@@ -11,16 +11,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The sum of claimAge and claimLimit is well below the age of an orphan (a slot without a grant), so reconciliation never frees a slot
-// while it is being claimed.
+// The sum of the two is below the age of an orphan (a slot without a grant), so reconciliation never frees a slot while it is being
+// claimed.
 const (
 	claimAge   = 3 * time.Second // maximum time between the acquisition of a slot and the sending of its claim
 	claimLimit = 5 * time.Second // maximum duration of a claim
 )
 
-// viewLimit is the time limit of one ledger call that reads the views of devices: half of
-// handleLimit.
-const viewLimit = handleLimit / 2
+// callLimit is the time limit of one ledger call that reads devices, records results or ends tasks.
+const callLimit = handleLimit / 2
 
 // Limits of the coalesced calls of each kind.
 const (
@@ -29,7 +28,7 @@ const (
 	maxCallEntries     = 64 // maximum number of entries in one call
 )
 
-// ledgerCalls combines the ledger calls of concurrent reports into fewer calls.
+// ledgerCalls combines the ledger calls of concurrent reports.
 type ledgerCalls struct {
 	views        *viewCalls
 	results      *coalesce.Calls[struct{}, []store.Result, []store.ResultOutcome]
@@ -39,7 +38,7 @@ type ledgerCalls struct {
 
 // newLedgerCalls returns ledgerCalls that call ledger. settle decides the states of tasks whose grants end. onGranted is called with the
 // holders of new grants. now is used only for elapsed time.
-func newLedgerCalls(ledger Ledger, settle store.Settle, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
+func newLedgerCalls(ledger Store, settle store.Settle, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
 		return ledger.RecordResults(ctx, all, settle), nil
 	}
@@ -50,27 +49,23 @@ func newLedgerCalls(ledger Ledger, settle store.Settle, onGranted grantedFunc, n
 	}
 }
 
-// acquiredSlot is a slot that the semaphore assigned, with the claim (the grant to be committed to
-// the ledger) for it.
+// acquiredSlot is a slot that the semaphore assigned, with the claim that commits its grant.
 type acquiredSlot struct {
 	store.Claim
 	asked time.Time // time of the request to the semaphore
 }
 
-// claimResult is the outcome of the claim of an acquired slot.
 type claimResult struct {
 	store.ClaimOutcome
 	late bool // the slot was not claimed, because it was acquired more than claimAge ago
 }
 
-// viewCalls reads many devices in one call. Its key says what is read: everything that the reports of the devices need if the key is true,
-// only the registrations if it is false.
+// viewCalls reads many devices in one call. The key selects what is read.
 type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 
-// fullView is the key of viewCalls: true reads everything that the reports need, false only the registrations.
+// fullView selects everything that reports need (true) or only the registrations of devices (false).
 type fullView bool
 
-// newViewCalls returns viewCalls that read from ledger.
 func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
 	view := func(ctx context.Context, all fullView, names []string) ([]store.DeviceView, error) {
 		if all {
@@ -78,12 +73,11 @@ func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
 		}
 		return ledger.DeviceRegistrations(ctx, names)
 	}
-	return &viewCalls{Call: view, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: viewLimit, OnPanic: panicked}
+	return &viewCalls{Call: view, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: callLimit, OnPanic: panicked}
 }
 
-// claimCalls claims slots of all pools in one call. If a claim finds its pool locked, it is repeated in a call for this pool alone, which
-// waits for the lock. So a locked pool does not delay other pools. Claims of callers are never part of the call for all pools: each pool
-// has a call of its own for them, which waits for the lock.
+// claimCalls claims slots of all pools in one call. A claim that finds its pool locked is repeated in a call for this pool alone, which
+// waits for the lock, so that it does not delay other pools. Claims of callers always have a call for their pool.
 type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
@@ -91,8 +85,6 @@ const allPools = "" // no pool has this name
 // grantedFunc is called with the holders of grants that were just committed.
 type grantedFunc func(ctx context.Context, holders []string)
 
-// newClaimCalls returns claimCalls that write into ledger. onGranted is called with the holders of new grants. now is used only for elapsed
-// time.
 func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) *claimCalls {
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		done, err := claimAll(ctx, ledger, now(), all, pool != allPools)
@@ -110,25 +102,19 @@ func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Ti
 	return &claimCalls{Call: claim, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: panicked}
 }
 
-// claim claims slot in one call with the claims of other reports.
-func (t *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult, error) {
+func (c *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult, error) {
 	key := allPools
 	if store.IsCaller(slot.Device) { // callers are counted under a lock, for which no device should wait
 		key = slot.Pool + "/callers"
 	}
-	got, err := t.claims.Do(ctx, key, slot)
+	got, err := c.claims.Do(ctx, key, slot)
 	if err == nil && got.Status == store.ClaimLocked {
-		got, err = t.claims.Do(ctx, slot.Pool, slot)
+		got, err = c.claims.Do(ctx, slot.Pool, slot)
 	}
-	return got, err //nolint:wrapcheck // by the caller
+	return got, err
 }
 
-// recordLimit is the time limit of a ledger call that records results or ends tasks: half of
-// handleLimit.
-const recordLimit = handleLimit / 2
-
-// newRecordCalls returns Calls that merge the lists of many reports into one call. call must return one outcome
-// for each entry, in order.
+// newRecordCalls merges the lists of many reports into one call. call must return one outcome for each entry, in order.
 func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), panicked rescue.PanicHandler) *coalesce.Calls[struct{}, []In, []Out] {
 	record := func(ctx context.Context, _ struct{}, reports [][]In) ([][]Out, error) {
 		outcomes, err := call(ctx, slices.Concat(reports...))
@@ -143,20 +129,18 @@ func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out
 	}
 	size := func(list []In) int { return len(list) }
 	return &coalesce.Calls[struct{}, []In, []Out]{
-		Call: record, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: recordLimit, OnPanic: panicked,
+		Call: record, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: callLimit, OnPanic: panicked,
 	}
 }
 
-// hadNoEffect reports whether a call that failed with err certainly changed nothing. It returns false after a panic
-// in the call, and if err is store.ErrOutcomeUnknown.
+// hadNoEffect reports whether a call that failed with err certainly changed nothing.
 func hadNoEffect(err error) bool {
 	_, panicked := errors.AsType[*rescue.Panic](err)
 	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
 }
 
-// claimAll commits, in one transaction, the grants for the slots in acquired. It does not claim a slot that was acquired more than claimAge
-// before now: the result of this slot is marked as late. If waitForLock is true, claimAll waits for locked pools. It returns one result for
-// each slot, in the order of acquired.
+// claimAll commits, in one transaction, the grants for the slots in acquired, and returns one result for each. A slot that was acquired
+// more than claimAge before now is not claimed, but marked as late. If waitForLock is true, claimAll waits for locked pools.
 func claimAll(ctx context.Context, ledger grantLedger, now time.Time, acquired []acquiredSlot, waitForLock bool) ([]claimResult, error) {
 	done := make([]claimResult, len(acquired))
 	var claims []store.Claim
@@ -171,7 +155,7 @@ func claimAll(ctx context.Context, ledger grantLedger, now time.Time, acquired [
 	}
 	outcomes, err := ledger.Claim(ctx, claims, waitForLock)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // by the caller
+		return nil, err
 	}
 	for n, i := range indexes {
 		done[i].ClaimOutcome = outcomes[n]

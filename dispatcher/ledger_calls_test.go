@@ -12,7 +12,7 @@ import (
 
 // claimRecorder is a fake ledger that grants every claim and records it.
 type claimRecorder struct {
-	Ledger
+	Store
 	claims []store.Claim
 }
 

@@ -213,6 +213,6 @@ func (s *storeSpies) Adopt(ctx context.Context, pool string, holders []slots.Led
 	return callWithHooks(s, "Adopt", func() ([]bool, error) { return s.Semaphore.Adopt(ctx, pool, holders) })
 }
 
-func (s *storeSpies) ReadQueuePlaces(ctx context.Context, pool, device string, w []slots.Waiter) (slots.QueuePlaces, error) {
+func (s *storeSpies) ReadQueuePlaces(ctx context.Context, pool, device string, w []slots.Want) (slots.QueuePlaces, error) {
 	return callWithHooks(s, "Standing", func() (slots.QueuePlaces, error) { return s.Semaphore.ReadQueuePlaces(ctx, pool, device, w) })
 }

@@ -146,7 +146,7 @@ func TestAnUrgentTaskThatMayStartLaterGetsTheNextSlot(t *testing.T) {
 }
 
 func (f *fullPool) laneWaiters() int {
-	standing, err := f.semaphore.ReadQueuePlaces(f.ctx, "a", "nobody", []slots.Waiter{{Batch: 99, Task: 99}})
+	standing, err := f.semaphore.ReadQueuePlaces(f.ctx, "a", "nobody", []slots.Want{{Batch: 99, Task: 99}})
 	f.must(err)
 	return standing.Lane.Waiting
 }

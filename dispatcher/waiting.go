@@ -15,14 +15,14 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// MaxEvaluated is the maximum number of tasks that one request evaluates. It is large enough to show a share of 1 %.
+// MaxEvaluated is the maximum number of tasks that one request evaluates: enough to show a share of 1 %.
 const MaxEvaluated = 500
 
 const (
 	// evaluationTimeShare is the part of the remaining time that an evaluation may take. The rest is for the answer.
 	evaluationTimeShare = 0.75
-	// firstStepTasks is the number of tasks in the first step. Each later step has twice as many tasks as
-	// the step before. A step that is not finished in time is dropped.
+	// firstStepTasks is the number of tasks in the first step. Each later step has twice as many; a step that is not finished in time is
+	// dropped.
 	firstStepTasks = 16
 	// maxConcurrentEvaluations limits the tasks that are evaluated concurrently: each may need a connection to Redis.
 	maxConcurrentEvaluations = 16
@@ -35,9 +35,8 @@ type WaitSummary struct {
 	Groups    []decision.CauseGroup
 }
 
-// SummarizeWaiting evaluates the waiting tasks of a batch or a pool (where), each as ExplainTask does, and counts them by reason. If more
-// than maxTasks tasks wait, it evaluates a sample. If the time of ctx runs out, it evaluates fewer tasks. Tasks are evaluated in random
-// order, so fewer tasks are a fair sample too. It returns store.ErrNotFound if there is no such batch or pool.
+// SummarizeWaiting explains the waiting tasks of a batch or a pool (where) and counts them by reason. If more than maxTasks tasks wait, or
+// if the time of ctx runs out, it evaluates a random sample. It returns store.ErrNotFound if there is no such batch or pool.
 func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.TaskScope, maxTasks int) (WaitSummary, error) {
 	sample, err := x.ledger.SampleWaiting(ctx, where, min(maxTasks, MaxEvaluated))
 	if err != nil {
@@ -51,16 +50,16 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.TaskScope,
 	if len(evaluated) == 0 { // all tasks that waited have started since they were counted
 		return WaitSummary{}, nil
 	}
-	// The sorting gives the same examples in each answer while the tasks are the same.
+	// The same tasks give the same examples in each answer.
 	slices.SortFunc(evaluated, func(a, b decision.ExplainedTask) int {
 		return store.WaitingPositionOf(a.Task).Compare(store.WaitingPositionOf(b.Task))
 	})
 	return WaitSummary{Total: sample.Total, Evaluated: len(evaluated), Groups: decision.GroupByCode(evaluated, sample.Total)}, nil
 }
 
-// EvaluateNext evaluates the next waiting tasks of a batch or a pool (where) behind the position after, in the order of their batches. It
-// evaluates at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore is true if more tasks wait behind
-// the evaluated tasks. EvaluateNext returns store.ErrNotFound if there is no such batch or pool.
+// EvaluateNext explains at most limit and MaxEvaluated waiting tasks of a batch or a pool (where) behind the position after, in the order
+// of their batches; fewer if the time of ctx runs out. hasMore means that more tasks wait. EvaluateNext returns store.ErrNotFound if there
+// is no such batch or pool.
 func (x *Explainer) EvaluateNext(ctx context.Context, where store.TaskScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
 	found, err := x.ledger.NextWaiting(ctx, where, after, min(limit, MaxEvaluated))
 	if err == nil {
@@ -72,8 +71,8 @@ func (x *Explainer) EvaluateNext(ctx context.Context, where store.TaskScope, aft
 	return evaluated, !found.IsComplete || len(evaluated) < len(found.Views), nil
 }
 
-// evaluate explains waiting tasks, each as ExplainTask does, in the order of views. If the time runs out, it returns the tasks that are
-// evaluated already. If no task is evaluated by then, it evaluates all tasks from the ledger alone.
+// evaluate explains tasks, in the order of views, until its time runs out. If it has explained none by that time, it explains all from the
+// ledger alone.
 func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
@@ -103,10 +102,9 @@ func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]dec
 	return x.evaluateByLedger(ctx, views), ctx.Err()
 }
 
-// evaluateConcurrently explains the tasks in views concurrently, in the order of views. If several tasks need the same lookup, shared makes
-// it once.
+// evaluateConcurrently explains tasks, in the order of views. shared makes each lookup once.
 func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.TaskView, shared *sharedLookups) ([]decision.ExplainedTask, error) {
-	obstacles := x.policies.FindAllObstacles(ctx, views)
+	obstacles := x.policies.FindObstacles(ctx, views)
 	evaluated := make([]decision.ExplainedTask, len(views))
 	var group rescue.Group
 	group.SetLimit(maxConcurrentEvaluations)
@@ -119,12 +117,10 @@ func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.Task
 	return evaluated, group.Wait()
 }
 
-// explainFirst returns the task in view with the first cause of its explanation. The parameters are those of explain.
 func (x *Explainer) explainFirst(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.ExplainedTask {
 	return decision.ExplainedTask{Task: view.Task, Cause: x.explain(ctx, view, obstacles, source).Causes[0], LastSeen: x.lastReport(view).At}
 }
 
-// evaluateByLedger explains tasks without Redis, which did not answer in time.
 func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView) []decision.ExplainedTask {
 	evaluated := make([]decision.ExplainedTask, len(views))
 	for i, v := range views {
@@ -133,9 +129,8 @@ func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView
 	return evaluated
 }
 
-// sharedLookups makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches
-// share one PoolStatus. This is possible because the order between batches depends on the batches alone, and inside
-// a batch tasks are ordered by priority and age.
+// sharedLookups makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches share one PoolStatus:
+// the order between batches depends on the batches alone, and inside a batch on priority and age.
 type sharedLookups struct {
 	explainer *Explainer
 
@@ -146,13 +141,11 @@ type sharedLookups struct {
 	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
-// newSharedLookups returns sharedLookups that make their lookups with x.
 func newSharedLookups(x *Explainer) *sharedLookups {
 	return &sharedLookups{explainer: x, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// lookUpOnce returns the result of lookUp for a key of results. Only the first call for a key calls lookUp; all other calls wait for its
-// result.
+// lookUpOnce calls lookUp for the first call with a key of results. All other calls wait for its result.
 func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
 	shared.mu.Lock()
 	one := results[key]
@@ -165,7 +158,7 @@ func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key s
 }
 
 // poolStatus returns the status of a pool for tasks, which belong to the device in view. Tasks of the same pool and batches share one
-// lookup. The status has neither a position nor the time of the next report, because they differ between the devices that share it.
+// lookup, so the status has neither a position nor the time of the next report.
 func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
@@ -190,15 +183,13 @@ func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []sto
 	return s
 }
 
-// callerBound reads the bound of callers (how many slots callers hold and may hold) from the
-// ledger, for one task at a time.
+// callerBound reads the bound of callers from the ledger, for one task at a time.
 func (c *sharedLookups) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()
 	return c.explainer.callerBound(ctx, waiting)
 }
 
-// firstTaskPerBatch returns the first task of each batch, ordered by batch.
 func firstTaskPerBatch(tasks []store.Candidate) []store.Candidate {
 	sorted := slices.Clone(tasks)
 	slices.SortStableFunc(sorted, func(a, b store.Candidate) int {
@@ -213,7 +204,6 @@ func firstTaskPerBatch(tasks []store.Candidate) []store.Candidate {
 	return slices.CompactFunc(sorted, func(a, b store.Candidate) bool { return a.Batch == b.Batch })
 }
 
-// offersByDevice returns the time left of each offer of a slot of a pool, by device.
 func (c *sharedLookups) offersByDevice(ctx context.Context, pool string) map[string]time.Duration {
 	return lookUpOnce(c, c.offers, pool, func() map[string]time.Duration {
 		snapshot, err := c.explainer.semaphore.Snapshot(ctx, pool)

@@ -127,7 +127,7 @@ func benchmarkBesideWaiters(b *testing.B, start func(b *testing.B) string) {
 func newJoiners(waiters, batches int) []slots.Joiner {
 	joiners := make([]slots.Joiner, waiters)
 	for i := range joiners {
-		joiners[i] = slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprint("d", i), Batch: int64(i%batches + 1), Task: int64(i)}, Reach: slots.ReachPush}
+		joiners[i] = slots.Joiner{Device: fmt.Sprint("d", i), Want: slots.Want{Batch: int64(i%batches + 1), Task: int64(i)}, Reach: slots.ReachPush}
 	}
 	return joiners
 }

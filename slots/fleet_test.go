@@ -59,7 +59,7 @@ type visits []visit
 func (v visits) Len() int           { return len(v) }
 func (v visits) Less(i, j int) bool { return v[i].at < v[j].at }
 func (v visits) Swap(i, j int)      { v[i], v[j] = v[j], v[i] }
-func (v *visits) Push(x any)        { *v = append(*v, x.(visit)) } //nolint:errcheck,forcetypeassert // nothing else is pushed
+func (v *visits) Push(x any)        { *v = append(*v, x.(visit)) } //nolint:errcheck // nothing else is pushed
 func (v *visits) Pop() any {
 	last := len(*v) - 1
 	x := (*v)[last]
@@ -109,7 +109,7 @@ func (f *simulatedFleet) joinDevices(n int, batch int64) {
 		task := int64(len(f.devices) + 1)
 		m := &simulatedDevice{name: fmt.Sprintf("d%d", task), reach: slots.ReachPush, want: slots.Want{Lease: fmt.Sprint(task), TTL: time.Hour, Batch: batch, Task: task}}
 		f.devices[m.name] = m
-		joiners = append(joiners, slots.Joiner{Waiter: slots.Waiter{Device: m.name, Batch: batch, Task: task}, Reach: m.reach})
+		joiners = append(joiners, slots.Joiner{Device: m.name, Want: slots.Want{Batch: batch, Task: task}, Reach: m.reach})
 	}
 	line, err := f.Join(f.t.Context(), f.pool, f.pace, joiners)
 	if err != nil {
@@ -138,7 +138,7 @@ func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 			f.runPass(next)
 			continue
 		}
-		v := heap.Pop(&f.visits).(visit) //nolint:errcheck,forcetypeassert // the heap contains only visits
+		v := heap.Pop(&f.visits).(visit) //nolint:errcheck // the heap contains only visits
 		f.setClock(max(v.at, f.now))
 		if v.endsTask {
 			_, offers, err := f.Release(f.t.Context(), f.pool, f.pace, []string{v.device.want.Lease})

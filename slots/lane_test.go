@@ -16,7 +16,7 @@ func urgentWant(batch, task int64) slots.Want {
 
 func (s *redisSemaphore) readLane(t *testing.T, pool string) slots.UrgentLane {
 	t.Helper()
-	standing, err := s.ReadQueuePlaces(t.Context(), pool, "nobody", []slots.Waiter{{Batch: 99, Task: 99}})
+	standing, err := s.ReadQueuePlaces(t.Context(), pool, "nobody", []slots.Want{{Batch: 99, Task: 99}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 		pool := s.restorePool(t, 1)
 		s.requestAllWakeable(t, pool, 1, 2, 3, 4)
 		join := func(device string, batch int64, lane int) {
-			joiner := slots.Joiner{Waiter: slots.Waiter{Device: device, Batch: batch, Task: 70, LanePercent: lane}, Reach: slots.ReachPush}
+			joiner := slots.Joiner{Device: device, Want: slots.Want{Batch: batch, Task: 70, LanePercent: lane}, Reach: slots.ReachPush}
 			if _, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner}); err != nil {
 				t.Fatal(err)
 			}
@@ -154,14 +154,14 @@ func TestPositionsCountTheLane(t *testing.T) {
 	for task := int64(101); task <= 105; task++ {
 		s.requestWakeable(t, pool, urgentWant(2, task))
 	}
-	expectEqual(t, "the second by weight, behind two that go first", s.readPosition(t, pool, slots.Waiter{Batch: 1, Task: 21}), 2+2)
-	expectEqual(t, "the first of the lane", s.readPosition(t, pool, slots.Waiter{Batch: 2, Task: 101, LanePercent: 10}), 1)
-	expectEqual(t, "the second", s.readPosition(t, pool, slots.Waiter{Batch: 2, Task: 102, LanePercent: 10}), 2)
+	expectEqual(t, "the second by weight, behind two that go first", s.readPosition(t, pool, slots.Want{Batch: 1, Task: 21}), 2+2)
+	expectEqual(t, "the first of the lane", s.readPosition(t, pool, slots.Want{Batch: 2, Task: 101, LanePercent: 10}), 1)
+	expectEqual(t, "the second", s.readPosition(t, pool, slots.Want{Batch: 2, Task: 102, LanePercent: 10}), 2)
 }
 
-func (s *redisSemaphore) readPosition(t *testing.T, pool string, w slots.Waiter) int {
+func (s *redisSemaphore) readPosition(t *testing.T, pool string, w slots.Want) int {
 	t.Helper()
-	standing, err := s.ReadQueuePlaces(t.Context(), pool, fmt.Sprintf("d%d", w.Task), []slots.Waiter{w})
+	standing, err := s.ReadQueuePlaces(t.Context(), pool, fmt.Sprintf("d%d", w.Task), []slots.Want{w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestLanesAreChecked(t *testing.T) {
 	s := newRedisSemaphore(t)
 	pool := s.restorePool(t, 1)
 	for _, lane := range []int{-1, 101} {
-		if _, err := s.ReadQueuePlaces(t.Context(), pool, "d", []slots.Waiter{{Batch: 1, Task: 1, LanePercent: lane}}); err == nil {
+		if _, err := s.ReadQueuePlaces(t.Context(), pool, "d", []slots.Want{{Batch: 1, Task: 1, LanePercent: lane}}); err == nil {
 			t.Errorf("lane %d is taken", lane)
 		}
 	}

@@ -101,7 +101,7 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 		if err := errors.Join(checkHolder("-", joiner.Device), checkOrder(joiner.Batch, joiner.Task, joiner.Weight, joiner.Priority, joiner.LanePercent)); err != nil {
 			return QueueState{}, err
 		}
-		args[i] = joinerArgs{wantArgs: newWaiterArgs(joiner.Waiter), Device: joiner.Device, Reach: joiner.Reach}
+		args[i] = joinerArgs{wantArgs: newWantArgs(joiner.Want), Device: joiner.Device, Reach: joiner.Reach}
 	}
 	return offerSlots(ctx, s, pool, args, func(part []joinerArgs) serveArgs {
 		return serveArgs{Pace: pace.args(), Joiners: part, State: true}
@@ -206,7 +206,7 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands 
 			counts[i] = n.Val()
 		}
 	}
-	return counts, err //nolint:wrapcheck // by the caller
+	return counts, err
 }
 
 // PoolsWithOffer returns those of the pools that have an offer for the device. It needs one round trip to each node.

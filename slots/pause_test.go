@@ -67,7 +67,7 @@ func TestAPausedBatchIsOpenedByItsDevices(t *testing.T) {
 		},
 		"joins": func(t *testing.T, s *redisSemaphore, pool string) int64 {
 			t.Helper()
-			joiner := slots.Joiner{Waiter: slots.Waiter{Device: "d300", Batch: 2, Task: 300}, Reach: slots.ReachPush}
+			joiner := slots.Joiner{Device: "d300", Want: slots.Want{Batch: 2, Task: 300}, Reach: slots.ReachPush}
 			if _, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner}); err != nil {
 				t.Fatal(err)
 			}

@@ -150,7 +150,7 @@ func (m *queueMachine) refreshWaiters(t *rapid.T) {
 	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(0, 9), 1, 5, rapid.ID).Draw(t, "devices") {
 		r := slots.WaiterRefresh{Device: fmt.Sprint("d", n), Chance: rapid.SampledFrom([]float64{0, 0.5, 0.999}).Draw(t, "chance"), Reach: slots.Reach(rapid.IntRange(0, 2).Draw(t, "reach"))}
 		if w := m.waiters[r.Device]; w != nil && rapid.Bool().Draw(t, "same reach") {
-			r.Reach = slots.Reach(w.reach) //nolint:gosec // from 0 to 2
+			r.Reach = slots.Reach(w.reach) // from 0 to 2
 		}
 		refreshes, want = append(refreshes, r), append(want, time.Duration(m.refreshWaiter(r))*time.Millisecond)
 	}
@@ -210,7 +210,7 @@ func (m *queueMachine) sendUpdates(t *rapid.T) {
 func (m *queueMachine) joinWaiter(t *rapid.T) {
 	n := rapid.IntRange(0, 9).Draw(t, "device")
 	w := m.drawWants(t, n)[0]
-	joiner := slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprint("d", n), Batch: w.Batch, Weight: w.Weight, LanePercent: w.LanePercent, Priority: w.Priority, Task: w.Task}, Reach: slots.ReachPush}
+	joiner := slots.Joiner{Device: fmt.Sprint("d", n), Want: slots.Want{Batch: w.Batch, Weight: w.Weight, LanePercent: w.LanePercent, Priority: w.Priority, Task: w.Task}, Reach: slots.ReachPush}
 	m.setRedisClock()
 	line, err := m.Join(m.ctx, m.pool, queuePace, []slots.Joiner{joiner})
 	if err != nil {
@@ -277,7 +277,7 @@ func (m *queueMachine) check(t *rapid.T) {
 func (m *queueMachine) checkStanding(t *rapid.T) {
 	for _, device := range slices.Sorted(maps.Keys(m.waiters)) {
 		w := m.waiters[device]
-		got, err := m.ReadQueuePlaces(m.ctx, m.pool, device, []slots.Waiter{{Batch: w.Batch, Task: w.Task, Weight: w.Weight, LanePercent: w.LanePercent, Priority: w.Priority}})
+		got, err := m.ReadQueuePlaces(m.ctx, m.pool, device, []slots.Want{{Batch: w.Batch, Task: w.Task, Weight: w.Weight, LanePercent: w.LanePercent, Priority: w.Priority}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,8 +29,8 @@ type UrgentLane struct {
 	Waiting int // number of devices that wait with a task of an urgent batch
 }
 
-// ReadQueuePlaces returns the places that the tasks of the device have, or would have, in the queue of the pool. tasks must not be empty.
-func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, tasks []Waiter) (QueuePlaces, error) {
+// ReadQueuePlaces returns the places that the tasks of the device have, or would have, in the queue of the pool. They need no Lease and no TTL. tasks must not be empty.
+func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, tasks []Want) (QueuePlaces, error) {
 	if err := checkPool(pool); err != nil {
 		return QueuePlaces{}, err
 	}
@@ -39,7 +39,7 @@ func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, ta
 		if err := checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent); err != nil {
 			return QueuePlaces{}, err
 		}
-		args.Wants[i] = newWaiterArgs(w)
+		args.Wants[i] = newWantArgs(w)
 	}
 	var reply queuePlacesReply
 	known, err := s.runDecoded(ctx, s.scripts.standing, pool, args, &reply)

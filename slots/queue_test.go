@@ -266,7 +266,7 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 		pool := s.restorePool(t, 1)
 		s.requestAllWakeable(t, pool, 5, 6)
 		joiner := func(task int64) slots.Joiner {
-			return slots.Joiner{Waiter: slots.Waiter{Device: fmt.Sprintf("d%d", task), Batch: 1, Task: task}, Reach: slots.ReachPark}
+			return slots.Joiner{Device: fmt.Sprintf("d%d", task), Want: slots.Want{Batch: 1, Task: task}, Reach: slots.ReachPark}
 		}
 		for range 2 {
 			line, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner(7), joiner(4), joiner(6)})
@@ -369,7 +369,7 @@ func TestAMissedOfferDoesNotHideANewerTask(t *testing.T) {
 		s.setClock(t, pool, now)
 		join := func(task int64) []slots.Offer {
 			t.Helper()
-			joiner := slots.Joiner{Waiter: slots.Waiter{Device: "d", Batch: task, Task: task}, Reach: slots.ReachPark}
+			joiner := slots.Joiner{Device: "d", Want: slots.Want{Batch: task, Task: task}, Reach: slots.ReachPark}
 			line, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner})
 			if err != nil {
 				t.Fatal(err)

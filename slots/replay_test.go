@@ -70,7 +70,7 @@ func replayCalls() map[string]replayCall {
 		"acquire from unknown": {false, acquireCall("a")},
 		"stand in line":        {true, enterQueue},
 		"standing": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
-			return s.ReadQueuePlaces(ctx, pool, "a", []slots.Waiter{{Batch: 1, Task: 1}})
+			return s.ReadQueuePlaces(ctx, pool, "a", []slots.Want{{Batch: 1, Task: 1}})
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			_, _, err := s.Release(ctx, pool, slots.Pace{}, []string{"nobody", "old.1", "old.1", "old.0"})

@@ -100,7 +100,7 @@ func (s *Semaphore) runDecoded(ctx context.Context, script *redis.Script, pool s
 func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	text, err := cmd.Text()
 	if err != nil || text == "" {
-		return false, err //nolint:wrapcheck // by the callers
+		return false, err
 	}
 	if err := json.Unmarshal([]byte(text), answer); err != nil {
 		return false, fmt.Errorf("decoding a reply of %d bytes: %w", len(text), err)

@@ -20,19 +20,12 @@ type Want struct {
 	Task        int64 // id of the task, 0..2^53; a lower id is an older task
 }
 
-// Waiter is a task with which a device waits for a slot. Its fields for the order are those of Want.
-type Waiter struct {
-	Device           string
-	Batch, Task      int64
-	Weight, Priority int
-	LanePercent      int
-}
-
-// Joiner is a device that is added to the queue although it has not asked for a slot. A device that waits already keeps its task, unless it
-// has no offer and the new task is urgent, or it missed an offer and the new task is newer.
+// Joiner is a device that is added to the queue although it has not asked for a slot. Its Want needs no Lease and no TTL. A device that waits
+// already keeps its task, unless it has no offer and the new task is urgent, or it missed an offer and the new task is newer.
 type Joiner struct {
-	Waiter
-	Reach Reach
+	Want
+	Device string
+	Reach  Reach
 }
 
 // batchName formats a batch id so that the order of the texts is the order of the ids (lua/queue.lua).
@@ -62,7 +55,7 @@ type textInt int64
 func (n *textInt) UnmarshalText(text []byte) error {
 	parsed, err := strconv.ParseInt(string(text), 10, 64)
 	*n = textInt(parsed)
-	return err //nolint:wrapcheck // by the decoder
+	return err
 }
 
 // luaList is a JSON list. Lua encodes an empty list as an empty object.
@@ -74,7 +67,7 @@ func (l *luaList[T]) UnmarshalJSON(text []byte) error {
 		*l = nil
 		return nil
 	}
-	return json.Unmarshal(text, (*[]T)(l)) //nolint:wrapcheck // by the decoder
+	return json.Unmarshal(text, (*[]T)(l))
 }
 
 // The JSON arguments and replies of the scripts. The headers of the scripts describe them.
@@ -116,10 +109,6 @@ type (
 		Ends   int64   `json:"ends"`
 	}
 )
-
-func newWaiterArgs(w Waiter) wantArgs {
-	return wantArgs{Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.LanePercent, Order: orderName(w.Priority, w.Task)}
-}
 
 func newWantArgs(w Want) wantArgs {
 	return wantArgs{Lease: w.Lease, TTL: w.TTL.Milliseconds(), Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.LanePercent, Order: orderName(w.Priority, w.Task)}

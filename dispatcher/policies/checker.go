@@ -11,12 +11,12 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/throttle"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// maxRepairs is the maximum number of times that one check is repeated after repairState has repaired
-// the state in Redis.
+// maxRepairs is the maximum number of times that one check is repeated after repairState.
 const maxRepairs = 2
 
 // Ledger reads starts and policies. *store.Store implements it.
@@ -28,14 +28,13 @@ type Ledger interface {
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
-// Limits holds the parts of a limiter, which counts in Redis and decides how often tasks may start, and how often callers may take from
-// limit sets. In the methods of these parts, the parameter scope names a pool or a limit set.
+// Limits holds the parts of a limiter, which counts in Redis. Their parameter scope names a pool or a limit set.
 type Limits struct {
 	Reservations Reservations
 	Takes        Takes
-	Rebuilder    Rebuilder
-	Usage        Usage
-	Refusals     Refusals
+	Rebuilder    *limits.Rebuilder
+	Usage        *limits.Usage
+	Refusals     *limits.RefusalCounts
 }
 
 // NewLimits returns the parts of limiter.
@@ -60,26 +59,6 @@ type Takes interface {
 	Return(ctx context.Context, set string, takings []limits.Taking) ([]int64, error)
 }
 
-// Rebuilder fills the counts of rules that Redis does not know. *limits.Rebuilder implements it.
-type Rebuilder interface {
-	Rebuild(ctx context.Context, pool string, rules []*limits.Rule, history limits.History) error
-	Forget(ctx context.Context, pool string, rules []*limits.Rule) error
-}
-
-// Usage reads how much of the policies each subject (such as a device or a tag value) uses now.
-// *limits.Usage implements it.
-type Usage interface {
-	ReadUses(ctx context.Context, scope string, items []limits.Item) ([]limits.SubjectUse, error)
-	Highest(ctx context.Context, scope string, rules []*limits.Rule, limit int) ([]limits.SubjectUse, error)
-	Publish(ctx context.Context) error
-}
-
-// Refusals counts refused starts. *limits.RefusalCounts implements it.
-type Refusals interface {
-	MostRefused(ctx context.Context, pool string, limit int) ([]limits.RefusedSubject, error)
-	Publish(ctx context.Context) error
-}
-
 // Config configures a Checker.
 type Config struct {
 	Ledger   Ledger
@@ -96,7 +75,7 @@ type Checker struct {
 
 	config            Config
 	metrics           *metrics
-	refusalLog        refusalLog
+	refusalSamples    *throttle.Samples[refusingPolicy]
 	ruleCache         *ruleCache
 	uncounted         *uncountedStarts
 	poolsWithPolicies atomic.Pointer[map[string]bool] // pools with policies, as of the latest pass
@@ -106,5 +85,5 @@ type Checker struct {
 
 // New returns a Checker with this configuration.
 func New(config Config) *Checker {
-	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), refusalLog: newRefusalLog(config.Now), ruleCache: newRuleCache(), uncounted: newUncountedStarts()}
+	return &Checker{Sets: newSets(config), config: config, metrics: newMetrics(config.Meters), refusalSamples: throttle.NewSamples[refusingPolicy](config.Now), ruleCache: newRuleCache(), uncounted: newUncountedStarts()}
 }

@@ -11,12 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// maxConcurrentChecks is the maximum number of devices or pools whose policies are checked concurrently. The limiter
-// sends concurrent checks together.
+// maxConcurrentChecks is the maximum number of devices or pools whose policies are checked concurrently.
 const maxConcurrentChecks = 32
 
-// LimitedTasks returns, by task id, the obstacle of each task that the policies refuse to start now. It checks the tasks of the devices in
-// views that belong to the pool. It skips a task whose policies cannot be checked; the next report of the device checks them again.
+// LimitedTasks returns, by task id, the obstacle of each task of the pool and of the devices in views that its policies refuse now. It
+// skips a task whose policies cannot be checked: the next report checks them again.
 func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) map[int64]decision.Obstacle {
 	obstacles := make(map[int64]decision.Obstacle)
 	var mu sync.Mutex
@@ -44,8 +43,8 @@ func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.D
 	return obstacles
 }
 
-// HasPolicies reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
-// device that holds one of its slots.
+// HasPolicies reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a device that holds one
+// of its slots.
 func (k *Checker) HasPolicies(pool string) bool {
 	pools := k.poolsWithPolicies.Load()
 	return pools != nil && (*pools)[pool]

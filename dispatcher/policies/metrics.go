@@ -19,7 +19,6 @@ type metrics struct {
 	labelled map[string]bool // policy names that have a label value of their own
 }
 
-// newMetrics creates the metrics in set.
 func newMetrics(set *meters.Set) *metrics {
 	return &metrics{
 		checks:     set.Counter("limit_checks_total", "Starts checked against a policy, by outcome: passed, limited or unchecked.", "pool", "policy", "outcome"),
@@ -28,12 +27,9 @@ func newMetrics(set *meters.Set) *metrics {
 	}
 }
 
-// policyNames is the maximum number of policy names with a label value of their own. Each batch can bring new
-// names, so without a bound the number of series would grow forever.
+// policyNames is the maximum number of policy names with a label value of their own, because each batch can bring new names.
 const policyNames = 200
 
-// policyLabel returns the value of the label policy for a policy: its name, or a common value if too many policies have a value of their
-// own.
 func (m *metrics) policyLabel(policy string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,7 +47,7 @@ func (k *Checker) CountSuppressed(pool, policy string) {
 	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policy)).Inc()
 }
 
-// countChecks counts the outcomes of a check of the policies of a task in the pool, one outcome for each policy.
+// countChecks counts one outcome for each policy of a task.
 func (m *metrics) countChecks(pool string, result checkResult) {
 	for i, item := range result.check.Items {
 		outcome := "passed"

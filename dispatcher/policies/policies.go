@@ -15,8 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pendingAgain is the delay before the next check of a start if only an open reservation (a start that is
-// neither committed nor released yet) of another task refuses it.
+// pendingAgain is the delay before the next check of a start that only an open reservation of another task refuses.
 const pendingAgain = time.Second
 
 // errNoLimits is returned if this process has no limiter, so it cannot check policies.
@@ -29,12 +28,10 @@ func taskHasPolicies(task store.Candidate) bool {
 	return task.PoolLimits != nil || task.Limits != nil || task.ProfileLimits != nil
 }
 
-// Reserve checks the policies of tasks, which belong to one pool and to the device in view, before a slot is acquired, so that no slot is
-// held during the check. It reserves each start that the policies allow, and returns the reservations; the caller then calls Settle.
-// passed are the tasks that may start, including the tasks without policies. refused has the obstacle of each other task, by task id.
+// Reserve checks the policies of tasks, which belong to one pool and to the device in view, and reserves each start that they allow. The
+// caller then calls Settle with reserved. passed are the tasks that may start; refused has the obstacle of each other task, by task id.
 //
-// leaseID returns the id of the lease that the start of a task would have. At most one task with the same group starts, so the
-// reservations of a group do not count against each other (limits.Check.Group).
+// leaseID returns the id of the lease that the start of a task would have. At most one task of the same group starts (limits.Check.Group).
 func (k *Checker) Reserve(
 	ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string,
 ) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
@@ -44,7 +41,7 @@ func (k *Checker) Reserve(
 		a, is := asked[c.Task]
 		if is {
 			k.metrics.countChecks(c.Pool, a)
-			k.refusalLog.log(ctx, k.config.Logger, c.Pool, a)
+			k.logRefusals(ctx, c.Pool, a)
 		}
 		switch {
 		case !is:
@@ -66,7 +63,7 @@ type checkResult struct {
 	obstacle  *decision.Obstacle   // nil means that the task may start
 }
 
-// checkFunc sends checks of one pool to the limiter. It is reserveAll or checkAll.
+// checkFunc is reserveAll or checkAll.
 type checkFunc func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
 // taskCheck is a check of the policies of one task.
@@ -77,9 +74,7 @@ type taskCheck struct {
 	neverDrop bool      // the task is not dropped, even if a policy that drops refuses it
 }
 
-// checkTasks checks the policies of tasks, and returns the results by task id. A task without policies has no result. All tasks are of one
-// pool and of the device in view. leaseID returns the lease id that a start of the task would have. group is the Group of the checks. send
-// sends the checks to the limiter.
+// checkTasks returns the results of tasks that have policies, by task id. All tasks are of one pool and of the device in view.
 func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string, send checkFunc) map[int64]checkResult {
 	questions, out := k.newTaskChecks(ctx, view, tasks, leaseID, group)
 	for i, j := range k.runChecks(ctx, questions, send) {
@@ -88,8 +83,8 @@ func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks [
 	return out
 }
 
-// newTaskChecks returns a check for each of tasks that has policies. leaseID returns the lease id that a start of the task would have.
-// group is the Group of the checks. If the policies of a task cannot be read, it has no check; unreadable has its result, by task id.
+// newTaskChecks returns a check for each of tasks that has policies. unreadable has the result, by task id, of a task whose policies cannot
+// be read.
 func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (taskChecks []taskCheck, unreadable map[int64]checkResult) {
 	unreadable = make(map[int64]checkResult)
 	for _, c := range tasks {
@@ -110,7 +105,7 @@ func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, task
 	return taskChecks, unreadable
 }
 
-// runChecks sends the checks of one pool in one call of send and returns the result of each, in the same order.
+// runChecks sends the checks of one pool in one call of send, and returns their results.
 func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, send checkFunc) []checkResult {
 	if len(taskChecks) == 0 {
 		return nil
@@ -134,7 +129,6 @@ func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, send ch
 	return out
 }
 
-// candidatePolicies returns the policies that apply to a start of task by device. device may be nil.
 func candidatePolicies(task store.Candidate, device *store.Device) startPolicies {
 	p := startPolicies{pool: task.Pool, batch: task.Batch, ofPool: task.PoolLimits, ofBatch: task.Limits, ofProfile: task.ProfileLimits}
 	if device != nil {
@@ -143,7 +137,6 @@ func candidatePolicies(task store.Candidate, device *store.Device) startPolicies
 	return p
 }
 
-// candidateFacts returns the facts of a start of task by device, to which policies can refer. device may be nil.
 func candidateFacts(task store.Candidate, device *store.Device) limits.Facts {
 	f := limits.Facts{Pool: task.Pool, Kind: task.Kind, Batch: task.Batch, Payload: task.Payload}
 	if device != nil {
@@ -152,14 +145,12 @@ func candidateFacts(task store.Candidate, device *store.Device) limits.Facts {
 	return f
 }
 
-// failsOpen reports whether all rules have on_error: open, so that a start or a take is allowed if
-// it cannot be checked.
+// failsOpen reports whether all rules have on_error: open, so that a start or a take that cannot be checked is allowed.
 func failsOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
-// uncheckedResult returns the result for a start whose policies could not be checked. cause says why, and remedy what helps; both are texts
-// for people. The result has an obstacle unless all rules fail open.
+// uncheckedResult returns the result for a start whose policies could not be checked. cause and remedy are texts for people.
 func uncheckedResult(check limits.Check, cause, remedy string) checkResult {
 	j := checkResult{check: check, unchecked: true}
 	if !failsOpen(itemRules(check.Items)) {
@@ -168,13 +159,11 @@ func uncheckedResult(check limits.Check, cause, remedy string) checkResult {
 	return j
 }
 
-// uncheckedObstacle returns the obstacle of a start that cannot be checked. cause and remedy are texts for people.
 func uncheckedObstacle(cause, remedy string) *decision.Obstacle {
 	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: cause, Remedy: remedy}
 }
 
-// evaluateAnswer converts answer, the answer to check, into a result. The result has an obstacle if the answer refuses the start. now is
-// the ledger's time. If neverDrop is true, the task is not dropped.
+// evaluateAnswer converts answer into a result. now is the ledger's time. If neverDrop is true, the task is not dropped.
 func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, neverDrop bool) checkResult {
 	j := checkResult{check: check}
 	switch answer.Status {
@@ -207,11 +196,8 @@ func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, nev
 	return j
 }
 
-// decisiveRefusal returns the refusal in answer that is reported to the device. drops is true if at least one of the refusals drops the
-// task: then it returns the one of these that ends last. Otherwise it returns the refusal that ends last of all.
-//
-// A refusal that is only due to a reservation drops nothing, because the start may still be allowed. If neverDrop is true, no refusal drops
-// the task: an earlier start of the same task may be the reason for the refusal, or the task belongs to a caller.
+// decisiveRefusal returns the refusal in answer that ends last. If some refusals drop the task, drops is true, and it returns the one of
+// them that ends last. A refusal that is only due to a reservation drops nothing, because the start may still be allowed.
 func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(answer.Refusals), func(r limits.ItemRefusal) bool {
 		return neverDrop || r.Pending || !check.Items[r.Item].Rule.Drops()
@@ -222,9 +208,8 @@ func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (
 	return answer.LongestRefusal(), false
 }
 
-// Settle counts the reserved start whose lease id is committedLease, and releases all other reservations in reserved (starts that were
-// counted in advance). If no reservation has this lease id, it releases all of them. If Settle fails, SettleAll settles the reservations
-// later.
+// Settle counts the reserved start whose lease id is committedLease, and releases all other reservations. If it fails, SettleAll settles
+// them later.
 func (k *Checker) Settle(ctx context.Context, pool, committedLease string, reserved []limits.Check) {
 	if len(reserved) == 0 || k.config.Limits == nil {
 		return
@@ -265,7 +250,6 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 	}
 }
 
-// checkAll checks starts without reserving them.
 func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	if k.config.Limits == nil {
 		return nil, errNoLimits
@@ -273,15 +257,9 @@ func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Che
 	return k.config.Limits.Reservations.Peek(ctx, pool, checks)
 }
 
-// FindObstacles returns, by task id, the obstacle of each waiting task in view that its policies refuse or that cannot be checked. It
-// checks the policies as a report does, but reserves nothing.
-func (k *Checker) FindObstacles(ctx context.Context, view store.TaskView) map[int64]decision.Obstacle {
-	return k.FindAllObstacles(ctx, []store.TaskView{view})[0]
-}
-
-// FindAllObstacles runs FindObstacles for many views. It calls the limiter once for each pool, and returns the obstacles in the
-// order of the views.
-func (k *Checker) FindAllObstacles(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
+// FindObstacles returns, for each view and by task id, the obstacle of each waiting task that its policies refuse or that cannot be checked.
+// It checks the policies as a report does, but reserves nothing. It calls the limiter once for each pool.
+func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
 	found := make([]map[int64]decision.Obstacle, len(views))
 	byPool := make(map[string]*poolChecks)
 	for i, v := range views {
@@ -309,15 +287,15 @@ func (k *Checker) FindAllObstacles(ctx context.Context, views []store.TaskView) 
 	return found
 }
 
-// poolChecks collects the checks of tasks of one pool. The tasks can be of many views.
+// poolChecks collects the checks of tasks of one pool.
 type poolChecks struct {
 	checks  []taskCheck
 	views   []int // for each check, the index of its view
 	answers []checkResult
 }
 
-// collectChecks adds the checks of the tasks in view to byPool. viewIndex identifies view in poolChecks.views: the index of view in the
-// list of FindAllObstacles. If the policies of a task cannot be read, collectChecks adds its obstacle to obstacles, by task id.
+// collectChecks adds the checks of the tasks in view to byPool, with viewIndex. If the policies of a task cannot be read, it adds the
+// obstacle of the task to obstacles.
 func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIndex int, byPool map[string]*poolChecks, obstacles map[int64]decision.Obstacle) {
 	if store.IsCaller(view.Task.Device) { // callers are not registered; policies count by the caller's name
 		view.Device = &store.Device{ID: view.Task.Device}
@@ -337,7 +315,7 @@ func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIn
 	}
 }
 
-// RecordUncounted records the starts in reserved, for which it is unknown whether they were committed. SettleAll settles them later.
+// RecordUncounted records starts for which it is unknown whether they were committed. SettleAll settles them later.
 func (k *Checker) RecordUncounted(pool string, reserved []limits.Check) {
 	k.uncounted.add(pool, k.config.Now(), reserved)
 }

@@ -25,8 +25,8 @@ const (
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// repairState repairs the state that keeps Redis from answering checks: it fills the counts of a rule that Redis does not know, or settles
-// overdue reservations. It repairs only the first answer that needs a repair. again is true if the checks are to be sent again.
+// repairState repairs the state that keeps Redis from answering checks: an unknown rule, or overdue reservations. It repairs only the first
+// answer that needs it. again is true if the checks are to be sent again.
 func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
@@ -39,7 +39,6 @@ func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.
 	return false, nil
 }
 
-// itemRules returns the rules of items, in the same order.
 func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	for _, item := range items {
 		rules = append(rules, item.Rule)
@@ -47,8 +46,8 @@ func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuild counts in Redis, for the rules of one owner (the pool, or a batch or a profile in it), the past starts that the ledger has.
-// Reports that need the same rules at the same time share one rebuild. The rebuild continues after a report has stopped waiting for it.
+// rebuild counts in Redis, for the rules of one owner in a pool, the past starts that the ledger has. Concurrent reports share one rebuild,
+// which continues after they have stopped waiting for it.
 func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {
@@ -78,8 +77,8 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 	}
 }
 
-// rebuildWaitLeft returns the time that a report may still wait for the running rebuild with this name. When rebuildWait is over, the
-// result is not positive, so reports no longer wait: the number of concurrent reports is limited.
+// rebuildWaitLeft returns how long a report may still wait for the rebuild with this name. After rebuildWait it may not, because the number
+// of concurrent reports is limited.
 func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
 	since, ok := k.filling.Load(rebuildName)
 	began, _ := since.(time.Time)
@@ -89,8 +88,7 @@ func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
 	return rebuildWait - k.config.Now().Sub(began)
 }
 
-// startHistory returns a History of the starts in a pool that concern owner, the name of an owner of rules: the pool, or a batch or a
-// profile in it.
+// startHistory returns the starts in a pool that concern owner: the pool, or a batch or a profile in it.
 func (k *Checker) startHistory(pool, owner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -136,7 +134,6 @@ func (k *Checker) readStarts(ctx context.Context, pool string, period time.Durat
 	}
 }
 
-// startFacts returns the facts of a past start, to which policies can refer.
 func startFacts(start store.GrantStart) limits.Facts {
 	return limits.Facts{
 		Device: start.Device, Pool: start.Pool, Kind: start.Kind, Batch: start.Batch,
@@ -144,7 +141,7 @@ func startFacts(start store.GrantStart) limits.Facts {
 	}
 }
 
-// startCheck rebuilds the check of policies that allowed a past start, so that the start can be counted again.
+// startCheck rebuilds the check that allowed a past start, so that the start can be counted again.
 func (k *Checker) startCheck(start store.GrantStart) (limits.Check, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{
 		pool: start.Pool, batch: start.Batch, profile: start.Profile, ofPool: start.PoolLimits, ofBatch: start.Limits, ofProfile: start.ProfileLimits,
@@ -152,8 +149,7 @@ func (k *Checker) startCheck(start store.GrantStart) (limits.Check, error) {
 	return limits.NewCheck(start.LeaseID, "", rules, startFacts(start)), err
 }
 
-// settleOverdue settles the overdue reservations of a pool (starts that were counted before their
-// claim). It reads from the ledger which of them led to a start.
+// settleOverdue settles the overdue reservations of a pool. It reads from the ledger which of them led to a start.
 func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
 	leases, err := k.config.Limits.Reservations.Overdue(ctx, pool)
 	if err != nil {
@@ -167,7 +163,6 @@ func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
 	return nil
 }
 
-// settleLease settles the reservation with this lease id: it is counted if the ledger has the start, else released.
 func (k *Checker) settleLease(ctx context.Context, pool, leaseID string) error {
 	number, _, _ := strings.Cut(leaseID, ".")
 	task, err := strconv.ParseInt(number, 10, 64)
@@ -195,8 +190,8 @@ type SettleResult struct {
 	Invalidated int // rules whose counts will be filled again, because they missed a start that is too old to be counted again
 }
 
-// SettleAll settles, in all pools with policies, the reservations and starts that a replica could not settle
-// because it ended or Redis failed. All replicas may call it concurrently.
+// SettleAll settles, in all pools with policies, the reservations and starts that a replica could not settle because it ended or Redis
+// failed.
 func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 	var result SettleResult
 	if k.config.Limits == nil {
@@ -223,9 +218,8 @@ func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 	return result, errors.Join(errs...)
 }
 
-// settlePool settles the overdue reservations of a pool, and counts its recent starts again. A rule may have
-// missed a start that is older than recentStarts. In that case settlePool deletes the counts of the rule, so
-// that a check fills the rule again from the ledger.
+// settlePool settles the overdue reservations of a pool, and counts its recent starts again. If a rule may have missed an older start, its
+// counts are deleted, so that a check fills the rule again from the ledger.
 func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
 	missed, found := k.uncounted.take(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin
@@ -240,7 +234,6 @@ func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleRes
 	return err
 }
 
-// settleRecent settles the overdue reservations of a pool, counts its recent starts again, and adds their number to result.
 func (k *Checker) settleRecent(ctx context.Context, pool string, result *SettleResult) error {
 	if err := k.settleOverdue(ctx, pool); err != nil {
 		return err
@@ -261,7 +254,7 @@ func (k *Checker) settleRecent(ctx context.Context, pool string, result *SettleR
 	return nil
 }
 
-// TopRefused returns at most limit subjects of a pool: those whose starts were refused most often in the current and the previous hour.
+// TopRefused returns at most limit subjects of a pool whose starts were refused most often in the current and the previous hour.
 func (k *Checker) TopRefused(ctx context.Context, pool string, limit int) ([]limits.RefusedSubject, error) {
 	if k.config.Limits == nil {
 		return nil, nil

@@ -13,7 +13,7 @@ import (
 // keptRules is the maximum number of policy lists that a replica keeps compiled.
 const keptRules = 1000
 
-// ruleCache caches compiled policies, so that each list of policies is compiled once.
+// ruleCache compiles each list of policies once.
 type ruleCache struct {
 	mu  sync.Mutex
 	all map[string][]*limits.Rule // the key is the owner, a zero byte and the text of the policies
@@ -21,8 +21,7 @@ type ruleCache struct {
 
 func newRuleCache() *ruleCache { return &ruleCache{all: make(map[string][]*limits.Rule)} }
 
-// startPolicies holds the policies that apply to one start, with their owners. ofPool, ofBatch and ofProfile are lists of policies as JSON;
-// nil means that the owner has no policies.
+// startPolicies holds the policies that apply to one start, as JSON; nil means none.
 type startPolicies struct {
 	pool    string
 	batch   int64
@@ -31,13 +30,13 @@ type startPolicies struct {
 	ofPool, ofBatch, ofProfile json.RawMessage
 }
 
-// poolOwner, batchOwner and profileOwner return the names of the owners of rules. Each name begins with the word for the kind of owner.
+// The owners of rules. Each name begins with the kind of owner.
 func poolOwner(pool string) string { return string(decision.SubjectPool) + " " + pool }
 
 func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
 func profileOwner(profile string) string { return string(decision.SubjectProfile) + " " + profile }
 
-// rulesFor returns the compiled rules of a start: first the rules of its pool, then of its batch, then of its profile.
+// rulesFor returns the rules of a start: first the rules of its pool, then of its batch, then of its profile.
 func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err error) {
 	for _, from := range []struct {
 		owner string
@@ -52,7 +51,6 @@ func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err 
 	return rules, nil
 }
 
-// compile returns the rules of text, a JSON list of the policies of owner. It compiles the policies if they are not cached.
 func (b *ruleCache) compile(owner string, text json.RawMessage) ([]*limits.Rule, error) {
 	if text == nil {
 		return nil, nil

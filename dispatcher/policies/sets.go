@@ -21,9 +21,8 @@ const (
 	idleSets = 600  // number of version reads without a take after which a set is forgotten
 )
 
-// Sets decides, by the policies of limit sets, whether takes (requests of callers to a limit set) are
-// allowed. It keeps each set that is in use in memory, so a take needs only a call to Redis. It is safe for
-// concurrent use.
+// Sets decides whether takes (requests of callers to a limit set) are allowed. It keeps each set in use in memory, so that a take needs
+// only a call to Redis. It is safe for concurrent use.
 type Sets struct {
 	config Config
 	takes  takeMetrics
@@ -44,19 +43,15 @@ type cachedSet struct {
 	idle   int         // consecutive version reads without a take; only ForgetChanged uses it
 }
 
-// setScope returns the scope in which Redis counts the takes of a set. No pool has a name with this
-// prefix.
+// setScope returns the scope in which Redis counts the takes of a set. No pool has this prefix.
 func setScope(set string) string { return "set/" + set }
 
-// newSets returns Sets that have no set in memory.
 func newSets(config Config) *Sets {
 	return &Sets{config: config, takes: newTakeMetrics(config.Meters), byName: make(map[string]*cachedSet)}
 }
 
-// load returns the set with this name. It returns store.ErrNotFound if there is no such set, and
-// devices.ErrUnavailable if its policies cannot be compiled. If any set is removed from memory during the
-// read, load reads again: the removed set may be this set, and the first read may have returned the
-// policies before the change.
+// load returns the set with this name. It returns store.ErrNotFound if there is none, and devices.ErrUnavailable if its policies cannot be
+// compiled. If any set is removed from memory during the read, it reads again: this set may have been changed.
 func (s *Sets) load(ctx context.Context, name string) (*cachedSet, error) {
 	set, drops := s.lookUp(name)
 	for set == nil {
@@ -83,7 +78,6 @@ func (s *Sets) lookUp(name string) (set *cachedSet, drops int) {
 	return s.byName[name], s.drops
 }
 
-// read reads the set with this name from the ledger and compiles its policies.
 func (s *Sets) read(ctx context.Context, name string) (*cachedSet, error) {
 	found, err := s.config.Ledger.LimitSet(ctx, name)
 	if err != nil {
@@ -99,7 +93,6 @@ func (s *Sets) read(ctx context.Context, name string) (*cachedSet, error) {
 	}, nil
 }
 
-// compileSet returns the rules of the policies of a limit set.
 func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 	policies, err := ParseSet(set.Limits)
 	if err != nil {
@@ -108,7 +101,7 @@ func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 	return limits.CompileSet("limit set "+set.Name, policies)
 }
 
-// ParseSet decodes and validates stored, the policies of a limit set as the ledger stores them. If stored is nil, it returns no policies.
+// ParseSet decodes and validates the policies of a limit set as the ledger stores them. nil means no policies.
 func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
 	if stored == nil {
 		return nil, nil
@@ -121,8 +114,7 @@ func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
 	return policies, err
 }
 
-// cacheSet stores a set that was read, creates its metrics, and reports whether it stored the set. If any set
-// was removed from memory since drops was read, cacheSet stores nothing and returns false.
+// cacheSet stores a set and creates its metrics. If any set was removed from memory since drops was read, it returns false.
 func (s *Sets) cacheSet(set *cachedSet, drops int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +139,6 @@ func (s *Sets) Forget(name string) {
 	s.dropSet(name)
 }
 
-// dropSet removes the set with this name from memory.
 func (s *Sets) dropSet(name string) {
 	s.drops++
 	delete(s.byName, name)
@@ -161,9 +152,8 @@ func (s *Sets) ForgetDeleted(name string) {
 	s.takes.deleteSeries(name)
 }
 
-// ForgetChanged forgets the sets that any replica changed or deleted since they were read, and the sets that are no
-// longer used. It reads one row for each set in use. Once in idleSets calls it also reads one row for each
-// set with metrics, to delete the metrics of deleted sets.
+// ForgetChanged forgets the sets that any replica changed or deleted, and unused sets. It reads one row for each set in use, and once in
+// idleSets calls one row for each set with metrics, to delete the metrics of deleted sets.
 func (s *Sets) ForgetChanged(ctx context.Context) error {
 	kept := s.setsInUse()
 	gone := make(map[string]bool, len(kept)) // a name is removed when its row is found
@@ -191,7 +181,7 @@ func (s *Sets) ForgetChanged(ctx context.Context) error {
 	return nil
 }
 
-// addSetsWithMetrics adds to names the sets that have metrics. It does so once in idleSets calls.
+// addSetsWithMetrics adds the sets that have metrics to names, once in idleSets calls.
 func (s *Sets) addSetsWithMetrics(names map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,8 +193,7 @@ func (s *Sets) addSetsWithMetrics(names map[string]bool) {
 	}
 }
 
-// setsInUse returns the sets in memory. Before that, it removes each set that had no take during the last
-// idleSets calls.
+// setsInUse returns the sets in memory, after it has removed those without a take during the last idleSets calls.
 func (s *Sets) setsInUse() map[string]*cachedSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ type Verdict struct {
 	Unchecked bool           // Redis did not answer: Allowed follows on_error, and Items is empty
 }
 
-// globalID returns an id that is unique over all callers. If ID is empty, it returns an empty id.
+// globalID returns an id that is unique over all callers, or "" without an ID.
 func (t Take) globalID() string {
 	if t.ID == "" {
 		return ""
@@ -36,7 +36,7 @@ func (t Take) globalID() string {
 	return fmt.Sprintf("%d:%s%s", len(t.Caller), t.Caller, t.ID)
 }
 
-// CostError is returned for a Take with a cost that a policy can never allow.
+// CostError is returned for a Take whose cost a policy can never allow.
 type CostError struct {
 	Take    int // index of the Take
 	Policy  string
@@ -51,10 +51,9 @@ func (e *CostError) Error() string {
 // uncheckedAgain is the Verdict.Wait of a take that was refused because Redis could not check it.
 const uncheckedAgain = time.Second
 
-// Take checks each take (a request of a caller to the limit set) independently and returns one Verdict for each take. If all policies of
-// the set allow the take for its facts, Take counts it. If a take cannot be checked, the policies' on_error decides whether it is allowed.
-// Take returns store.ErrNotFound if there is no such set, a CostError if a cost is too high, and devices.ErrUnavailable if the set cannot
-// be read.
+// Take checks each take independently, and counts it if all policies of the set allow it for its facts. If a take cannot be checked,
+// on_error decides. Take returns store.ErrNotFound if there is no such set, a CostError if a cost is too high, and devices.ErrUnavailable
+// if the set cannot be read.
 func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	found, verdicts, err := s.evaluate(ctx, set, takes, Takes.Take)
 	for _, v := range verdicts {
@@ -69,8 +68,7 @@ func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, e
 	return verdicts, err
 }
 
-// evaluate sends takes to the limiter by send, which is the method Take or Peek of Takes. It returns the set with this name, and one
-// verdict for each take.
+// evaluate sends takes to the limiter by the method send, and returns the set and one verdict for each take.
 func (s *Sets) evaluate(
 	ctx context.Context, setName string, takes []Take, send func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error),
 ) (*cachedSet, []Verdict, error) {
@@ -100,7 +98,6 @@ func (s *Sets) evaluate(
 	return set, verdicts, nil
 }
 
-// newTakings returns the requests to the limiter for takes, in the same order. It returns a CostError if a cost is too high.
 func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 	takings := make([]limits.Taking, len(takes))
 	for i, t := range takes {
@@ -114,8 +111,7 @@ func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 	return takings, nil
 }
 
-// uncheckedVerdicts returns verdicts for count takes that could not be checked because Redis did not answer. They are allowed only if all
-// policies of the set fail open.
+// uncheckedVerdicts returns the verdicts of count takes that Redis did not check: they are allowed only if all policies fail open.
 func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
 	if v.Allowed = failsOpen(k.rules); !v.Allowed {
@@ -124,8 +120,8 @@ func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
 	return slices.Repeat([]Verdict{v}, count)
 }
 
-// Return gives back the unused part of the earlier take that has the ID and facts of take. It returns the total that was given back for
-// this take so far. A repeated call gives back nothing more. It returns the errors of Take, and limits.ErrUnavailable.
+// Return gives back the unused part of the earlier take with the ID and facts of take, and returns the total that was given back for it. A
+// repeated call gives back nothing more. It returns the errors of Take, and limits.ErrUnavailable.
 func (s *Sets) Return(ctx context.Context, set string, take Take) (int64, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -142,8 +138,8 @@ func (s *Sets) Return(ctx context.Context, set string, take Take) (int64, error)
 	return returned[0], nil
 }
 
-// Usage returns the usage of the subject with these facts, for each policy of the set. It returns store.ErrNotFound if there is no such
-// set, devices.ErrUnavailable if the set cannot be read, and limits.ErrUnavailable.
+// Usage returns, for each policy of the set, the usage of the subject with these facts. It returns store.ErrNotFound,
+// devices.ErrUnavailable if the set cannot be read, or limits.ErrUnavailable.
 func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) ([]limits.SubjectUse, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -156,8 +152,7 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	return uses, nil
 }
 
-// Highest returns at most limit subjects with the highest usage relative to their maximum. It returns store.ErrNotFound if there is no such
-// set, devices.ErrUnavailable if the set cannot be read, and limits.ErrUnavailable.
+// Highest returns at most limit subjects with the highest usage relative to their maximum. It returns the errors of Usage.
 func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.SubjectUse, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -170,7 +165,6 @@ func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.Sub
 	return uses, nil
 }
 
-// loadWithLimiter returns the set with this name. It returns errNoLimits if this process has no limiter.
 func (s *Sets) loadWithLimiter(ctx context.Context, set string) (*cachedSet, error) {
 	if s.config.Limits == nil {
 		return nil, errNoLimits
@@ -187,13 +181,11 @@ const (
 	outcomesOfTakes
 )
 
-// takeCounters holds the counters for the takes of a set.
 type takeCounters struct {
 	byOutcome [outcomesOfTakes]prometheus.Counter // excludes refused takes, whose counters have the labels of a policy
 	refusedBy []prometheus.Counter                // by the index of the policy in the set
 }
 
-// count counts a take with this verdict.
 func (o *takeCounters) count(verdict Verdict) {
 	switch by := verdict.RefusingItem(); {
 	case verdict.OtherCost: // the caller's mistake: a repeated ID with another cost
@@ -217,10 +209,9 @@ const (
 	otherPolicy   = "other"
 )
 
-// refusalLabels holds the labels of a policy that refuses takes.
 type refusalLabels struct{ policy, kind string }
 
-// newRefusalLabels returns the labels of rule, whose policy has this index in its set.
+// newRefusalLabels returns the labels of rule, the policy with this index in its set.
 func newRefusalLabels(index int, rule *limits.Rule) refusalLabels {
 	kind := map[limits.Algorithm]string{limits.Duplicate: "duplicate", limits.Calendar: "quota"}[rule.Algorithm]
 	name := rule.Name
@@ -230,13 +221,12 @@ func newRefusalLabels(index int, rule *limits.Rule) refusalLabels {
 	return refusalLabels{name, cmp.Or(kind, "window")}
 }
 
-// takeMetrics holds the metrics of takes for all limit sets. The lock of Sets guards it.
+// takeMetrics holds the metrics of takes. The lock of Sets guards it.
 type takeMetrics struct {
 	all           *prometheus.CounterVec
 	refusalSeries map[string]map[refusalLabels]bool // the policies of each set that have a series
 }
 
-// newTakeMetrics creates the metrics of takes in set, the metrics of this process.
 func newTakeMetrics(set *meters.Set) takeMetrics {
 	return takeMetrics{
 		set.Counter("limit_takes_total", "Takes from limit sets, by outcome: allowed, refused (with the policy and its kind), repeated (counted before), or unchecked_allowed and unchecked_refused (Redis did not answer).",
@@ -245,8 +235,8 @@ func newTakeMetrics(set *meters.Set) takeMetrics {
 	}
 }
 
-// newCounters returns the counters of a set. It creates them with the value 0, because Prometheus computes no increase
-// for the first value of a counter. It deletes the series of policies that the set no longer has.
+// newCounters creates the counters of a set with the value 0, because Prometheus computes no increase for the first value of a counter. It
+// deletes the series of policies that the set no longer has.
 func (t takeMetrics) newCounters(set string, rules []*limits.Rule) (counters takeCounters) {
 	for i, name := range []string{"allowed", "repeated", "unchecked_allowed", "unchecked_refused"} {
 		counters.byOutcome[i] = t.all.WithLabelValues(set, name, "", "")
@@ -266,7 +256,6 @@ func (t takeMetrics) newCounters(set string, rules []*limits.Rule) (counters tak
 	return counters
 }
 
-// deleteSeries deletes all series of a set.
 func (t takeMetrics) deleteSeries(set string) {
 	delete(t.refusalSeries, set)
 	t.all.DeletePartialMatch(prometheus.Labels{"set": set})

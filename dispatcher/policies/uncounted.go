@@ -9,27 +9,24 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start, until SettleAll has
-// settled the start. It must remember the rules, because the ledger does not record which starts were counted.
-// SettleAll counts a recent start again, which has no effect if it was counted (limits.Reservations.Count). An
-// older start could be counted twice; so SettleAll deletes the counts of its rules, and they are filled again.
+// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start, because the ledger does not record which
+// starts were counted. SettleAll counts a recent start again, which has no effect if it was counted. An older start could be counted twice,
+// so SettleAll deletes the counts of its rules, and they are filled again.
 type uncountedStarts struct {
 	mu    sync.Mutex
 	pools map[string]missedRules
 }
 
-// missedRules holds the rules of one pool that may have missed a start.
 type missedRules struct {
 	since time.Time // time of the first missed start, by this process's clock
 	rules map[*limits.Rule]bool
 }
 
-// newUncountedStarts returns an empty uncountedStarts.
 func newUncountedStarts() *uncountedStarts {
 	return &uncountedStarts{pools: make(map[string]missedRules)}
 }
 
-// add records that the rules of checks may have missed a start. It ignores each check that has a rule without on_error: open.
+// add records that the rules of checks may have missed a start. It ignores a check with a rule without on_error: open.
 func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
@@ -44,7 +41,6 @@ func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check)
 	}
 }
 
-// put adds missed to the rules of a pool that may have missed a start.
 func (u *uncountedStarts) put(pool string, missed missedRules) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -57,7 +53,6 @@ func (u *uncountedStarts) put(pool string, missed missedRules) {
 	u.pools[pool] = missed
 }
 
-// take removes the missedRules of a pool from u and returns them. found is false if the pool has none.
 func (u *uncountedStarts) take(pool string) (missed missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -66,7 +61,6 @@ func (u *uncountedStarts) take(pool string) (missed missedRules, found bool) {
 	return missed, found
 }
 
-// poolNames returns the names of the pools with rules that may have missed a start.
 func (u *uncountedStarts) poolNames() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -11,9 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile. profilePolicies are the policies
-// of this profile as the ledger stores them; nil means none. Usage leaves out policies that count by kind, batch or payload, because their
-// subjects depend on a task.
+// Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile (profilePolicies; nil means none).
+// It leaves out policies that count by kind, batch or payload, because their subjects depend on a task.
 func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, profilePolicies json.RawMessage) ([]limits.SubjectUse, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: profilePolicies})
 	if err != nil || k.config.Limits == nil {
@@ -24,7 +23,7 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
 
-// Highest returns at most limit subjects of a pool, those with the highest usage relative to the maximum of the pool's policies.
+// Highest returns at most limit subjects of a pool with the highest usage relative to the maximum of its policies.
 func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]limits.SubjectUse, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits})
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {
@@ -36,8 +35,7 @@ func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]li
 	return k.config.Limits.Usage.Highest(ctx, pool.Name, rules, limit)
 }
 
-// countsByTask reports whether rule counts by a fact of the task, such as its batch or payload, so that its subject is not known without a
-// task.
+// countsByTask reports whether the subject of rule is not known without a task.
 func countsByTask(rule *limits.Rule) bool {
 	return slices.ContainsFunc(rule.Fields(), func(field string) bool {
 		group, _, _ := strings.Cut(field, ".")
@@ -45,8 +43,7 @@ func countsByTask(rule *limits.Rule) bool {
 	})
 }
 
-// readUses returns the current usage of the subjects of items. If Redis does not know the counts of a
-// rule, readUses first fills them from the ledger.
+// readUses returns the current usage of the subjects of items. It first fills counts that Redis lacks from the ledger.
 func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.SubjectUse, error) {
 	for mends := 0; ; mends++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)

@@ -17,15 +17,13 @@ const (
 	missedReports    = 3                // a device that missed this number of reports is not woken
 	seenSlack        = 10 * time.Second // time between two flushes of last-seen times (seen.Devices.Flush): they reach the ledger late
 
-	// minRest is the minimum time for which a search rests after it reached its end. The rest grows
-	// with the number of examined tasks, so that a search examines at most about 200 tasks a second.
+	// A search rests after it reached its end, for longer the more tasks it examined: at most about 200 tasks a second.
 	minRest     = 400 * time.Millisecond
 	restPerTask = 5 * time.Millisecond
 	maxRest     = 10 * time.Second
 )
 
-// sleepers finds devices that sleep: they could start a task of a pool and can be notified, but
-// are in no queue.
+// sleepers finds devices that sleep: they could start a task of a pool and can be notified, but are in no queue.
 type sleepers struct {
 	pools       *Pools
 	forecast    *forecast
@@ -43,9 +41,8 @@ type search struct {
 	rest      time.Time                    // time until which the search rests
 }
 
-// find returns the sleeping devices that should join the queue of a pool, for its free slots. queue is the state of the queue. If request
-// says that there are new tasks or slots, or an urgent task may start, find includes devices with urgent tasks even if no slot is free:
-// they go before all other waiters.
+// find returns the sleeping devices that should join the queue of a pool. Devices with urgent tasks go before all other waiters, so find
+// includes them even if no slot is free, when there are new tasks or slots, or an urgent task may start.
 func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
 	if request.restarts || request.hasUrgent && !s.pools.isUrgentResting(pool, s.now()) {
 		if joiners, err = s.findUrgent(ctx, pool); err != nil {
@@ -62,17 +59,15 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 	return s.forecast.dropLimited(ctx, pool, joiners)
 }
 
-// missingWaiters returns the number of waiters that must be added to a queue. A queue should have one waiter that can be notified for each
-// free slot, and for each slot that probably becomes free within two seconds (at least 4, at most tasksPerSearch). hold is the mean hold
-// time.
+// missingWaiters returns how many waiters a queue lacks. It should have one that can be notified for each free slot, and for each slot that
+// probably becomes free within two seconds (4 to tasksPerSearch). hold is the mean hold time.
 func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Notifiable
 }
 
-// findUrgent examines the first tasks of the newest urgent batches of a pool and returns their sleeping devices. If it misses a device,
-// the task waits for the next report of the device.
+// findUrgent examines the first tasks of the newest urgent batches of a pool and returns their sleeping devices.
 func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner, error) {
 	open, err := s.ledger.UrgentBatches(ctx, pool, batchesPerSearch)
 	if err != nil {
@@ -84,8 +79,8 @@ func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner,
 	return found, err
 }
 
-// findNext examines the next tasks of the open batches of a pool, in the order of each batch, and returns their sleeping devices. If
-// restarts is true, it begins with the first batch. The queue keeps the order between batches.
+// findNext examines the next tasks of the open batches of a pool and returns their sleeping devices. If restarts is true, it begins with
+// the first batch.
 func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]slots.Joiner, error) {
 	progress := s.pools.searchProgress(pool, restarts)
 	if s.now().Before(progress.rest) {
@@ -109,13 +104,12 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 	return joiners, nil
 }
 
-// searchRest returns how long a search rests after a round in which it examined this number of tasks.
 func searchRest(examined int) time.Duration {
 	return min(minRest+time.Duration(examined)*restPerTask, maxRest)
 }
 
-// searchBatches examines the next tasks of those batches in open that may start. progress has the positions at which it continues.
-// reachedEnd reports whether it reached the last task of each such batch.
+// searchBatches examines the next tasks of the batches in open that may start, from the positions in progress on. reachedEnd is true if it
+// reached the last task of each.
 func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (joiners []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })
@@ -137,8 +131,7 @@ func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *sea
 		reachedEnd = reachedEnd && !part.Last.Set
 		for _, d := range part.Devices {
 			joiner := slots.Joiner{
-				Waiter: slots.Waiter{Device: d.Device, Batch: d.Batch, Task: d.Task, Weight: d.Weight, Priority: d.Priority},
-				Reach:  d.Reach,
+				Device: d.Device, Reach: d.Reach, Want: slots.Want{Batch: d.Batch, Task: d.Task, Weight: d.Weight, Priority: d.Priority},
 			}
 			if d.Urgent {
 				joiner.LanePercent = s.urgentShare

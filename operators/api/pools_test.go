@@ -218,7 +218,7 @@ func TestSlotsShowWhatIsKept(t *testing.T) {
 		b.putPool("p", `{"capacity":3}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		b.reportUntilGranted("d-1") // device d-1 holds slot 0
-		seat := slots.Joiner{Waiter: slots.Waiter{Device: "d-2", Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
+		seat := slots.Joiner{Device: "d-2", Want: slots.Want{Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
 		pace := slots.Pace{ReportPeriod: time.Minute, OfferTTL: time.Minute}
 		if line, err := b.semaphore.Join(b.Context(), "p", pace, []slots.Joiner{seat}); err != nil || line.Reserved != 1 {
 			b.Fatalf("line %+v, %v", line, err)
