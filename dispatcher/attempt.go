@@ -14,22 +14,20 @@ import (
 )
 
 var (
-	// errObstacleRecorded means that the attempt met an obstacle (such as a full pool) and recorded it, so that
-	// the next decision can choose another task.
+	// errObstacleRecorded means that the attempt recorded an obstacle (such as a full pool): another task may be tried.
 	errObstacleRecorded = errors.New("full or limited")
-	// errRepaired means that the obstacle was repaired, and that the dispatcher can decide about the
-	// same report again.
+	// errRepaired means that the obstacle was repaired: decide again about the same report.
 	errRepaired = errors.New("decide again")
 )
 
-// freshGrant is the maximum age of a grant that is sent without another read of the ledger. The age counts from the request for the grant.
+// freshGrant is the age, since the request for it, up to which a grant is sent without another read of the ledger.
 const freshGrant = time.Second
 
 // maxRepairs is the maximum number of times that one attempt repairs an obstacle and decides again.
 const maxRepairs = 2
 
-// attempt tries to get a task for the device that sent a report: the grant that the device holds already,
-// or a new grant. It does not write the reply.
+// attempt tries to get a task for the device that sent a report: the grant that it holds already, or a new grant. It does not write the
+// reply.
 type attempt struct {
 	d             *Dispatcher
 	reporter      *reporter
@@ -40,7 +38,7 @@ type attempt struct {
 	nonce         string            // part of the lease ids of this attempt
 	steps         *waiters.Steps    // steps of the handoff that led to the attempt; nil records nothing
 
-	// The fields below record the progress of the attempt. The fields from granted on are its outcome.
+	// The progress of the attempt; the fields from granted on are its outcome.
 	offeredPools     []string                    // pools in which a slot is offered to the device
 	full             map[string]bool             // pools without a free slot
 	obstacles        map[int64]decision.Obstacle // obstacles found by policies, by task id
@@ -57,8 +55,8 @@ type attempt struct {
 // grantKey identifies a grant of a device: the id of its task and its fencing token.
 type grantKey struct{ task, token int64 }
 
-// run decides whether the device gets a redelivery, a new grant or a refusal, and carries the decision out.
-// The loop ends because each decision after the first takes one more full pool, obstacle or repair into account.
+// run decides whether the device gets a redelivery, a new grant or a refusal, and carries the decision out. The loop ends because each
+// decision takes one more full pool, obstacle or repair into account.
 func (a *attempt) run(ctx context.Context) {
 	a.findOffers(ctx)
 	defer a.returnOffers()
@@ -91,7 +89,6 @@ func (a *attempt) run(ctx context.Context) {
 	}
 }
 
-// situation returns the facts for the decision, as of the last read of the ledger and the progress of the attempt.
 func (a *attempt) situation() decision.Situation {
 	s := decision.ExpectedSituation(a.reporter.view, a.obstacles)
 	s.Accept, s.MustStop, s.FullPools, s.OfferedPools = a.acceptsTask, a.mustStop, a.full, a.offeredPools
@@ -100,8 +97,7 @@ func (a *attempt) situation() decision.Situation {
 	return s
 }
 
-// carryOut carries out choice, which grants something: a grant to deliver again, or tasks to try. It returns errObstacleRecorded or
-// errRepaired if another decision may succeed.
+// carryOut carries out a choice that grants something. After errObstacleRecorded or errRepaired, another decision may succeed.
 func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err error) {
 	asked := a.d.config.Now()
 	if choice.Redeliver {
@@ -115,9 +111,8 @@ func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err err
 	return a.confirm(ctx, asked)
 }
 
-// confirm reads the device from the ledger again if more than freshGrant has passed since the time since. During that time, another replica
-// may have delivered the grant, and the grant may have ended. Most devices drop a grant that they have already ended. For devices that do
-// not, confirm makes it rare that they receive an ended grant.
+// confirm reads the device again if more than freshGrant has passed since the time since: another replica may have delivered the grant, and
+// it may have ended. Most devices drop an ended grant; for the others, confirm makes it rare.
 func (a *attempt) confirm(ctx context.Context, since time.Time) error {
 	for a.granted != nil && a.d.config.Now().Sub(since) > freshGrant {
 		since = a.d.config.Now()
@@ -131,8 +126,7 @@ func (a *attempt) confirm(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// decideAgain reads the device from the ledger again, and returns errRepaired, so that run decides
-// again.
+// decideAgain reads the device again and returns errRepaired.
 func (a *attempt) decideAgain(ctx context.Context) error {
 	if err := a.reporter.rereadView(ctx); err != nil {
 		return err
@@ -140,7 +134,7 @@ func (a *attempt) decideAgain(ctx context.Context) error {
 	return errRepaired
 }
 
-// grantIfUsable makes grant the outcome of the attempt. If the usable time of the grant is below LeaseMin, it refuses the device instead.
+// grantIfUsable makes grant the outcome of the attempt, or a refusal if its usable time is below LeaseMin.
 func (a *attempt) grantIfUsable(grant store.Grant) {
 	if a.d.usableTime(grant) < a.d.config.LeaseMin {
 		a.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: grant.LeaseUntil})
@@ -149,18 +143,16 @@ func (a *attempt) grantIfUsable(grant store.Grant) {
 	a.granted = &grant
 }
 
-// refuse makes the refusal choice the outcome of the attempt.
 func (a *attempt) refuse(choice decision.Choice) { a.granted, a.refusal = nil, choice }
 
-// refuseUnavailable refuses the device after an error. If a slot was taken, reconciliation frees it.
+// refuseUnavailable refuses the device after an error. Reconciliation frees a slot that was taken.
 func (a *attempt) refuseUnavailable(err error) {
 	a.d.log.Warn("nothing granted because of an error", "err", err)
 	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
-// findOffers reads the pools in which a slot is offered to (reserved for) the device: a task of these pools should start first. It reads
-// nothing in three cases: the device cannot be notified, it has work in one pool only, or the call that woke a parked report named the
-// pool.
+// findOffers reads in which pools a slot is offered to the device, because a task of such a pool should start first. It reads nothing if
+// the device cannot be notified or has work in one pool only, or if the call that woke its report named the pool.
 func (a *attempt) findOffers(ctx context.Context) {
 	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.pools()) < 2 {
 		return
@@ -173,9 +165,9 @@ func (a *attempt) findOffers(ctx context.Context) {
 	a.offeredPools = offered
 }
 
-// returnOffers gives back the slots that were offered to the device in pools where it starts no task. It also removes the device from the
-// queues of pools where policies let none of its tasks start, even if the device only polls, so that no slot waits for the device. The
-// device does not lose its turn, because the order of the queue does not depend on the time of arrival.
+// returnOffers gives back the slots that were offered to the device in pools where it starts no task, and removes it from the queues of
+// pools whose policies let none of its tasks start. The device keeps its turn: the order of the queue does not depend on the time of
+// arrival.
 func (a *attempt) returnOffers() {
 	sendUpdate := func(what slots.UpdateKind, pools []string) {
 		a.d.Waiters.Offers.Update(string(a.reporter.caller.Device), what, pools)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,8 +60,8 @@ type Config struct {
 	Jitter func() float64   // returns a number in [0,1); random by default
 }
 
-// Dispatcher answers reports, and composes the packages that have a state of their own. It is safe for
-// concurrent use. It starts no background work except the work of Waiters.
+// Dispatcher answers reports, and composes the packages that have a state of their own. It is safe for concurrent use. Only Waiters does
+// background work.
 type Dispatcher struct {
 	Waiters  *waiters.Notifier     // notifies devices of free slots
 	Policies *policies.Checker     // checks how often tasks may start
@@ -74,9 +75,11 @@ type Dispatcher struct {
 	config      Config
 	log         *slog.Logger
 	metrics     *metrics
-	markChecker *markChecker
 	outages     struct{ ledger, semaphore outage }
 	ledgerCalls ledgerCalls
+
+	lookups   atomic.Int64 // concurrent lookups of devices without a mark, limited by maxLookups
+	auditable atomic.Int64 // number of reports that were answered from a mark or audited
 }
 
 // New returns a Dispatcher with this configuration.
@@ -94,9 +97,6 @@ func New(config Config) *Dispatcher {
 		d.Marks = marks.New(marks.Config{
 			Ledger: config.Store, Cache: config.Marks, OnNews: d.Devices.ForgetAdmission, Now: config.Now, Panicked: d.Panicked,
 		})
-	}
-	d.markChecker = &markChecker{
-		marks: d.Marks, devices: d.Devices, readView: d.readFullView, outage: &d.outages.ledger, metrics: d.metrics, log: d.log, now: config.Now,
 	}
 	d.Policies = policies.New(policies.Config{
 		Ledger: config.Store, Limits: config.Limits, Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
@@ -120,7 +120,6 @@ func New(config Config) *Dispatcher {
 	return d
 }
 
-// withDefaults returns the configuration with the defaults of the fields that are not set.
 func (c Config) withDefaults() Config {
 	c.LeaseMin = cmp.Or(c.LeaseMin, time.Second)
 	c.ReportPeriod = cmp.Or(c.ReportPeriod, 30*time.Second)
@@ -139,16 +138,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Authenticate returns the sender of a report of device, if token permits this sender to act for device. See
-// credentials.Registry.Authenticate for the errors.
+// Authenticate returns the sender of a report of device (credentials.Registry.Authenticate).
 func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
-	return d.Devices.Authenticate(ctx, device, token) //nolint:wrapcheck // the registry's own
+	return d.Devices.Authenticate(ctx, device, token)
 }
 
-// AuthenticateSession returns nil if device may open a session at a broker with token. It refuses the same devices
-// as credentials.Registry.AuthenticateSession.
+// AuthenticateSession returns nil if device may open a session at a broker with token (credentials.Registry.AuthenticateSession).
 func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
-	return d.Devices.AuthenticateSession(ctx, device, token) //nolint:wrapcheck // the registry's own
+	return d.Devices.AuthenticateSession(ctx, device, token)
 }
 
 // Tallies returns what this process has counted for each pool: denials, conflicts and drift.

@@ -8,4 +8,4 @@ func (d *Dispatcher) DisableCoalescing() {
 }
 
 // AuditNextReport makes the next report that could be answered from the mark of its device the one that is audited.
-func (d *Dispatcher) AuditNextReport() { d.markChecker.auditable.Store(auditInterval - 1) }
+func (d *Dispatcher) AuditNextReport() { d.auditable.Store(auditInterval - 1) }

@@ -33,7 +33,7 @@ func TestHistoryHasNoTwoInOneSlot(t *testing.T) {
 		var wait sync.WaitGroup
 		for n, name := range names {
 			wait.Go(func() {
-				draw := rand.New(rand.NewPCG(uint64(n), 1)) //nolint:gosec // which end comes when
+				draw := rand.New(rand.NewPCG(uint64(n), 1))
 				for range 5 * rounds {
 					reply := b.sendReport(name, `{"id":"x"}`)
 					if reply.Task == nil {

@@ -15,23 +15,20 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Leases gives slots to callers. It is a Dispatcher with the operations on leases, and has no state of its own. The holder of
-// a lease is not a device, but its requests are handled like the reports of a device.
+// Leases gives slots to callers. It is a Dispatcher with the operations on leases. Requests of the holder of a lease are handled like the
+// reports of a device.
 type Leases struct{ *Dispatcher }
 
-// Leaser identifies a caller: a program, not a device, that requests or holds leases. One caller can have many
-// holders.
+// Leaser identifies a caller: a program that requests or holds leases. One caller can have many holders.
 type Leaser struct {
 	Name  string            // name of its token
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-// asSender returns l as the sender of a report of device, the stored name of a holder.
 func (l Leaser) asSender(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaLease, Token: l.Token}
 }
 
-// owns reports whether device is a holder of l.
 func (l Leaser) owns(device string) bool {
 	return strings.HasPrefix(device, store.HolderDevice(l.Name, ""))
 }
@@ -77,18 +74,17 @@ var ErrLeaseToken = errors.New("token: required, because the lease is held")
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (
-	// noWaitStay is the time after which the ledger expires the lease of a request with Wait 0 that got no slot. Usually
-	// dropNoWaitLease deletes this lease. The expiry is for a request that breaks off before.
+	// noWaitStay is the time after which a lease of a request with Wait 0 that got no slot expires, if the request broke off before
+	// dropNoWaitLease could delete it.
 	noWaitStay = 10 * time.Second
-	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool whose callers have a bound. While
-	// the callers hold as many slots as they may, this caller is in no queue, and the message that a lease of another caller
-	// ended may be lost.
+	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool whose callers have a bound: it is in no queue
+	// then, and the message that another lease ended may be lost.
 	boundedRetryInterval = 5 * time.Second
 )
 
-// Acquire gets a slot for the holder of a caller, or returns why there is no slot. If the holder has a lease already, Acquire returns that
-// lease or continues its wait. The request is handled like a report of a device, but the holder needs no registration. Acquire returns
-// store.ErrUnknownPool, store.ErrExists (the holder has a lease in another pool), *LostError or devices.ErrUnavailable.
+// Acquire gets a slot for the holder of a caller, or returns why there is none. If the holder has a lease already, Acquire returns it or
+// continues its wait. Acquire returns store.ErrUnknownPool, store.ErrExists (the holder has a lease in another pool), *LostError or
+// devices.ErrUnavailable.
 func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error) {
 	began := d.config.Now()
 	if request.unnamed = request.Holder == ""; request.unnamed {
@@ -101,8 +97,7 @@ func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error
 	return got, err
 }
 
-// acquire makes one attempt to get a slot for the holder of request, which was received at began. again reports whether the lease changed
-// during the attempt, so that the caller must try again.
+// acquire makes one attempt to get a slot. again means that the lease changed during the attempt, so the caller must try again.
 func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Time) (lease Lease, again bool, err error) {
 	opened, err := d.openLease(ctx, request)
 	if err != nil {
@@ -122,8 +117,7 @@ func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Ti
 	return d.leaseAfterReply(ctx, request, opened, reply, began)
 }
 
-// leaseAfterReply returns the state of a lease after its holder received reply. opened is the lease as openLease returned it, and request
-// was received at began. again reports whether the lease changed after the reply, so that the caller must try again.
+// leaseAfterReply returns the state of the lease opened after its holder received reply. again means that the lease changed since.
 func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, again bool, err error) {
 	lease, err = d.readLease(ctx, opened.Task, began)
 	switch {
@@ -145,13 +139,11 @@ func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opene
 	return refused, err == nil && lease.Grant == nil && refused.Cause.Code == decision.CodeRunning, err
 }
 
-// isInStandstill reports whether a lease waits because its pool grants nothing after a restore.
 func (d Leases) isInStandstill(ctx context.Context, task int64) bool {
 	e, err := d.Explainer.ExplainTask(ctx, task)
 	return err == nil && e.Causes[0].Code == decision.CodeStandstill
 }
 
-// openLease returns the open lease of the holder of request in the ledger, or creates it.
 func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.LeaseTask, error) {
 	stay := noWaitStay
 	if request.Wait > 0 {
@@ -166,8 +158,8 @@ func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.Leas
 	return opened, err
 }
 
-// askForLease reports as the holder until the holder is granted a slot, or until request.Wait has passed since began. It returns the last
-// reply, and the lease as openLease last returned it.
+// askForLease reports as the holder until it is granted a slot, or until request.Wait has passed since began. It returns the last reply,
+// and the lease as openLease last returned it.
 func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
 	caller, report := request.asSender(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
 	if request.Wait == 0 {
@@ -198,16 +190,14 @@ func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened st
 	}
 }
 
-// mayStillGetSlot reports whether the caller that received reply has no slot yet, and may get one if it waits longer. It is false if the
-// holder has no open task (ReasonNone): the lease was ended, or another request of the holder waits for it.
+// mayStillGetSlot reports whether the caller that received reply may get a slot if it waits longer. ReasonNone means that its lease was
+// ended, or that another request of the holder waits for it.
 func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
 
-// shortenStay lets a waiting lease expire earlier in the ledger if its caller disconnected, or was answered before its wait was over. The
-// lease then expires store.PositionTTL after the time at which the caller should ask again, and keeps its position until it expires. The
-// callers behind it may go first if the caller is late by more than store.AskAgainWithin. SetLeaseWait sets the time of expiry, also to an
-// earlier time.
+// shortenStay lets a waiting lease expire earlier if its caller disconnected or was answered before its wait was over: store.PositionTTL
+// after the caller should ask again. Callers behind it may go first if it is late by more than store.AskAgainWithin.
 func (d Leases) shortenStay(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := request.Wait - d.config.Now().Sub(began)
 	switch {
@@ -227,8 +217,7 @@ func (d Leases) shortenStay(ctx context.Context, request LeaseRequest, opened st
 	}
 }
 
-// endUnnamedLease ends the lease of task, whose holder the caller did not name, after the caller got no answer. The caller cannot ask for
-// the lease again, because it does not know the name. endUnnamedLease gives back the slot, or the position among the waiting callers.
+// endUnnamedLease ends the lease of a caller that got no answer. The caller did not name the holder, so it cannot ask for the lease again.
 func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken
@@ -248,7 +237,7 @@ func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task 
 	}
 }
 
-// dropNoWaitLease deletes the lease in opened, if it was created for request and request does not wait for a slot.
+// dropNoWaitLease deletes the lease opened, if it was created for request and request does not wait.
 func (d Leases) dropNoWaitLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask) {
 	if request.Wait > 0 || !opened.Created {
 		return
@@ -260,7 +249,7 @@ func (d Leases) dropNoWaitLease(ctx context.Context, request LeaseRequest, opene
 	d.Waiters.Offers.Update(store.HolderDevice(request.Name, request.Holder), slots.WaiterLeft, []string{request.Pool})
 }
 
-// readLease reads the lease that the task with this id stores, for a request that was received at began.
+// readLease reads the lease that the task with this id stores.
 func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (Lease, error) {
 	waited := d.config.Now().Sub(began)
 	found, grant, _, err := d.config.Store.Task(ctx, taskID)
@@ -274,8 +263,8 @@ func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (L
 	return got, nil
 }
 
-// refusedLease returns lease without a grant, with the reason why it has no slot, and with the time after which the caller asks again (from
-// reply). If the request does not wait, refusedLease deletes the lease.
+// refusedLease returns lease with the reason why it has no slot, and with the time after which the caller asks again. If the request does
+// not wait, it deletes the lease.
 func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, lease Lease, reply devices.Reply) (Lease, error) {
 	defer d.dropNoWaitLease(ctx, request, opened)
 	e, err := d.Explainer.ExplainTask(ctx, opened.Task)
@@ -290,10 +279,9 @@ func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened s
 	return lease, nil
 }
 
-// Renew extends the lease of task, which caller holds in pool with the fencing token, and returns the extended lease. If length is 0, the
-// ledger extends the lease only after a third of it was used; before that, a call succeeds and changes nothing. If length is not 0, it
-// becomes the length of the lease, except if the lease would then end sooner than without the call. Renew returns store.ErrNotFound,
-// *LostError or devices.ErrUnavailable.
+// Renew extends the lease of task, which caller holds in pool with the fencing token. If length is 0, the ledger extends it only after a
+// third of it was used; until then, a call succeeds and changes nothing. Otherwise length becomes the length of the lease, unless the lease
+// would then end sooner. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
 	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, task)

@@ -10,9 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// End gives back the slot that caller holds in pool by the lease of task, or ends the wait of this lease for a slot. A repeated call
-// succeeds. token is the fencing token of the lease, or 0 if the lease waits. If token is wrong, End changes nothing. It returns
-// store.ErrNotFound, ErrLeaseToken, *LostError or devices.ErrUnavailable.
+// End gives back the slot that caller holds in pool by the lease of task, or ends the wait of the lease. A repeated call succeeds. token is
+// the fencing token, or 0 if the lease waits; with a wrong token End changes nothing. It returns store.ErrNotFound, ErrLeaseToken,
+// *LostError or devices.ErrUnavailable.
 func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token int64) error {
 	leaseTask, grant, err := d.readOwnLease(ctx, caller, pool, task)
 	switch {
@@ -30,12 +30,12 @@ func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token
 	return d.lostError(ctx, leaseTask, token)
 }
 
-// readOwnLease reads the lease that the task with this id stores. It returns store.ErrNotFound if the caller has no such lease in pool.
+// readOwnLease reads a lease. It returns store.ErrNotFound if the caller has no such lease in pool.
 func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, taskID int64) (store.Task, *store.Grant, error) {
 	leaseTask, grant, _, err := d.config.Store.Task(ctx, taskID)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return leaseTask, nil, err //nolint:wrapcheck // the store's own
+		return leaseTask, nil, err
 	case err != nil:
 		return leaseTask, nil, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, taskID, err)
 	case leaseTask.Pool != pool || !caller.owns(leaseTask.Device):
@@ -44,8 +44,7 @@ func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, ta
 	return leaseTask, grant, nil
 }
 
-// returnSlot gives back the slot that the caller holds by the lease of leaseTask with the fencing token: it reports that the task
-// succeeded.
+// returnSlot gives back the slot of leaseTask: it reports that the task succeeded.
 func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.Task, token int64) error {
 	reply, err := d.HandleReport(ctx, caller.asSender(leaseTask.Device), devices.Report{
 		ID: newNonce(), Results: []devices.Result{{Task: leaseTask.ID, Token: token, Status: devices.StatusSucceeded}},
@@ -63,8 +62,7 @@ func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.T
 	return nil
 }
 
-// endWaiting ends the wait of the lease of leaseTask. It returns ErrLeaseToken if the lease was granted just now. If a request of the
-// holder is parked, it is answered now.
+// endWaiting ends the wait of a lease, and answers a parked request of its holder. It returns ErrLeaseToken if the lease was just granted.
 func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.Task) error {
 	held, err := d.config.Store.GiveUpLease(ctx, caller.Name, leaseTask.ID)
 	switch {
@@ -79,7 +77,7 @@ func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.T
 	return err
 }
 
-// endedByHolder reports whether the holder itself gave back the slot that task held with the fencing token.
+// endedByHolder reports whether the holder itself gave back the slot that task held with this fencing token.
 func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
 	_, _, attempts, err := d.config.Store.Task(ctx, task)
 	for _, a := range attempts {

@@ -176,7 +176,7 @@ func (l *lossyReservations) Settle(ctx context.Context, pool string, started lim
 	if l.failsSettle.Load() || l.isDown.Load() {
 		return errors.New("lost")
 	}
-	return l.Reservations.Settle(ctx, pool, started, others) //nolint:wrapcheck // as it is
+	return l.Reservations.Settle(ctx, pool, started, others)
 }
 
 func (l *lossyReservations) Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
@@ -184,7 +184,7 @@ func (l *lossyReservations) Reserve(ctx context.Context, pool string, checks []l
 	if l.isDown.Load() {
 		return nil, limits.ErrUnavailable
 	}
-	return l.Reservations.Reserve(ctx, pool, checks) //nolint:wrapcheck // as it is
+	return l.Reservations.Reserve(ctx, pool, checks)
 }
 
 // useLossyReservations is a configuration of a bench: the dispatcher uses lossyReservations as its limiter.

@@ -28,7 +28,6 @@ type metrics struct {
 	waits     struct{ refreshed, wrong prometheus.Counter }
 }
 
-// newMetrics creates the metrics in set.
 func newMetrics(set *meters.Set) *metrics {
 	m := &metrics{
 		set:       set,
@@ -56,14 +55,12 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-// countGrant counts a grant of task to the device in view, and how long the task waited.
 func (m *metrics) countGrant(task store.Candidate, view store.DeviceView) {
 	m.grants.WithLabelValues(task.Pool).Inc()
 	m.wait.WithLabelValues(task.Pool).Observe(view.Now.Sub(task.CreatedAt).Seconds())
 }
 
-// countDenial counts the denial of a report whose device had open work and got no task. Each report counts once, for the pool of the
-// device's oldest batch.
+// countDenial counts a report whose device had open work and got no task, for the pool of its oldest batch.
 func (m *metrics) countDenial(handling *reportHandling) {
 	pool := handling.reporter.oldestPool()
 	if pool == "" || handling.reply.Reason == devices.ReasonGranted {
@@ -73,14 +70,13 @@ func (m *metrics) countDenial(handling *reportHandling) {
 	m.set.AddTally(pool, meters.Tally{Denied: 1})
 }
 
-// countConflict counts a slot of the pool that Redis assigned and the ledger refused.
 func (m *metrics) countConflict(pool string) {
 	m.conflicts.WithLabelValues(pool).Inc()
 	m.set.AddTally(pool, meters.Tally{Conflicts: 1})
 }
 
-// CountReport counts one report in the metrics. transport is the way in which the report came ("http" or "mqtt"). reason is the reason of
-// the reply, or the error code if the report was refused. took is the time from the report to its answer.
+// CountReport counts one report. transport is "http", "mqtt" or another wire; reason is the reason of the reply, or the error code if the
+// report was refused; took is the time from the report to its answer.
 func (d *Dispatcher) CountReport(transport, reason string, took time.Duration) {
 	d.metrics.reports.WithLabelValues(transport, reason).Inc()
 	d.metrics.duration.WithLabelValues(transport).Observe(took.Seconds())

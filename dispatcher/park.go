@@ -16,14 +16,13 @@ const (
 	maxDelayAfterStop = 5 * time.Second        // a device whose replica stops reports again within this time
 )
 
-// HandleWaiting handles a report as HandleReport does, but lets an answer without a task wait for at most wait.
-// Results are committed before the wait, and acknowledged in the answer. HandleWaiting calls onPark when the wait
-// begins: from then on the report does not count as in progress, and the answer comes within wait plus
-// devices.AnswerAfterWait. couldWait reports whether the answer could wait, even if it was given at once. It is false if there
-// was no room, or if Redis did not confirm that the report is the newest of its device.
+// HandleWaiting handles a report as HandleReport does, but lets an answer without a task wait for at most wait. It commits results before
+// the wait and calls onPark when the wait begins: then the report no longer counts as in progress, and its answer comes within wait plus
+// devices.AnswerAfterWait. couldWait is false if there was no room, or if Redis did not confirm that the report is the newest of its
+// device.
 //
-// The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (the device is
-// gone, and nothing is granted), with a newer report of the device, or with the stop of this process.
+// The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (nothing is granted), with a newer report of
+// the device, or with the stop of this process.
 func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, couldWait bool, err error) {
 	h, couldWait, err := d.handleWithWait(ctx, caller, report, wait, onPark)
 	if err != nil {
@@ -32,7 +31,6 @@ func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, r
 	return h.reply, couldWait, nil
 }
 
-// handleWithWait does the work of HandleWaiting, and returns the handling of the report.
 func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (handling *reportHandling, couldWait bool, err error) {
 	park := waiters.NewParkedReport(string(caller.Device), wait)
 	defer d.Waiters.Parks.Leave(park)
@@ -42,7 +40,7 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 	}
 	couldWait = handling.reporter.park != nil
 	if couldWait && handling.mayWait() {
-		couldWait = (&parkedHandling{d: d, h: handling, park: park}).holdAnswer(ctx, onPark)
+		couldWait = handling.holdAnswer(ctx, onPark)
 	}
 	switch {
 	case handling.reply.Task != nil:
@@ -54,8 +52,7 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 	return handling, couldWait, nil
 }
 
-// leaveWithTask ends the wait of a report that got a task. It gives back an offer that came too late for the decision, because no other
-// part of the dispatcher knows that this report was notified of the offer.
+// leaveWithTask ends the wait of a report that got a task. It gives back an offer that came too late for the decision.
 func (d *Dispatcher) leaveWithTask(ctx context.Context, h *reportHandling, park *waiters.ParkedReport) {
 	if d.Waiters.Parks.Leave(park) == waiters.Superseded {
 		h.reporter.wakeNewer(ctx)
@@ -64,8 +61,8 @@ func (d *Dispatcher) leaveWithTask(ctx context.Context, h *reportHandling, park 
 	d.Waiters.Offers.Update(park.Device, slots.WaiterPassedOver, unread.Offered)
 }
 
-// mayWait reports whether the answer may wait because the device may still get a task. An answer with a credential is sent at once. If
-// policies may drop more tasks of the device, the answer does not wait either: the device reports again soon.
+// mayWait reports whether the answer may wait because the device may still get a task. An answer with a credential is sent at once, and so
+// is an answer after which policies may drop more tasks of the device.
 func (h *reportHandling) mayWait() bool {
 	if h.mayHaveMoreDrops && h.reply.Reason == devices.ReasonLimited {
 		return false
@@ -73,25 +70,19 @@ func (h *reportHandling) mayWait() bool {
 	return decision.WaitRuleFor(h.reply.Reason).MayPark && h.reply.Task == nil && h.reply.Credential == ""
 }
 
-// parkedHandling is a report whose answer waits for a task. Whenever it is woken, it makes another attempt.
-type parkedHandling struct {
-	d    *Dispatcher
-	h    *reportHandling
-	park *waiters.ParkedReport
-}
-
-// holdAnswer holds the answer back until the wait ends, and calls onPark when the wait begins. It returns false at once if Redis did not
-// confirm that the report is the newest of its device. Then the caller answers the report without a wait.
-func (p *parkedHandling) holdAnswer(ctx context.Context, onPark func()) bool {
-	if err := p.d.Waiters.Relay.Park(ctx, p.park, p.park.Wait+devices.AnswerAfterWait); err != nil {
-		p.d.log.WarnContext(ctx, "report not parked", "err", err)
+// holdAnswer holds the answer back until the wait ends. It returns false at once if Redis did not confirm that the report is the newest of
+// its device: then the report is answered without a wait.
+func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) bool {
+	park := h.reporter.park
+	if err := h.d.Waiters.Relay.Park(ctx, park, park.Wait+devices.AnswerAfterWait); err != nil {
+		h.d.log.WarnContext(ctx, "report not parked", "err", err)
 		return false
 	}
-	seen, began := p.h.reporter.seenAt(), p.d.config.Now()
-	p.h.reporter.recordParked(seen)
+	seen, began := h.reporter.seenAt(), h.d.config.Now()
+	h.reporter.recordParked(seen)
 	onPark()
-	p.shrink()
-	timer, period := time.NewTimer(p.park.Wait), time.NewTicker(p.d.config.ReportPeriod)
+	h.shrink()
+	timer, period := time.NewTimer(park.Wait), time.NewTicker(h.d.config.ReportPeriod)
 	defer timer.Stop()
 	defer period.Stop()
 	for last := false; ; {
@@ -101,82 +92,80 @@ func (p *parkedHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 		case <-timer.C:
 			last = true
 		case <-period.C:
-			p.h.reporter.recordParked(seen.Add(p.d.config.Now().Sub(began)))
+			h.reporter.recordParked(seen.Add(h.d.config.Now().Sub(began)))
 			continue
-		case <-p.park.Signal():
+		case <-park.Signal():
 		}
-		// This is measured before the attempt, because the lease of a grant begins later.
-		p.h.reply.HeldMS = p.d.config.Now().Sub(began).Milliseconds()
-		state, wake := p.d.Waiters.Parks.Poll(p.park)
+		// Measured before the attempt, because the lease of a grant begins later.
+		h.reply.HeldMS = h.d.config.Now().Sub(began).Milliseconds()
+		state, wake := h.d.Waiters.Parks.Poll(park)
 		if state != waiters.Parked {
-			p.endWait(state)
+			h.endWait(state)
 			return true
 		}
-		if wake.Woken && p.attemptAgain(ctx, wake) {
+		if wake.Woken && h.attemptAgain(ctx, wake) {
 			return true
 		}
 		if last {
-			p.endWait(waiters.Parked)
+			h.endWait(waiters.Parked)
 			return true
 		}
 	}
 }
 
-// shrink drops the data of the report that another attempt does not need. This saves memory, because many reports are parked.
-func (p *parkedHandling) shrink() {
-	p.h.report = devices.Report{ID: p.h.report.ID, Accept: p.h.report.Accept}
-	p.h.mentioned = nil
-	p.h.reporter.storedPool, p.h.reporter.view = p.h.reporter.oldestPool(), store.DeviceView{}
+// shrink drops data that another attempt does not need, because many reports are parked.
+func (h *reportHandling) shrink() {
+	h.report = devices.Report{ID: h.report.ID, Accept: h.report.Accept}
+	h.mentioned = nil
+	h.reporter.storedPool, h.reporter.view = h.reporter.oldestPool(), store.DeviceView{}
 }
 
-// endWait writes the answer of a report that was granted nothing. state is the reason for which Parks ended the wait, or Parked if the wait
-// ended for another reason.
-func (p *parkedHandling) endWait(state waiters.WaitState) {
+// endWait writes the answer of a report that was granted nothing. state is Parked if Parks did not end the wait.
+func (h *reportHandling) endWait(state waiters.WaitState) {
 	switch state {
 	case waiters.Superseded:
-		p.h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
+		h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
 	case waiters.Stopping:
-		p.h.reply.ReportAfterMS = int64(p.d.config.Jitter() * float64(maxDelayAfterStop.Milliseconds()))
+		h.reply.ReportAfterMS = int64(h.d.config.Jitter() * float64(maxDelayAfterStop.Milliseconds()))
 	default:
-		p.h.reply.ReportAfterMS = int64(p.d.config.Jitter() * float64(maxDelayAfterPark.Milliseconds()))
+		h.reply.ReportAfterMS = int64(h.d.config.Jitter() * float64(maxDelayAfterPark.Milliseconds()))
 	}
 }
 
-// attemptAgain makes another attempt to get the device a task, after the report was woken by wake. final is false if the report continues
-// to wait.
-func (p *parkedHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
-	done, ok := p.d.Waiters.Parks.BeginDecision(ctx)
+// attemptAgain makes another attempt after the report was woken. final is false if the report continues to wait.
+func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
+	done, ok := h.d.Waiters.Parks.BeginDecision(ctx)
 	if !ok {
 		return true
 	}
 	defer done()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
-	defer p.shrink()
-	p.h.reporter.storedPool = ""
-	steps := p.d.Waiters.Handoffs.Steps(work, wake.FreedAt)
+	defer h.shrink()
+	h.reporter.storedPool = ""
+	steps := h.d.Waiters.Handoffs.Steps(work, wake.FreedAt)
 	steps.Done("called", wake.WokenAt)
-	steps.Done("woken", p.d.config.Now())
-	switch admitted, err := p.h.reporter.isStillAdmitted(work); {
+	steps.Done("woken", h.d.config.Now())
+	switch admitted, err := h.reporter.isStillAdmitted(work); {
 	case err != nil:
-		p.d.log.WarnContext(ctx, "nothing granted because of an error", "err", err)
-		p.h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
+		h.d.log.WarnContext(ctx, "nothing granted because of an error", "err", err)
+		h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 		return true
 	case !admitted:
-		p.h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0) // the next report is refused with the reason
+		h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0) // the next report is refused with the reason
 		return true
 	case ctx.Err() != nil: // the device is gone
 		return true
 	}
-	steps.Done("read", p.d.config.Now())
-	p.h.tryNextTask(work, wake.Offered, steps)
-	if t := p.h.reply.Task; t != nil && t.Pool == wake.Pool && !wake.FreedAt.IsZero() {
-		p.d.Waiters.Handoffs.Record(wake.Pool, p.d.config.Now().Sub(wake.FreedAt))
+	steps.Done("read", h.d.config.Now())
+	h.tryNextTask(work, wake.Offered, steps)
+	if t := h.reply.Task; t != nil && t.Pool == wake.Pool && !wake.FreedAt.IsZero() {
+		h.d.Waiters.Handoffs.Record(wake.Pool, h.d.config.Now().Sub(wake.FreedAt))
 		steps.Log(wake.Pool, "park")
 	}
-	if !p.h.mayWait() {
+	if !h.mayWait() {
 		return true
 	}
-	p.h.reporter.recordParked(p.h.reporter.seenAt())
+	h.reporter.recordParked(h.reporter.seenAt())
 	return false
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// renew adds to the reply exactly one entry for each running task of the report: an entry of
-// `renewed`, or an entry of `cancel`.
+// renew adds to the reply one entry of `renewed` or of `cancel` for each running task of the report.
 func (h *reportHandling) renew(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {
@@ -40,7 +39,6 @@ func (h *reportHandling) renew(ctx context.Context) error {
 	return failed
 }
 
-// answerRenewal adds to the reply the entry for one running task: outcome is the ledger's answer to renewal.
 func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewal, outcome store.RenewalOutcome) error {
 	usable := h.d.usableTime(outcome.Grant)
 	why := stopReason(outcome, usable < h.d.config.LeaseMin)
@@ -59,14 +57,13 @@ func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewa
 	return nil
 }
 
-// addCancel adds to the reply that the device must stop the task with this id and fencing token, and the reason.
 func (h *reportHandling) addCancel(task, token int64, reason string) {
 	h.mustStop = true
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: reason})
 }
 
-// stopReason returns why a running task must stop after the outcome of its renewal, or an empty string if the task may continue. isSpent
-// means that too little usable time is left of the lease.
+// stopReason returns why a running task must stop after the outcome of its renewal, or "" if it may continue. isSpent means that too little
+// usable time is left of the lease.
 func stopReason(outcome store.RenewalOutcome, isSpent bool) string {
 	switch {
 	case outcome.Superseded:
@@ -83,8 +80,8 @@ func stopReason(outcome store.RenewalOutcome, isSpent bool) string {
 	return ""
 }
 
-// usableTime returns the time for which a device may use grant from now on: the remaining time by the ledger's clock minus the margin. The
-// margin is at most a fifth of the lease.
+// usableTime returns the time for which a device may use grant from now on: the remaining time minus the margin, which is at most a fifth
+// of the lease.
 func (d *Dispatcher) usableTime(grant store.Grant) time.Duration {
 	margin := min(d.config.LeaseMargin, grant.LeaseLength/5)
 	return min(grant.Remaining, grant.LeaseLength) - margin

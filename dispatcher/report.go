@@ -13,8 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reportHandling carries one report through the steps: results, running tasks, redelivery, next task, refusal. It
-// composes the reply.
+// reportHandling carries one report through its steps and composes the reply.
 type reportHandling struct {
 	d                *Dispatcher
 	reporter         *reporter
@@ -26,17 +25,13 @@ type reportHandling struct {
 	endedLastTask    bool              // after the results, the device is known to have no open task and not to be blocked
 }
 
-// handleLimit limits the time to handle one report. It is shorter than the age at which
-// reconciliation frees a slot without a grant (orphanAge of package upkeep), and shorter than the
-// time in which a process must stop.
+// handleLimit limits the time to handle one report. It is shorter than the age at which reconciliation frees a slot without a grant
+// (orphanAge of package upkeep), and shorter than the time in which a process must stop.
 const handleLimit = 8 * time.Second
 
-// HandleReport answers one report: results first, then running tasks, then
-// redelivery, then the next task. It returns devices.ErrForbidden, or devices.ErrUnavailable
-// if nothing could be recorded. The reply reports all other problems.
-//
-// Once begun, the handling of a report is finished within 8 s, even if ctx ends earlier:
-// a report that is handled only in part could leave a slot without a grant.
+// HandleReport answers one report: results first, then running tasks, then redelivery, then the next task. It returns devices.ErrForbidden,
+// or devices.ErrUnavailable if nothing could be recorded; the reply reports all other problems. Once begun, the handling is finished within
+// 8 s even if ctx ends: a half-handled report could leave a slot without a grant.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
 	h, err := d.handle(ctx, caller, report, nil)
 	if err != nil {
@@ -46,14 +41,13 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle handles one report, like HandleReport. If park is not nil and there is room, it enters park in Parks, so that the report may be
-// parked. It ends the wait of an older parked report of the device, except in two cases: it refuses the report, or the limit of lookups is
-// reached (answerAtLookupLimit).
+// handle handles one report. If park is not nil and there is room, it enters park in Parks, so that the report may be parked. It ends the
+// wait of an older parked report of the device, unless it refuses the report or the limit of lookups is reached.
 func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)
 	}
-	check := d.markChecker.checkMark(ctx, caller, report)
+	check := d.checkMark(ctx, caller, report)
 	switch {
 	case check.isIdle:
 		return d.answerFromMark(caller, report, park, check, decision.Choice{Reason: devices.ReasonNone}, 0), nil
@@ -83,13 +77,12 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	if err != nil {
 		return nil, err
 	}
-	d.markChecker.correctMark(ctx, caller.Device, check, h)
+	d.correctMark(ctx, caller.Device, check, h)
 	return h, nil
 }
 
-// runSteps handles the contents of the report, and then tries to get the device its next task. If a
-// part of the report cannot be recorded, the other parts are still recorded, and the reply ends
-// before anything is granted.
+// runSteps handles the contents of the report, and then tries to get the device its next task. If a part cannot be recorded, the other
+// parts are still recorded, but nothing is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && hasContents(h.report) && (!hasOnlyResults(h.report) || !h.endedLastTask) {
@@ -103,8 +96,8 @@ func (h *reportHandling) runSteps(ctx context.Context) error {
 	return nil
 }
 
-// replyUnavailable ends the handling after err. If the reply already contains an acknowledgement, a renewal or a cancel, replyUnavailable
-// keeps it, sets the reason "unavailable" and returns nil. Otherwise it returns err, and the transport requests the report again.
+// replyUnavailable ends the handling after err. A reply that already has an acknowledgement, a renewal or a cancel is sent with the reason
+// "unavailable". Otherwise err is returned, and the transport requests the report again.
 func (h *reportHandling) replyUnavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
@@ -114,25 +107,21 @@ func (h *reportHandling) replyUnavailable(err error) error {
 	return nil
 }
 
-// hasContents reports whether a report contains more than the request for a task. For a report with contents, handle first reads at most
-// the registration of the device, which decides whether the report is accepted. After the contents are recorded, runSteps reads the tasks
-// and the grant of the device.
+// hasContents reports whether a report contains more than the request for a task. Its contents are recorded before the tasks of the device
+// are read.
 func hasContents(report devices.Report) bool {
 	return len(report.Results)+len(report.Running) > 0 || report.Attributes != nil
 }
 
-// hasOnlyResults reports whether a report contains valid results and nothing else.
 func hasOnlyResults(report devices.Report) bool {
 	isInvalid := func(r devices.Result) bool { return r.Invalid != "" }
 	return len(report.Results) > 0 && len(report.Running) == 0 && report.Attributes == nil && !slices.ContainsFunc(report.Results, isInvalid)
 }
 
-// readFullView reads from the ledger everything that a report of device needs.
 func (d *Dispatcher) readFullView(ctx context.Context, device devices.ID) (store.DeviceView, error) {
 	return d.readView(ctx, device, true)
 }
 
-// readView reads the view of device from the ledger: everything if isFull is true, else only the registration.
 func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull fullView) (store.DeviceView, error) {
 	asked := d.config.Now()
 	view, err := d.ledgerCalls.views.Do(ctx, isFull, string(device))
@@ -143,19 +132,18 @@ func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull ful
 	return view, nil
 }
 
-// canNameReport reports whether the reply can name the report that it answers. If it cannot, the device gets no task.
+// canNameReport reports whether the reply can name the report that it answers. If not, the device gets no task.
 func canNameReport(caller devices.Caller, report devices.Report) bool {
 	return report.ID != "" || caller.Via != devices.ViaSession
 }
 
-// mergeAttributes applies the attributes of the report, if it has any, to the attributes of the device.
 func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	if h.report.Attributes == nil {
 		return nil
 	}
 	err := h.d.config.Store.MergeAttributes(ctx, string(h.reporter.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
-		// This error must not discard the device's results.
+		// This must not discard the results of the device.
 		h.reply.Code = devices.CodeAttributesTooLarge
 		h.reply.Detail = fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge; the stored attributes are unchanged", devices.MaxAttributeKeys, devices.MaxAttributes)
 		return nil
@@ -166,8 +154,7 @@ func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	return nil
 }
 
-// addUnmentionedCancel adds the device's grant to the cancel entries of the reply, if a cancel of the grant
-// was requested and the report does not mention the grant.
+// addUnmentionedCancel adds a `cancel` entry for a grant that must stop and that the report does not mention.
 func (h *reportHandling) addUnmentionedCancel() {
 	g := h.reporter.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
@@ -177,7 +164,7 @@ func (h *reportHandling) addUnmentionedCancel() {
 }
 
 // tryNextTask attempts to get the device its next task, and writes the outcome into the reply. offeredPools are pools in which a slot is
-// known to be offered to the device. steps records the handoff that woke the report; it is nil if the report was not woken.
+// known to be offered to the device. steps records the handoff that woke the report, or is nil.
 func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string, steps *waiters.Steps) {
 	a := attempt{
 		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: canNameReport(h.reporter.caller, h.report),
@@ -196,7 +183,6 @@ func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string,
 	h.refuse(a.refusal, a.untilTurn)
 }
 
-// deliver writes grant into the reply as the task of the device.
 func (h *reportHandling) deliver(grant store.Grant) {
 	usable := h.d.usableTime(grant)
 	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
@@ -207,9 +193,8 @@ func (h *reportHandling) deliver(grant store.Grant) {
 	h.reply.ReportAfterMS = h.d.delayAfterGrant(grant.Pool, grant.Kind, usable).Milliseconds()
 }
 
-// refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool is to report again; for any
-// other reason than a full pool it is ignored. A device that runs a task is asked to report when its task is probably finished, and in time
-// to renew its lease.
+// refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool reports again. A device that
+// runs a task reports when the task is probably finished, and in time to renew its lease.
 func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {
@@ -224,12 +209,10 @@ func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration)
 	}
 }
 
-// again returns the time after which the reply asks the device to report again.
 func (h *reportHandling) again() time.Duration {
 	return time.Duration(h.reply.ReportAfterMS) * time.Millisecond
 }
 
-// foundNoWork reports whether the device has neither a task nor a grant, as read from the ledger.
 func (h *reportHandling) foundNoWork() bool {
 	view := h.reporter.view
 	return h.reply.Reason == devices.ReasonNone && len(view.Candidates) == 0 && view.Grant == nil && view.Device != nil

@@ -12,8 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// reporter is the sender of a report: a device with its latest view from the ledger, or the holder of a
-// lease, which reports like a device.
+// reporter is the sender of a report: a device, or the holder of a lease, which reports like a device.
 type reporter struct {
 	d          *Dispatcher
 	caller     devices.Caller
@@ -26,16 +25,14 @@ type reporter struct {
 	hasYielded   bool               // blockedAlone was true for a refusal: the callers that wait behind this caller go first until OpenLease is called again
 }
 
-// replaceOlder ends the wait of an older report of the device. newer is the new report. If newer is not nil and there is room, replaceOlder
-// enters newer in Parks, so that it may be parked.
+// replaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in Parks.
 func (r *reporter) replaceOlder(newer *waiters.ParkedReport) {
 	if r.d.Waiters.Parks.ReplaceOlder(string(r.caller.Device), newer) {
 		r.park = newer
 	}
 }
 
-// rereadView reads the view again. A device that was deleted since the previous read stays in the view: its
-// next report is refused.
+// rereadView reads the view again. A device that was deleted since stays in the view: its next report is refused.
 func (r *reporter) rereadView(ctx context.Context) error {
 	view, err := r.d.readFullView(ctx, r.caller.Device)
 	if err != nil {
@@ -51,19 +48,16 @@ func (r *reporter) rereadView(ctx context.Context) error {
 	return nil
 }
 
-// isStillAdmitted reads the view again, and reports whether the caller may still act for the device.
 func (r *reporter) isStillAdmitted(ctx context.Context) (bool, error) {
 	if err := r.rereadView(ctx); err != nil {
 		return false, err
 	}
-	return r.d.Devices.IsStillAdmitted(ctx, r.caller, r.view) //nolint:wrapcheck // the registry's own
+	return r.d.Devices.IsStillAdmitted(ctx, r.caller, r.view)
 }
 
-// pools returns the pools in which the device has open work, each once.
 func (r *reporter) pools() []string { return decision.DistinctPools(r.view.Candidates) }
 
-// oldestPool returns the pool of the device's oldest open batch, or an empty string if the device has no open
-// task.
+// oldestPool returns the pool of the device's oldest open batch, or "".
 func (r *reporter) oldestPool() string {
 	if len(r.view.Candidates) == 0 {
 		return r.storedPool
@@ -71,7 +65,7 @@ func (r *reporter) oldestPool() string {
 	return slices.MinFunc(r.view.Candidates, decision.CompareBatchAge).Pool
 }
 
-// reach returns the reach of the device: how it can be notified of a slot from now on.
+// reach returns how the device can be notified of a slot from now on.
 func (r *reporter) reach() store.Reach {
 	switch {
 	case r.caller.Via == devices.ViaSession && r.d.config.Waker != nil:
@@ -82,8 +76,8 @@ func (r *reporter) reach() store.Reach {
 	return store.ReachNone
 }
 
-// reportPeriod returns the maximum wait of a report that may be parked, because its device stays connected
-// for that time. For all other reports it returns 0: the configured report period applies.
+// reportPeriod returns the maximum wait of a report that may be parked: its device stays connected for that time. For other reports it
+// returns 0, and the configured period applies.
 func (r *reporter) reportPeriod() time.Duration {
 	if r.park == nil {
 		return 0
@@ -91,8 +85,7 @@ func (r *reporter) reportPeriod() time.Duration {
 	return r.park.Wait
 }
 
-// seenAt returns the time of the report, by the ledger's clock. If the report has just registered its device,
-// the time is not before the registration.
+// seenAt returns the time of the report by the ledger's clock, but not a time before the registration of the device.
 func (r *reporter) seenAt() time.Time {
 	if d := r.view.Device; d != nil && d.CreatedAt.After(r.view.Now) {
 		return d.CreatedAt
@@ -100,9 +93,8 @@ func (r *reporter) seenAt() time.Time {
 	return r.view.Now
 }
 
-// recordSeen records that the device reported at seenAt, a time of the ledger's clock, and is asked to report again after reportAfter. It
-// also records the reach of the device (how it can be notified). If isUrgent is true, the next pass "reached" writes the reach, even if the
-// ledger seems to have the same reach already.
+// recordSeen records that the device reported at seenAt, how it can be notified, and that it is asked to report again after reportAfter. If
+// isUrgent is true, the next pass "reached" writes this even if the ledger seems to have the same reach.
 func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
@@ -115,19 +107,18 @@ func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrg
 	mark(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil, Wire: string(r.caller.WireName())})
 }
 
-// recordParked records that the device can be notified through its parked report. seenAt is the time of the report by the ledger's clock.
-// The record is urgent, because another replica may be about to write ReachNone for an older report or a broken connection.
+// recordParked records that the device can be notified through its parked report. The record is urgent: another replica may be about to
+// write ReachNone for an older report.
 func (r *reporter) recordParked(seenAt time.Time) { r.recordSeen(seenAt, 0, true) }
 
-// wakeNewer wakes the newer report that ended this report. The device may not receive the answer of this
-// report, and the newer report may have been decided before this report was granted a task.
+// wakeNewer wakes the newer report that ended this one, which was granted a task: the newer report may have been decided before.
 func (r *reporter) wakeNewer(ctx context.Context) {
 	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.WakeMessage{{Device: string(r.caller.Device)}}); err != nil {
 		r.d.log.WarnContext(ctx, "newer report of a device not woken; its grant waits for the next report", "err", err)
 	}
 }
 
-// readCallerBound reads how many slots callers hold, if the reporter is a caller.
+// readCallerBound reads how many slots callers hold and may hold, if the reporter is a caller.
 func (r *reporter) readCallerBound(ctx context.Context) error {
 	r.callerBound = nil // drops the bound of an earlier decision
 	if r.caller.Via != devices.ViaLease || len(r.view.Candidates) == 0 {
@@ -136,11 +127,10 @@ func (r *reporter) readCallerBound(ctx context.Context) error {
 	c := r.view.Candidates[0] // a holder has exactly one task
 	found, err := r.d.config.Store.CallerBoundOf(ctx, c.Pool, c.Task)
 	r.callerBound = &found
-	return err //nolint:wrapcheck // the store says what it was doing
+	return err
 }
 
-// yieldPlace lets the callers behind this caller go first if refusal, the refusal of this caller, has a reason that concerns this caller
-// alone. From then on, the bound of callers does not count this caller.
+// yieldPlace lets the callers behind this caller go first if refusal has a reason that concerns this caller alone.
 func (r *reporter) yieldPlace(ctx context.Context, refusal decision.Choice) {
 	r.blockedAlone = refusal.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
 	if !r.blockedAlone {
@@ -148,11 +138,11 @@ func (r *reporter) yieldPlace(ctx context.Context, refusal decision.Choice) {
 	}
 	r.hasYielded = true
 	c := r.view.Candidates[0]
-	stood, err := r.d.config.Store.YieldPlace(ctx, c.Task)
+	yielded, err := r.d.config.Store.YieldPlace(ctx, c.Task)
 	if err != nil {
 		r.d.log.WarnContext(ctx, "place of a caller not yielded; other callers wait behind a caller that cannot start", "pool", c.Pool, "err", err)
 	}
-	if stood {
+	if yielded {
 		r.d.Waiters.Relay.WakeCallers(c.Pool)
 	}
 }

@@ -9,10 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report and frees the slots of the ended grants. The outcome of a late result (a result of a
-// grant that has ended) has the State store.Dispatched if a newer grant of the task is in force. The acknowledgements are in the order of
-// the results. If recordResults returns an error, it has not acknowledged the results that could not be committed, and the device sends
-// them again.
+// recordResults commits every result of the report, frees the slots of the ended grants, and adds the acknowledgements in order. After an
+// error, the results that could not be committed are not acknowledged, and the device sends them again.
 func (h *reportHandling) recordResults(ctx context.Context) error {
 	var valid []store.Result
 	for _, r := range h.report.Results {
@@ -51,13 +49,11 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 	return failed
 }
 
-// addAck adds an acknowledgement to the reply and counts it.
 func (h *reportHandling) addAck(ack devices.Ack) {
 	h.d.metrics.results.WithLabelValues(string(ack.Outcome)).Inc()
 	h.reply.Acks = append(h.reply.Acks, ack)
 }
 
-// endCause returns the ledger's end cause for status, the status of a result in a report. It is empty for an unknown status.
 func endCause(status devices.Status) store.EndCause {
 	switch status {
 	case devices.StatusSucceeded:
@@ -72,7 +68,6 @@ func endCause(status devices.Status) store.EndCause {
 	return ""
 }
 
-// ledgerResult converts result, an entry of a report of device, to the form of the ledger.
 func ledgerResult(device devices.ID, result devices.Result) store.Result {
 	return store.Result{
 		Device: string(device), Task: result.Task, Token: result.Token, Cause: endCause(result.Status),
@@ -80,7 +75,6 @@ func ledgerResult(device devices.ID, result devices.Result) store.Result {
 	}
 }
 
-// ackCode returns the code in the acknowledgement of result. It is empty if nothing was wrong with the result.
 func ackCode(result devices.Result) string {
 	if result.OutputDropped {
 		return devices.CodeOutputDropped

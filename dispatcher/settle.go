@@ -16,12 +16,11 @@ const (
 	maxBackoff = time.Hour // maximum delay between two attempts, unless the backoff of the batch is longer
 )
 
-// settle decides the next state of a task whose grant ended, from input. It is pure except for the jitter of the backoff.
 func (d *Dispatcher) settle(input store.SettleInput) store.Settlement {
 	return settlement(input, d.config.Jitter)
 }
 
-// settlement decides the next state of a task whose grant ended, from input. jitter returns a number in [0,1).
+// settlement decides the next state of a task whose grant ended. jitter returns a number in [0,1).
 func settlement(input store.SettleInput, jitter func() float64) store.Settlement {
 	if input.Cause == store.BySuccess {
 		return store.Settlement{State: store.Succeeded, Counted: true}
@@ -41,10 +40,9 @@ func settlement(input store.SettleInput, jitter func() float64) store.Settlement
 	}
 }
 
-// endsCancelled reports whether the task ends as cancelled. After a cancel request, every result except a success ends the task as
-// cancelled. If the lease lapsed or the slot was released by force, the task ends as cancelled only if an operator cancelled the task
-// itself. If the task had to stop for another reason (its device was blocked, or it ran too long), it may be tried again then. A task that
-// had to stop because its pool was paused never ends as cancelled.
+// endsCancelled reports whether the task ends as cancelled. After a cancel request, every result except a success ends it so, unless its
+// pool was paused. A lost grant ends it so only if an operator cancelled the task itself: a task that had to stop for another reason may be
+// tried again.
 func endsCancelled(input store.SettleInput) bool {
 	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
 		return input.CancelWhy == devices.CancelCancelled
@@ -52,8 +50,7 @@ func endsCancelled(input store.SettleInput) bool {
 	return input.CancelWhy != "" && input.CancelWhy != devices.CancelPaused
 }
 
-// settleReturn decides the next state of a task that its device handed back. If the device was asked to, because the pool was paused, the
-// return is not counted.
+// settleReturn decides the next state of a task that its device handed back. If its pool was paused, the return is not counted.
 func settleReturn(input store.SettleInput, jitter func() float64) store.Settlement {
 	if input.CancelWhy == devices.CancelPaused {
 		return store.Settlement{State: store.Pending}
@@ -68,13 +65,13 @@ func settleReturn(input store.SettleInput, jitter func() float64) store.Settleme
 	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
 }
 
-// settleLost decides the next state of a task whose grant ended without a result: its lease lapsed, or an operator released the slot.
+// settleLost decides the next state of a task whose lease lapsed or whose slot an operator released.
 func settleLost(input store.SettleInput, jitter func() float64) store.Settlement {
 	retry := input.OnLost != "fail" && slices.Contains(input.RetryOn, string(store.TimedOut))
 	return retryOrEnd(store.TimedOut, retry, input, jitter)
 }
 
-// retryOrEnd gives the task another attempt if mayRetry is true and attempts are left. Otherwise the task ends in the state endState.
+// retryOrEnd gives the task another attempt if mayRetry is true and attempts are left. Otherwise it ends in endState.
 func retryOrEnd(endState store.TaskState, mayRetry bool, input store.SettleInput, jitter func() float64) store.Settlement {
 	if !mayRetry || input.Attempts+1 >= input.MaxAttempts {
 		return store.Settlement{State: endState, Counted: true}
@@ -82,16 +79,15 @@ func retryOrEnd(endState store.TaskState, mayRetry bool, input store.SettleInput
 	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(input.RetryBackoff, input.Attempts, jitter)}
 }
 
-// backoff returns the delay before the next attempt. The full delay is base x 2^earlierDelays, at most maxBackoff, or base if base is
-// longer than maxBackoff. earlierDelays is the number of delays before this one. The returned delay is random between half of the full
-// delay and the full delay, so that devices that failed at the same time do not retry at the same time.
+// backoff returns the delay before the next attempt: base x 2^earlierDelays, at most maxBackoff (or base if that is longer), reduced at
+// random by up to a half, so that devices that failed at the same time do not retry at the same time.
 func backoff(base time.Duration, earlierDelays int, jitter func() float64) time.Duration {
 	full := min(float64(base)*math.Exp2(float64(min(earlierDelays, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))
 }
 
-// ForceRelease takes a slot back from its holder and returns the holder's grant. If release.AtOnce is true, the slot is free at once, even
-// if the device of the grant still works. It returns store.ErrNotFound if nobody holds the slot.
+// ForceRelease takes a slot back from its holder and returns the holder's grant. With release.AtOnce the slot is free at once, even if the
+// device still works. ForceRelease returns store.ErrNotFound if nobody holds the slot.
 func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease) (store.Grant, error) {
 	g, err := d.config.Store.ForceRelease(ctx, pool, slot, release, d.settle)
 	if err != nil {
@@ -105,8 +101,7 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, re
 	return g, nil
 }
 
-// freeGrantSlot frees the slot of grant, which ended by cause and which the ledger has deleted. If the semaphore cannot be reached,
-// reconciliation frees the slot later.
+// freeGrantSlot frees the slot of grant, which the ledger has deleted. If the semaphore does not answer, reconciliation frees it later.
 func (d *Dispatcher) freeGrantSlot(ctx context.Context, grant store.Grant, cause store.EndCause) {
 	held := grant.LeaseUntil.Add(-grant.Remaining).Sub(grant.GrantedAt)
 	d.Waiters.Pools.RecordHold(grant.Pool, grant.Kind, held)

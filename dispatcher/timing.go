@@ -11,7 +11,6 @@ import (
 
 const longAgain = 30 // if a task runs for more than twice the usual hold time, its device reports after LeaseLength/longAgain at the earliest
 
-// timing returns the parameters that determine when devices report again.
 func (d *Dispatcher) timing() decision.Timing {
 	return decision.Timing{Period: d.config.ReportPeriod, Jitter: d.config.Jitter, Outage: func() time.Duration {
 		now := d.config.Now()
@@ -19,28 +18,24 @@ func (d *Dispatcher) timing() decision.Timing {
 	}}
 }
 
-// AfterRefusal returns the time after which a device reports again if its whole report
-// was refused for this reason. The time includes jitter.
+// AfterRefusal returns the time, with jitter, after which a device reports again if its whole report was refused for this reason.
 func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 	return d.timing().DelayAfterRefusal(reason)
 }
 
-// delayAfterGrant returns the time after which a device with a new grant reports. This is the time until its result is probably ready, but
-// at most lease/2, because the lease must then be renewed. The estimate is slightly less than the recent hold time of tasks of this kind.
-// The reason: some devices report only when they are asked to. Without this reduction, their reports would never show that tasks became
-// shorter, and the hold time could only grow.
+// delayAfterGrant returns the time after which a device with a new grant reports: when its result is probably ready, at most lease/2,
+// because the lease must then be renewed. The estimate is below the recent hold time: some devices report only when they are asked to, so
+// it would otherwise never fall.
 func (d *Dispatcher) delayAfterGrant(pool, kind string, lease time.Duration) time.Duration {
 	return min(decision.ClampDelay(d.expectedHold(pool, kind)), lease/2)
 }
 
-// expectedHold returns 0.8 to 0.9 of the usual hold time of tasks of a kind.
 func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
 	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
-// delayWhileRunning returns the time after which a device that works on grant reports again: the time until the task is probably finished,
-// but at least an eighth of the time worked so far. If the task has taken twice the usual hold time of its kind, that hold time is no
-// estimate any more, and the result is at least LeaseLength/longAgain. now is the ledger's time.
+// delayWhileRunning returns the time after which a device that works on grant reports again: when the task is probably finished, but at
+// least an eighth of the time worked, and at least LeaseLength/longAgain after twice the usual hold time. now is the ledger's time.
 func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(grant.GrantedAt)
 	again := worked / 8
@@ -50,13 +45,13 @@ func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Du
 	return decision.ClampDelay(max(d.expectedHold(grant.Pool, grant.Kind)-worked, again))
 }
 
-// outage records the time since which a required server (the ledger or the semaphore) has not answered.
+// outage records since when a required server (the ledger or the semaphore) has not answered.
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // zero if the server answers
 }
 
-// record records the result of a call that began at began. err is nil if the server answered.
+// record records the result of a call that began at began.
 func (o *outage) record(err error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,7 +63,6 @@ func (o *outage) record(err error, began time.Time) {
 	}
 }
 
-// duration returns the time for which the server has not answered. It is 0 if the server answers.
 func (o *outage) duration(now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,5 +1,5 @@
--- end_wait: ends the wait for a slot in the mark of a device, because the device was granted a task. A mark
--- means that a device has work. The mark gets a new version. So a report that read the device before the grant
+-- end_wait: ends the wait for a slot in the mark of a device that was granted a task. The mark (a field which
+-- shows that the device has work) gets a new version, so that a report that read the device before the grant
 -- cannot record a wait afterwards (record_wait.lua).
 --
 -- KEYS[1]  HASH  the marks (mark.lua)

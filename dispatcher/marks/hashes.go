@@ -17,12 +17,10 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// hashCount is the number of Redis hashes that store the marks. Several hashes spread the marks over
-// the nodes of a Cluster.
+// hashCount is the number of Redis hashes that store the marks. They are spread over the nodes of a Cluster.
 const hashCount = 256
 
-// positionField is the field of a hash that stores the position in the news that its marks include. No device has this
-// name.
+// positionField is the field of a hash that stores its position in the news. No device has this name.
 const positionField = ""
 
 const (
@@ -51,7 +49,7 @@ type Hashes struct {
 	breakers                          *redisconn.Breakers
 }
 
-// NewHashes returns a Hashes that stores the marks in the Redis of client. A mark says that a device has work.
+// NewHashes returns Hashes in the Redis of client.
 func NewHashes(client redis.UniversalClient) *Hashes {
 	now := time.Now //nolint:forbidigo // elapsed time, which no server can tell
 	return &Hashes{
@@ -67,18 +65,16 @@ type MarkReading struct {
 	Position int64  // position in the news (the change log) up to which the marks of the device's hash are updated; negative if unknown
 }
 
-// hashIndex returns the index of the hash that holds the mark of a device.
 func hashIndex(device string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(device)) // never fails
 	return int(h.Sum32() % hashCount)
 }
 
-// key returns the name in Redis of the hash with this index.
 func key(index int) string { return "marks:" + strconv.Itoa(index) }
 
-// ReadMarks reads the marks of devices in one round trip and returns one MarkReading for each device, in the order of devices. If Redis
-// does not answer for a device, its MarkReading has no Version and its Position is unreadHash.
+// ReadMarks reads the marks of devices in one round trip. If Redis does not answer for a device, its MarkReading has no Version and the
+// Position unreadHash.
 func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading {
 	readings := make([]MarkReading, len(devices))
 	for i := range readings {
@@ -96,7 +92,7 @@ func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading 
 	return readings
 }
 
-// parseReading converts reply to a MarkReading. reply has two values: the position of a hash, and the mark of a device in this hash.
+// parseReading converts reply, the position of a hash and the mark of a device in this hash.
 func parseReading(reply []any) MarkReading {
 	s := MarkReading{Position: missingHash}
 	if text, is := reply[0].(string); is {
@@ -109,7 +105,7 @@ func parseReading(reply []any) MarkReading {
 	return s
 }
 
-// Wait is the fact that a device waits for a slot of one pool. The fact is valid until the time Until.
+// Wait records that a device waits for a slot of one pool.
 type Wait struct {
 	Pool     string    // empty means that the device is not known to wait
 	Position int64     // position in the news that was read before the device was read from the ledger
@@ -139,7 +135,7 @@ func parseWait(text string) Wait {
 	return w
 }
 
-// number returns the number in text, or missingHash if text is not a number that is at least 0.
+// number returns the number in text, or missingHash if there is none.
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
@@ -148,8 +144,8 @@ func number(text string) int64 {
 	return n
 }
 
-// ReadPositions returns, for each hash of marks, the position in the news (the change log) up to which the marks of this hash are updated.
-// It returns ErrUnavailable if Redis does not answer.
+// ReadPositions returns, for each hash, the position in the news (the change log) that its marks include. It returns ErrUnavailable if
+// Redis does not answer.
 func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64, err error) {
 	for i := range positions {
 		positions[i] = missingHash
@@ -167,9 +163,8 @@ func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64,
 	return positions, nil
 }
 
-// runPipeline sends count commands to Redis in one round trip. For each index from 0 to count-1 it calls sendCommand, which adds the
-// command of this index to pipe. Then it calls handleReply for each command that Redis answered, also if the value does not exist. It
-// returns the first error.
+// runPipeline sends count commands to Redis in one round trip. sendCommand adds the command of an index to pipe; handleReply gets each
+// reply, also for a value that does not exist. It returns the first error.
 func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(pipe redis.Pipeliner, index int) redis.Cmder, handleReply func(index int, reply redis.Cmder)) error {
 	pipe := h.client.Pipeline()
 	sent := make([]redis.Cmder, count)
@@ -194,13 +189,12 @@ type HashDevices struct {
 	Names     []string
 }
 
-// maxMarkedDevices is the maximum number of devices that are marked in one round trip. Redis executes nothing else
-// during a script.
+// maxMarkedDevices is the maximum number of devices that are marked in one round trip, because a script blocks Redis while it runs.
 const maxMarkedDevices = 10_000
 
-// Mark marks the devices of byHash. For each hash, one script marks its devices and advances the position of the hash in the news (the
-// change log) to `to`. byHash must contain the devices of the news after position `from`, or, if `from` is -1, all devices with an open
-// task. Mark does not change a hash that has not reached `from`. If it returns ErrUnavailable, some devices may be marked.
+// Mark marks the devices of byHash and moves the position of each hash in the news to `to`. byHash must contain the devices of the news
+// after position `from`, or all devices with an open task if `from` is -1. Mark does not change a hash that has not reached `from`. After
+// ErrUnavailable, some devices may be marked.
 func (h *Hashes) Mark(ctx context.Context, from, to int64, byHash []HashDevices) error {
 	for len(byHash) > 0 {
 		calls, n := []*redisconn.Call(nil), 0
@@ -218,8 +212,6 @@ func (h *Hashes) Mark(ctx context.Context, from, to int64, byHash []HashDevices)
 	return nil
 }
 
-// newMarkCall returns the call of the script that marks devices and moves the position of their hash in the news (the change log) from
-// `from` to `to`.
 func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Call {
 	args := make([]any, 0, 3+len(devices.Names))
 	args = append(args, from, to, newVersion())
@@ -229,7 +221,6 @@ func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Cal
 	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.HashIndex)}, Args: args}
 }
 
-// newVersion returns a version for marks that no other mark has.
 func newVersion() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // DeviceWait is the wait of a device whose mark has this version.
@@ -238,8 +229,8 @@ type DeviceWait struct {
 	Wait            Wait
 }
 
-// RecordWaits adds the waits to the marks of their devices. A mark that has another version now stays as it is. It returns ErrUnavailable
-// if Redis does not answer; then some of the waits may be recorded.
+// RecordWaits adds the waits to the marks of their devices, unless a mark has another version. After ErrUnavailable, some waits may be
+// recorded.
 func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	calls := make([]*redisconn.Call, len(waits))
 	for i, w := range waits {
@@ -248,8 +239,7 @@ func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	return h.changeWaits(ctx, "recording", calls)
 }
 
-// EndWaits gives the marks of the devices new versions without a wait. It returns ErrUnavailable if Redis does not answer; then some of
-// the waits may have ended.
+// EndWaits gives the marks of devices new versions without a wait. After ErrUnavailable, some waits may have ended.
 func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
 	calls := make([]*redisconn.Call, len(devices))
 	for i, device := range devices {
@@ -258,7 +248,6 @@ func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
 	return h.changeWaits(ctx, "ending", calls)
 }
 
-// changeWaits makes calls in one round trip. doing is the verb in the text of the error.
 func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisconn.Call) error {
 	err := h.breakers.Do(ctx, key(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
 	if err != nil {
@@ -267,8 +256,7 @@ func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisco
 	return nil
 }
 
-// Unmark deletes the mark of a device if it still has this version, and reports whether it deleted the mark.
-// It returns ErrUnavailable if Redis does not answer.
+// Unmark deletes the mark of a device if it still has this version. It returns ErrUnavailable if Redis does not answer.
 func (h *Hashes) Unmark(ctx context.Context, device, version string) (bool, error) {
 	done, err := h.unmark.Run(ctx, h.client, []string{key(hashIndex(device))}, device, version).Bool()
 	if err != nil {

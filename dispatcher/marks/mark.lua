@@ -1,7 +1,6 @@
--- mark: marks devices that have work. A mark is a field of a Redis hash. The dispatcher answers a device
--- without a mark without reading the ledger (the SQL database), so a missing mark would keep work from its
--- device. The news are rows of the ledger that list its changes in the order of the commits. The script also
--- records the position: the number of the news row up to which the hash has all marks.
+-- mark: marks devices that have work. The dispatcher answers a device without a mark without reading the
+-- ledger (the SQL database), so a missing mark would keep work from its device. The script also records the
+-- position in the news (rows of the ledger that list its changes) up to which the hash has all marks.
 --
 -- KEYS[1]  HASH  name of a device -> its mark: "version", or "version|wait" if the device waits for a slot
 --                (record_wait.lua). A new mark has no wait

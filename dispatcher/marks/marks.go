@@ -53,14 +53,13 @@ type Follower struct {
 	minPosition int64      // minimum position that all marks have reached; guarded by updateMu
 }
 
-// The limits of the coalesced calls that read marks, and of those that record waits.
 const (
 	maxConcurrentReads = 2   // maximum number of concurrent calls
 	secondReadFill     = 32  // a second call begins while one is in progress if this number of devices wait
 	maxReadDevices     = 256 // maximum number of devices in one call
 )
 
-// New returns a Follower with this configuration, which trusts no mark before its first read of the news (the change log).
+// New returns a Follower that trusts no mark before its first read of the news.
 func New(config Config) *Follower {
 	f := &Follower{config: config}
 	f.readCalls = coalesce.Calls[struct{}, string, MarkReading]{
@@ -78,21 +77,21 @@ func New(config Config) *Follower {
 	return f
 }
 
-// DeviceMark is the result of reading the mark of a device. A mark is a field in Redis which says that the device has work.
+// DeviceMark is the mark of a device: the field in Redis which says that the device has work.
 type DeviceMark struct {
 	Version string    // version of the mark, for Clear; empty if the device has no mark
 	Read    bool      // true if Redis answered
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
 
-	// Wait is the wait in the mark if it holds now, else it has no pool. If it holds, the device has tasks in this pool only, and one of them
-	// could start if the queue of the pool gave it a slot.
+	// Wait is the wait in the mark if it holds now, else it has no pool. If it holds, the device has tasks in this pool only, and one of
+	// them could start if it got a slot.
 	Wait Wait
-	// Position is the position in the news that this replica has read. It is the position of a wait that is read from the ledger from now on.
+	// Position is the position in the news that this replica has handled, for a wait that is read from the ledger from now on.
 	Position int64
 }
 
-// IsIdle reports whether it is known that the device has no open task. If it returns false, the ledger must be read.
+// IsIdle reports whether it is known that the device has no open task.
 func (a DeviceMark) IsIdle() bool { return a.Trusted && a.Version == "" }
 
 // ReadMark reads the mark of a device from Redis. If Redis does not answer, the Read of the result is false.
@@ -104,7 +103,6 @@ func (f *Follower) ReadMark(ctx context.Context, device string) DeviceMark {
 	return f.newDeviceMark(reading)
 }
 
-// newDeviceMark converts reading to a DeviceMark, which states whether the reading can be trusted.
 func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	need, now, ok := f.trust.requiredPosition(f.config.Now())
 	mark := DeviceMark{
@@ -116,27 +114,26 @@ func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	return mark
 }
 
-// LedgerTime returns the current time of the ledger. followsNews is true if this replica read the news in the last seconds, has handled all
-// news that it read, and has handled all news that it committed itself.
+// LedgerTime returns the current time of the ledger. followsNews is true if this replica read the news in the last seconds, and has handled
+// all news that it read or committed.
 func (f *Follower) LedgerTime() (now time.Time, followsNews bool) {
 	_, now, isFresh := f.trust.requiredPosition(f.config.Now())
 	return now, isFresh && f.trust.hasHandledNews()
 }
 
-// RecordWait adds wait to the mark of a device, if the mark still has this version. The caller must read the mark first, and then read the
-// device from the ledger.
+// RecordWait adds wait to the mark of a device, if the mark still has this version. Read the mark first, and then the device.
 func (f *Follower) RecordWait(ctx context.Context, device, version string, wait Wait) error {
 	_, err := f.waitCalls.Do(ctx, struct{}{}, DeviceWait{Device: device, Version: version, Wait: wait})
-	return err //nolint:wrapcheck // the cache's own
+	return err
 }
 
-// EndWaits ends the waits in the marks of devices that were granted tasks. It must be called after the commit of the grants and before the
-// devices are answered. Then a report that does not know of the grant cannot record a wait.
+// EndWaits ends the waits of devices that were granted tasks. Call it after the commit and before the devices are answered: then a report
+// that does not know of the grant cannot record a wait.
 func (f *Follower) EndWaits(ctx context.Context, devices []string) error {
-	return f.config.Cache.EndWaits(ctx, devices) //nolint:wrapcheck // the cache's own
+	return f.config.Cache.EndWaits(ctx, devices)
 }
 
-// WaitHolds reads the news and the mark of a device again, and reports whether wait is still the wait in the mark, and holds.
+// WaitHolds reads the news and the mark of a device again, and reports whether wait still holds.
 func (f *Follower) WaitHolds(ctx context.Context, device string, wait Wait) (bool, error) {
 	if err := f.Follow(ctx); err != nil {
 		return false, err
@@ -144,8 +141,7 @@ func (f *Follower) WaitHolds(ctx context.Context, device string, wait Wait) (boo
 	return f.ReadMark(ctx, device).Wait == wait, nil
 }
 
-// IsMissing reports whether Redis has no mark for a device that should have one. The caller must have read
-// from the ledger that the device has work.
+// IsMissing reports whether Redis has no mark for a device that has work in the ledger.
 func (f *Follower) IsMissing(ctx context.Context, device string) (bool, error) {
 	read, err := f.config.Ledger.NewsSince(ctx, math.MaxInt64) // only read.Newest is needed, and no rows
 	if err != nil {
@@ -155,11 +151,10 @@ func (f *Follower) IsMissing(ctx context.Context, device string) (bool, error) {
 	return err == nil && reading.Version == "" && reading.Position >= read.Newest, err
 }
 
-// Clear deletes the mark of a device if the mark still has this version. The caller must read the version
-// first, and then read from the ledger that the device has no work.
+// Clear deletes the mark of a device if it still has this version. Read the mark first, and then that the device has no work.
 func (f *Follower) Clear(ctx context.Context, device, version string) error {
 	_, err := f.config.Cache.Unmark(ctx, device, version)
-	return err //nolint:wrapcheck // the cache's own
+	return err
 }
 
 // Limits of FollowCommit, the update of the marks after a commit of this process.
@@ -168,8 +163,8 @@ const (
 	wroteLimit = time.Minute // time limit of the update, which continues in the background after wroteWait
 )
 
-// FollowCommit starts to update the marks with the news (rows of the change log) up to the id newestID, which this process committed, and
-// waits at most wroteWait for the update. Until the marks include these news, this process treats no device without a mark as idle.
+// FollowCommit updates the marks with the news up to the id newestID, which this process committed, and waits at most wroteWait for that.
+// Until the marks include these news, this process treats no device without a mark as idle.
 func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 	f.trust.recordCommit(newestID)
 	done := make(chan struct{})
@@ -188,7 +183,7 @@ func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 	}
 }
 
-// followTo updates the marks until they include the news (row of the change log) with the id newestID.
+// followTo updates the marks until they include the news with the id newestID.
 func (f *Follower) followTo(ctx context.Context, newestID int64) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
@@ -205,11 +200,10 @@ func (f *Follower) Follow(ctx context.Context) error {
 	return f.follow(ctx)
 }
 
-// follow reads the news (the change log), calls OnNews, and updates the marks. The caller must hold updateMu.
+// follow does the work of Follow. The caller must hold updateMu.
 func (f *Follower) follow(ctx context.Context) error {
 	for {
-		// Read the positions before the news. Then a position above the newest news proves that the marks
-		// belong to another ledger.
+		// The positions are read before the news, so a position above the newest news proves that the marks belong to another ledger.
 		positions, redisErr := f.config.Cache.ReadPositions(ctx)
 		read, err := f.readNews(ctx, positions)
 		if err := errors.Join(err, redisErr); err != nil {
@@ -225,8 +219,8 @@ func (f *Follower) follow(ctx context.Context) error {
 	}
 }
 
-// readNews reads the news after position `since`: the lowest position that a hash of marks or this process has reached. positions has the
-// position of each hash. A hash that does not exist is ignored, because it is rebuilt.
+// readNews reads the news after the lowest position that a hash or this process has reached. A hash that does not exist is ignored, because
+// it is rebuilt.
 func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (page store.NewsPage, err error) {
 	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
 	for _, c := range positions {
@@ -242,9 +236,8 @@ func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (pa
 	return page, nil
 }
 
-// notifyNews calls OnNews with the device of each row of page, a page of the news (the ledger's change log), that this process has not
-// handled before. It skips rows about a batch or a pool. If rows are missing, or the ledger is another one, it calls OnNews with an empty name,
-// because there may be news of any device.
+// notifyNews calls OnNews with the devices of the rows that this process has not handled before. If rows are missing, or the ledger is
+// another one, it calls OnNews with an empty name.
 func (f *Follower) notifyNews(page store.NewsPage) {
 	isGap := f.lastNews < page.Oldest-1 || f.lastNews > page.Newest // some news were deleted, or this is another ledger
 	if isGap {

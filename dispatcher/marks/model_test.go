@@ -442,7 +442,7 @@ func (w *worldModel) runRounds(rounds int) (idleAnswers, busyRounds int) {
 
 func newWorld(t *testing.T, seed uint64) *worldModel {
 	t.Helper()
-	w := &worldModel{T: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0), news: []store.News{{ID: 1}}} //nolint:gosec // a test
+	w := &worldModel{T: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0), news: []store.News{{ID: 1}}}
 	w.redis, w.splitRedis = newRedisModel(), newRedisModel()
 	for range 3 {
 		w.replicas = append(w.replicas, w.newReplica())

@@ -8,37 +8,34 @@ import (
 )
 
 const (
-	// fresh is the time, counted from the beginning of a read of the news (the ledger's change log), for which missing
-	// marks are trusted. The pass "marks" reads the news every second.
+	// fresh is the time after the beginning of a read of the news for which missing marks are trusted. The pass "marks" reads the news
+	// every second.
 	fresh = 2 * time.Second
-	// maxWrongTrust is the maximum time for which a missing mark is trusted wrongly. It begins when another replica
-	// commits news (rows of the change log). It ends when marks that do not include these news are not trusted any more.
-	// It does not depend on Redis.
+	// maxWrongTrust is the maximum time for which a missing mark is trusted after another replica has committed news of its device. It does
+	// not depend on Redis.
 	maxWrongTrust = 5 * time.Second
 )
 
-// trustState records the latest reads of the news (the ledger's change log) by this replica. From them follows
-// the position in the news that marks must have reached to be trusted. All its times except newsReading.ledger
-// are times of this process's clock.
+// trustState records the latest reads of the news by this replica, and so the position that marks must have reached to be trusted. Its
+// times are times of this process's clock, except newsReading.ledger.
 type trustState struct {
 	mu       sync.Mutex
 	readings []newsReading // oldest first
 	own      int64         // id of the newest news that this process committed
 
-	// A wait (see Wait) in a pool is trusted only if it is not older than the latest news of the pool.
+	// A wait in a pool is trusted only if it is not older than the latest news of the pool.
 	latestOfPool map[string]int64 // pool -> id of the latest news that concern it and are newer than latestOfAll
 	latestOfAll  int64            // id of the latest news that may concern every pool
 	handled      int64            // id up to which the fields above include the news
 }
 
-// newsReading is the result of one read of the news (the change log): the highest id and the ledger's time.
+// newsReading is the result of one read of the news.
 type newsReading struct {
 	began  time.Time
 	newest int64
 	ledger time.Time // the time of the ledger
 }
 
-// addReading records the result of one read of the news (the change log).
 func (b *trustState) addReading(reading newsReading) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,15 +46,14 @@ func (b *trustState) addReading(reading newsReading) {
 	b.dropOld(reading.began)
 }
 
-// dropOld removes the readings that are older than maxWrongTrust. The oldest remaining reading determines the position that marks must have
-// reached (requiredPosition).
+// dropOld removes the readings that are older than maxWrongTrust. The oldest of the others determines requiredPosition.
 func (b *trustState) dropOld(now time.Time) {
 	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > maxWrongTrust {
 		b.readings = b.readings[1:]
 	}
 }
 
-// recordCommit records newestID, the highest id of the news (rows of the change log) that this process committed.
+// recordCommit records the highest id of the news that this process committed.
 func (b *trustState) recordCommit(newestID int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,7 +64,7 @@ func (b *trustState) recordCommit(newestID int64) {
 const maxPoolsWithNews = 10_000
 
 // addPoolNews records which pools the news in rows concern. handled is the id up to which this replica has now handled the news. If isGap
-// is true, news before rows are missing, so each of them may concern any pool.
+// is true, news before rows are missing, which may concern any pool.
 func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,28 +96,26 @@ func (b *trustState) includesPoolNews(wait Wait) bool {
 	return wait.Position <= b.handled && wait.Position >= max(b.latestOfAll, b.latestOfPool[wait.Pool])
 }
 
-// hasHandledNews reports whether this replica has handled all news that it read or committed.
 func (b *trustState) hasHandledNews() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.hasHandledNewsLocked()
 }
 
-// hasHandledNewsLocked does the work of hasHandledNews. The caller must hold mu.
+// hasHandledNewsLocked reports whether this replica has handled all news that it read or committed. The caller must hold mu.
 func (b *trustState) hasHandledNewsLocked() bool {
 	n := len(b.readings)
 	return n > 0 && b.handled >= max(b.readings[n-1].newest, b.own)
 }
 
-// handledPosition returns the id up to which this replica has handled the news.
 func (b *trustState) handledPosition() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.handled
 }
 
-// requiredPosition returns the position that marks must have reached to be trusted, and the current time of the ledger.
-// ok is false if the ledger was not read within fresh; then no mark is trusted.
+// requiredPosition returns the position that marks must have reached to be trusted, and the time of the ledger. If the news were not read
+// within fresh, ok is false and no mark is trusted.
 func (b *trustState) requiredPosition(now time.Time) (position int64, ledger time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

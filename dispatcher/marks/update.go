@@ -9,13 +9,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// hashesPerRebuild is the number of Redis hashes whose marks are restored from one read of all open tasks. With a quarter
-// of the hashes, about a quarter of the devices with an open task are in memory at once.
+// hashesPerRebuild is the number of hashes whose marks are restored from one read of all open tasks. With a quarter of the hashes, about a
+// quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
-// update updates the marks of all hashes to position `to` in the news (the ledger's change log). positions are the positions that the
-// hashes have reached, and page has the news up to `to`. If a hash loses its data during the update, update skips it, and the next call
-// rebuilds it. If a call to Redis or the ledger fails, update stops, and the next call handles the remaining hashes.
+// update updates the marks of all hashes to position `to` in the news. positions are the positions of the hashes, and page has the news up
+// to `to`. The next call handles what fails, or is lost, in this one.
 func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {
@@ -43,10 +42,8 @@ func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page 
 	return nil
 }
 
-// devicesByHash holds the devices to mark, by hash.
 type devicesByHash [hashCount]map[string]struct{}
 
-// add adds a device to the devices of its hash.
 func (m *devicesByHash) add(device string) {
 	part := hashIndex(device)
 	if m[part] == nil {
@@ -55,7 +52,6 @@ func (m *devicesByHash) add(device string) {
 	m[part][device] = struct{}{}
 }
 
-// hashEntries returns the devices to mark in each of the hashes with these indexes, in the order of indexes.
 func (m *devicesByHash) hashEntries(indexes []int) []HashDevices {
 	all := make([]HashDevices, len(indexes))
 	for i, part := range indexes {
@@ -64,8 +60,7 @@ func (m *devicesByHash) hashEntries(indexes []int) []HashDevices {
 	return all
 }
 
-// markNews marks the devices of the news (rows of the change log) whose hashes are in outdated, a list of indexes, and moves the positions
-// of these hashes from `from` to `to`. All these hashes have reached position `from`.
+// markNews marks the devices of news in the outdated hashes, which have all reached position `from`, and moves their positions to `to`.
 func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64, news []store.News) error {
 	if len(outdated) == 0 {
 		return nil
@@ -82,11 +77,11 @@ func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64,
 			devices.add(n.Device)
 		}
 	}
-	return f.config.Cache.Mark(ctx, from, to, devices.hashEntries(outdated)) //nolint:wrapcheck // the cache's own
+	return f.config.Cache.Mark(ctx, from, to, devices.hashEntries(outdated))
 }
 
-// rebuild marks the devices of all open tasks, in the hashes whose indexes are in lost and whose marks are incomplete. The news (the
-// change log) up to position `to` must be read before the tasks are read: a task that is created later has news of its own.
+// rebuild marks the devices of all open tasks in the lost hashes. The news up to position `to` must have been read before: a task that is
+// created later has news of its own.
 func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 	for ; len(lost) > 0; lost = lost[min(len(lost), hashesPerRebuild):] {
 		now := lost[:min(len(lost), hashesPerRebuild)]
@@ -104,7 +99,7 @@ func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 			return fmt.Errorf("rebuilding marks: %w", err)
 		}
 		if err := f.config.Cache.Mark(ctx, missingHash, to, devices.hashEntries(now)); err != nil {
-			return err //nolint:wrapcheck // the cache's own
+			return err
 		}
 	}
 	return nil

@@ -1,6 +1,5 @@
-// Package meters creates the metrics of the dispatcher's decisions, and deletes the metrics of a pool that
-// was deleted. Each replica counts for itself. State (slots held, tasks by state) is read when metrics are
-// scraped, and is never tracked by increments. No label contains a device id.
+// Package meters creates the metrics of the dispatcher's decisions, and deletes the metrics of deleted pools. Each replica counts for
+// itself. A state is read when metrics are scraped. No label contains a device id.
 package meters
 
 import (
@@ -19,12 +18,11 @@ type Set struct {
 	tally     map[string]Tally
 }
 
-// pooled is a metric with the label pool.
 type pooled interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
-// New returns an empty Set whose metrics registerer exports. If registerer is nil, the metrics are counted but not exported.
+// New returns an empty Set whose metrics registerer exports. If registerer is nil, they are counted but not exported.
 func New(registerer prometheus.Registerer) *Set {
 	if registerer == nil {
 		registerer = prometheus.NewRegistry()
@@ -32,34 +30,32 @@ func New(registerer prometheus.Registerer) *Set {
 	return &Set{registerer: registerer, tally: make(map[string]Tally)}
 }
 
-// Counter creates and registers a counter. If it has the label pool, this label must be the first: otherwise Forget does not delete its
-// series.
+// Counter creates and registers a counter. A label pool must be the first: otherwise Forget does not delete its series.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(c, labels)
 	return c
 }
 
-// Histogram creates and registers a histogram. If it has the label pool, this label must be the first, as in Counter.
+// Histogram creates and registers a histogram. A label pool must be the first, as in Counter.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
 	s.add(h, labels)
 	return h
 }
 
-// Gauge creates and registers a gauge. If it has the label pool, this label must be the first, as in Counter.
+// Gauge creates and registers a gauge. A label pool must be the first, as in Counter.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(g, labels)
 	return g
 }
 
-// GaugeFunc registers a gauge that calls value at each scrape to read its current value.
+// GaugeFunc registers a gauge whose value is read by a call at each scrape.
 func (s *Set) GaugeFunc(name, help string, value func() float64) {
 	s.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, value))
 }
 
-// add registers metric and, if the first of labels is pool, remembers it for Forget.
 func (s *Set) add(metric interface {
 	prometheus.Collector
 	pooled
@@ -73,8 +69,8 @@ func (s *Set) add(metric interface {
 	}
 }
 
-// OnNewPool registers a function that InitPool calls for each pool. The function creates the counters of the pool
-// with the value 0, because Prometheus computes no increase for the first value of a counter.
+// OnNewPool registers a function that creates the counters of a pool with the value 0, because Prometheus computes no increase for the
+// first value of a counter.
 func (s *Set) OnNewPool(initPool func(pool string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,13 +96,13 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
-// PoolBuckets returns the histogram buckets, in seconds, for metrics of single pools. It returns fewer buckets than DurationBuckets,
-// because with thousands of pools each bucket means thousands of series.
+// PoolBuckets returns histogram buckets, in seconds, for metrics of single pools: few, because with thousands of pools each bucket means
+// thousands of series.
 func PoolBuckets() []float64 {
 	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}
 }
 
-// DurationBuckets returns the histogram buckets, in seconds, for durations from one millisecond to a day.
+// DurationBuckets returns histogram buckets, in seconds, from one millisecond to a day.
 func DurationBuckets() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}
 }

@@ -13,7 +13,7 @@ type Tally struct {
 // maxTallies is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
 const maxTallies = 5000
 
-// AddTally adds the counts of added to the tally of a pool. If the pool has no tally yet and maxTallies pools have one, it does nothing.
+// AddTally adds the counts of added to the tally of a pool. It does nothing for a new pool if maxTallies pools have a tally.
 func (s *Set) AddTally(pool string, added Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,9 +24,9 @@ type Recent interface {
 	Add(ctx context.Context, sightings []Sighting) error
 }
 
-// Devices collects the times at which devices reported, so that an idle report causes no write. If the device can be woken, the next flush
-// writes its time. If the device only polls, its time is written about once a minute. A crash loses the times that were not flushed; the
-// next reports replace them. Devices is safe for concurrent use.
+// Devices collects the times at which devices reported, so that an idle report causes no write. The next flush writes the time of a device
+// that can be woken; the time of a device that only polls is written about once a minute. A crash loses the times that were not flushed;
+// the next reports replace them. Devices is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
 	recent  Recent // if nil, there is no list of the devices that reported last
@@ -44,9 +44,8 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newTimes(), Tokens: newTokens(ledger, now)}
 }
 
-// Record records a report of a device whose reach (how it can be notified) was already in the ledger when the report was handled. But if a
-// different reach of the device waits for FlushReached, or if the last FlushReached wrote a different reach, Record does the same as
-// RecordReach.
+// Record records a report of a device whose reach (how it can be notified) is already in the ledger. If FlushReached is to write, or has
+// just written, a different reach, Record does the same as RecordReach.
 func (d *Devices) Record(device string, report store.LastReport) {
 	d.reached.correct(device, report)
 	if report.Reach == store.ReachNone && report.QuietUntil.Sub(report.At) < store.SeenPrecision {
@@ -59,15 +58,15 @@ func (d *Devices) Record(device string, report store.LastReport) {
 	}
 }
 
-// RecordReach records a report of a device whose reach (how it can be notified) differs from the reach in the
-// ledger. FlushReached soon writes the new reach, so that tasks that are queued for the device find it.
+// RecordReach records a report of a device whose reach differs from the reach in the ledger. FlushReached soon writes the new reach, so
+// that tasks that are queued for the device find it.
 func (d *Devices) RecordReach(device string, report store.LastReport) {
 	d.Record(device, report)
 	d.all.set(device, report)
 	d.reached.set(device, report)
 }
 
-// LastReport returns the latest report of a device, if this report waits for Flush. Otherwise it returns the zero value.
+// LastReport returns the latest report of a device if it waits for Flush, or the zero value.
 func (d *Devices) LastReport(device string) store.LastReport { return d.all.lastReport(device) }
 
 // times holds the devices that reported since the last flush.
@@ -80,15 +79,14 @@ type times struct {
 
 func newTimes() *times { return &times{seen: make(map[string]store.LastReport)} }
 
-// set records the last report of a device.
 func (s *times) set(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[device] = report
 }
 
-// correct records the last report of a device only if a different reach (way to notify the device) waits for a flush or was part of the
-// last flush. In that case the caller may have read the ledger before the flush committed the different reach.
+// correct records the last report of a device only if a different reach waits for a flush or was part of the last flush: the caller may
+// have read the ledger before that flush.
 func (s *times) correct(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +99,8 @@ func (s *times) correct(device string, report store.LastReport) {
 	}
 }
 
-// setPolled records the last report of a device that only polls. In each period of `rounds` flushes, it records a device only for one of
-// them. If the device already waits for the flush, setPolled updates its time, which costs no further write.
+// setPolled records the last report of a device that only polls for one of `rounds` flushes. It updates the time of a device that waits for
+// the flush already, which costs no further write.
 func (s *times) setPolled(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,14 +110,13 @@ func (s *times) setPolled(device string, report store.LastReport) {
 	}
 }
 
-// lastReport returns the latest report of a device in s. If s has no report of the device, it returns the zero value.
 func (s *times) lastReport(device string) store.LastReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen[device]
 }
 
-// take removes and returns the entries to flush: the last report of each device.
+// take removes and returns the entries to flush.
 func (s *times) take() map[string]store.LastReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +131,7 @@ func (s *times) take() map[string]store.LastReport {
 	return taken
 }
 
-// putBack puts unflushed, the entries that could not be flushed, back into s. If s has a newer entry of the same device, the newer entry
-// stays.
+// putBack puts entries that could not be flushed back, except entries of devices with newer ones.
 func (s *times) putBack(unflushed map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +143,8 @@ func (s *times) putBack(unflushed map[string]store.LastReport) {
 // maxDevicesPerWrite is the maximum number of devices that one statement writes, because the statement locks them.
 const maxDevicesPerWrite = 5000
 
-// FlushRecent adds the collected reports to the list of the devices that reported last. If that fails, it
-// keeps the newest MaxRecent reports for the next call.
+// FlushRecent adds the collected reports to the list of the devices that reported last. If that fails, it keeps the newest MaxRecent
+// reports for the next call.
 func (d *Devices) FlushRecent(ctx context.Context) error {
 	if d.recent == nil {
 		return nil
@@ -171,8 +167,8 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes the collected last-seen times and reaches of devices, and the uses of tokens. It must be called every ten seconds, because
-// rounds, store.SeenPrecision and the search of package waiters for sleeping devices rely on this interval.
+// Flush writes the collected reports of devices and uses of tokens. It must be called every ten seconds: rounds, store.SeenPrecision and
+// the search of package waiters for sleeping devices rely on this.
 func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }
@@ -180,11 +176,9 @@ func (d *Devices) Flush(ctx context.Context) error {
 // FlushReached writes the time and the reach of the devices that RecordReach recorded.
 func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
 
-// flush writes the entries of pending to the ledger.
 func (d *Devices) flush(ctx context.Context, pending *times) error {
 	times := pending.take()
-	// Sort the devices: then one statement writes devices that are next to each other in the table, and not
-	// every statement writes to every page.
+	// The devices are sorted, so that each statement writes few pages of the table.
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
 		n := min(len(left), maxDevicesPerWrite)
@@ -197,7 +191,6 @@ func (d *Devices) flush(ctx context.Context, pending *times) error {
 	return nil
 }
 
-// subset returns the entries whose devices are in devices.
 func subset(entries map[string]store.LastReport, devices []string) map[string]store.LastReport {
 	some := make(map[string]store.LastReport, len(devices))
 	for _, id := range devices {

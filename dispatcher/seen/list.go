@@ -5,7 +5,6 @@ import (
 	_ "embed" // the script
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,7 +13,7 @@ import (
 // MaxRecent is the maximum number of devices in the list.
 const MaxRecent = 1000
 
-// key is the key of the list. There is only one, so the list is on one node of a Cluster.
+// key is the key of the list.
 const key = "recent:devices"
 
 //go:embed add.lua
@@ -41,17 +40,13 @@ func NewList(client redis.UniversalClient) *List {
 	return &List{client: client, add: redis.NewScript(addLua)}
 }
 
-// Add records reports of devices, in any order. The latest time of each device counts. If there are more than MaxRecent sightings, it
-// sends only the newest. It returns ErrUnavailable if Redis does not answer.
+// Add records reports of devices, in any order. The latest time of each device counts. It returns ErrUnavailable if Redis does not answer.
 func (l *List) Add(ctx context.Context, sightings []Sighting) error {
 	if len(sightings) == 0 {
 		return nil
 	}
-	newest := slices.SortedFunc(slices.Values(sightings), func(a, b Sighting) int { return b.At.Compare(a.At) })
-	newest = newest[:min(len(newest), MaxRecent)]
-	args := make([]any, 0, 1+2*len(newest))
-	args = append(args, MaxRecent)
-	for _, s := range newest {
+	args := append(make([]any, 0, 1+2*len(sightings)), MaxRecent)
+	for _, s := range sightings {
 		args = append(args, s.At.UnixMilli(), s.Device)
 	}
 	if err := l.add.Run(ctx, l.client, []string{key}, args...).Err(); err != nil {
@@ -60,8 +55,7 @@ func (l *List) Add(ctx context.Context, sightings []Sighting) error {
 	return nil
 }
 
-// Newest returns the devices of the list, at most MaxRecent, newest first. It returns ErrUnavailable if Redis does
-// not answer.
+// Newest returns the devices of the list, newest first. It returns ErrUnavailable if Redis does not answer.
 func (l *List) Newest(ctx context.Context) ([]Sighting, error) {
 	entries, err := l.client.ZRevRangeWithScores(ctx, key, 0, MaxRecent-1).Result()
 	if err != nil {

@@ -5,23 +5,22 @@ import (
 	"hash/maphash"
 )
 
-// rounds is the maximum number of flushes in a row that leave out a device that only polls, after a flush has written it. There is one
-// flush every ten seconds. So the precision of the stored time of the device is (rounds + 1) * 10 s, which is store.SeenPrecision.
+// rounds is the number of flushes, ten seconds apart, that leave out a device that only polls after a flush has written it. So
+// store.SeenPrecision is (rounds + 1) * 10 s.
 const rounds = 5
 
-// polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids: a
-// million devices take about 12 MB, without pointers that the garbage collector would follow.
+// polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids: a million devices take about 12
+// MB, without pointers that the garbage collector would follow.
 type polled struct {
 	seed  maphash.Seed
 	parts [rounds]map[hash]struct{}
 	round int
 }
 
-// hash has seven bytes of an 8-byte hash; the first byte selects the part. A map entry with this key and an empty value takes 8 bytes. With
-// a uint64 as the key it would take 16.
+// hash has seven bytes of an 8-byte hash; the first byte selects the part. A map entry takes 8 bytes, and would take 16 with a uint64 as
+// the key.
 type hash [7]byte
 
-// newPolled returns an empty set.
 func newPolled() *polled {
 	p := &polled{seed: maphash.MakeSeed()}
 	for i := range p.parts {
@@ -40,8 +39,7 @@ func (p *polled) add(device string) bool {
 	return !known
 }
 
-// clearNextPart removes the devices of one of the `rounds` parts from the set. Each call takes the next part, so that not all devices are
-// written in the same flush.
+// clearNextPart removes the devices of the next part from the set, so that not all devices are written in the same flush.
 func (p *polled) clearNextPart() {
 	p.round = (p.round + 1) % rounds
 	p.parts[p.round] = make(map[hash]struct{}, len(p.parts[p.round]))

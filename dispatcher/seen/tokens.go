@@ -11,10 +11,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usePrecision is the precision of the stored use of an operator token. The uses of one token cause at most one write in this time.
+// usePrecision is the precision of the stored use of an operator token: its uses cause at most one write in this time.
 const usePrecision = time.Minute
 
-// Tokens counts the requests with each operator token, until the counts are written to the ledger. It is safe for concurrent use.
+// Tokens counts the requests with each operator token until they are written to the ledger. It is safe for concurrent use.
 type Tokens struct {
 	ledger Ledger
 	now    func() time.Time
@@ -24,7 +24,6 @@ type Tokens struct {
 	written map[int64]time.Time // time of the last write by this replica, if it was within usePrecision
 }
 
-// newTokens returns Tokens that have recorded no use. now is used only for elapsed time.
 func newTokens(ledger Ledger, now func() time.Time) *Tokens {
 	return &Tokens{ledger: ledger, now: now, waiting: map[int64]int64{}, written: map[int64]time.Time{}}
 }
@@ -36,7 +35,7 @@ func (t *Tokens) Use(tokenID int64) {
 	t.waiting[tokenID]++
 }
 
-// flush writes the recorded uses of each token that was not written within usePrecision. If the write fails, the uses stay recorded.
+// flush writes the uses of each token that was not written within usePrecision. If the write fails, the uses stay recorded.
 func (t *Tokens) flush(ctx context.Context) error {
 	uses := t.dueUses()
 	if len(uses) == 0 {
@@ -56,7 +55,6 @@ func (t *Tokens) flush(ctx context.Context) error {
 	return nil
 }
 
-// dueUses returns the recorded uses that may be written now, in ascending order of the tokens.
 func (t *Tokens) dueUses() (uses []store.TokenUse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Expire ends the pending tasks that may not start any more because of their time limits, and returns the number of these tasks.
+// Expire ends the pending tasks whose time limits do not let them start any more, and returns their number.
 func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	expired, err := runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
@@ -18,18 +18,15 @@ func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	return expired + late, err
 }
 
-// waitSearch is the position of the search for tasks that have waited longer than their batch allows. The next pass continues the search
-// from this position.
+// waitSearch is the position at which the next pass continues the search for tasks that have waited longer than their batch allows.
 type waitSearch struct {
 	mu       sync.Mutex
 	position store.ExpiryPosition
 }
 
-// maxFruitlessParts is the number of parts without a task to end after which one pass stops the search for tasks that have waited too long.
+// maxFruitlessParts is the number of searched parts without such a task after which a pass stops.
 const maxFruitlessParts = 10
 
-// expireWaited ends tasks that have waited longer than their batch allows, and returns their number. It searches in parts, and stops at
-// the end of the search or after maxFruitlessParts parts without such a task. The next call continues behind the last part.
 func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 	k.waitSearch.mu.Lock()
 	defer k.waitSearch.mu.Unlock()
@@ -49,18 +46,17 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 	return expired, nil
 }
 
-// EndCancelled ends the waiting tasks of cancelled batches, and returns the number of these tasks. If a device was granted a task of the
-// batch during the cancellation, EndCancelled asks the device to stop.
+// EndCancelled ends the waiting tasks of cancelled batches, and returns their number. A device that was granted one during the cancellation
+// is asked to stop.
 func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
 	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
-// changesPerFold is the maximum number of changes of counts that one transaction folds (adds to the
-// counts of batches and pools).
+// changesPerFold is the maximum number of changes that one transaction adds to the counts.
 const changesPerFold = 10_000
 
-// Fold adds the recorded changes of task states to the counts of batches. aborted holds the ids of the batches that
-// it paused by their abort rule, because too many of their tasks failed.
+// Fold adds the recorded changes of task states to the counts of batches. aborted holds the ids of the batches that their abort rules
+// paused, because too many of their tasks failed.
 func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
 	for {
 		n, paused, err := k.config.Ledger.Fold(ctx, changesPerFold)
@@ -80,8 +76,8 @@ func (k *Keeper) RefreshWindows(ctx context.Context) error {
 	return err
 }
 
-// runInParts calls part again and again, with partSize as the limit, until part returns less than this limit or fails. It returns the sum
-// of the results. work names the work in the error.
+// runInParts calls part, with the limit partSize, until it returns less or fails. It returns the sum of the results. work names the work in
+// the error.
 func runInParts(ctx context.Context, work string, part func(context.Context, int) (int, error)) (int, error) {
 	total := 0
 	for {

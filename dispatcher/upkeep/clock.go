@@ -9,33 +9,28 @@ import (
 )
 
 const (
-	// clockSlack is the maximum drift between the clocks of ledger and host. If they drifted more since a replica
-	// stored the times of both clocks, a replica that starts later does not trust the stored times.
+	// clockSlack is the maximum drift between the clocks of ledger and host. After a larger drift, a replica does not trust the times that
+	// an earlier replica stored.
 	clockSlack = time.Second
-	// pairSlack is the maximum error of the difference between the stored times of the two clocks (ledger and
-	// host). If the error is larger, both times are stored again.
+	// pairSlack is the maximum error of the difference between the stored times. After a larger error, they are stored again.
 	pairSlack = clockSlack / 2
 )
 
-// clockGuard decides which leases have ended. The end of a lease is a time of the ledger's clock, and this
-// clock may step or be slewed. Elapsed time comes from the monotonic clock of this process (own time). The
-// offset is the time of the ledger minus the own time. A lease in force was granted or renewed at most its
-// own length ago, with the offset of that moment. It has ended when own time plus that offset reaches its
-// end. The guard therefore uses the lowest offset of that period. For leases of one length:
+// clockGuard decides which leases have ended. The end of a lease is a time of the ledger's clock, which may step or be slewed. Elapsed time
+// comes from the monotonic clock of this process (own time). The offset is the time of the ledger minus the own time. A lease in force was
+// granted or renewed at most its own length ago, with the offset of that moment, and has ended when own time plus that offset reaches its
+// end. So the guard uses the lowest offset of that period. For leases of one length:
 //
 //	trusted(length) = own time + the least offset since (own time - length)
 //
-// No lease ends early, whatever the ledger's clock does. A step forward ends no lease early: when the new
-// offset is the lowest one, every lease that was granted before the step has ended in real time. A slew ends
-// no lease early either, and the lengths of other leases do not matter. After a step back, the leases that
-// were granted before end later by the size of the step.
+// No lease ends early, whatever the ledger's clock does. After a step back, the leases that were granted before end later by the size of
+// the step.
 //
-// The offset before the first reading is known only if an earlier replica stored the times of the ledger's clock
-// and of its host's clock. If both clocks have advanced equally since then, within clockSlack, the offset was the
-// same. Otherwise the offset is unknown, and no lease that may be older than the first reading ends.
+// The offset before the first reading is known only if an earlier replica stored the times of both clocks, and both have advanced equally
+// since, within clockSlack. Otherwise no lease that may be older than the first reading ends.
 //
-// The guard does not notice three cases: both clocks step by the same time while no replica runs; the clock
-// steps and steps back between two readings; or a step is shorter than the duration of a slow reading.
+// The guard does not notice three cases: both clocks step by the same time while no replica runs; the clock steps and steps back between
+// two readings; or a step is shorter than the duration of a slow reading.
 type clockGuard struct {
 	mu      sync.Mutex
 	origin  time.Time     // own time is the time since origin
@@ -43,21 +38,18 @@ type clockGuard struct {
 	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeStepBack
 }
 
-// clockOffset is the offset (the ledger's time minus the own time) from the moment since. It is a range
-// from low to high, because a reading of the ledger's clock takes some time.
+// clockOffset is the offset from the moment since. It is a range, because a reading of the ledger's clock takes some time.
 type clockOffset struct {
 	since     time.Duration // own time
 	low, high time.Time     // the ledger's time at origin; zero means unknown
 }
 
-// overlaps reports whether both ranges may contain the same offset.
 func (o clockOffset) overlaps(other clockOffset) bool {
 	return !o.high.Before(other.low) && !other.high.Before(o.low)
 }
 
-// findLapses records a reading of the ledger's clock. It returns, for each length in clock.Lengths, the trusted time: a lease of this
-// length has ended if its end is before that time. askedAt and answeredAt are the times of this process's clock before and after the
-// reading; both have a monotonic part.
+// findLapses records a reading of the ledger's clock. It returns the trusted time for each length of a lease: such a lease has ended if its
+// end is before that time. askedAt and answeredAt are the times of this process's clock before and after the reading.
 func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time.Time) store.LapseCutoffs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,8 +75,8 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time
 	return lapses
 }
 
-// offsetBefore returns the clock offset before the first reading of the ledger's clock, from stored, the clock pair of an earlier replica
-// (nil if there is none). first is the offset of the first reading, which began at askedAt. The zero value means unknown.
+// offsetBefore returns the offset before the first reading, which began at askedAt, from stored, the clock pair of an earlier replica. The
+// zero value means unknown.
 func offsetBefore(stored *store.ClockPair, first clockOffset, askedAt time.Time) clockOffset {
 	if stored == nil {
 		return clockOffset{}
@@ -96,8 +88,7 @@ func offsetBefore(stored *store.ClockPair, first clockOffset, askedAt time.Time)
 	return clockOffset{low: shown, high: shown}
 }
 
-// addReading adds a reading. If the reading may have the same offset as the last one, it narrows the range of the
-// last one. Otherwise it replaces all offsets that are not below it.
+// addReading adds a reading. It narrows the range of the last offset, or replaces all offsets that are not below it.
 func (g *clockGuard) addReading(reading clockOffset) {
 	last := &g.offsets[len(g.offsets)-1]
 	if last.overlaps(reading) {
@@ -110,8 +101,7 @@ func (g *clockGuard) addReading(reading clockOffset) {
 		return
 	}
 	g.back += max(last.low.Sub(reading.high), 0)
-	// The new reading replaces all offsets that are not below it. They are at the end of the list, so the
-	// reading is the lowest offset since the moment at which the first one of them began.
+	// The replaced offsets are at the end of the list, so the reading is the lowest offset since the first of them began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.low.Before(reading.low) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]
@@ -119,8 +109,7 @@ func (g *clockGuard) addReading(reading clockOffset) {
 	g.offsets = append(g.offsets, reading)
 }
 
-// takeStepBack returns the minimum by which the ledger's clock stepped back since the last call. Leases that
-// were granted before the step end later by this time.
+// takeStepBack returns the minimum by which the ledger's clock stepped back since the last call.
 func (g *clockGuard) takeStepBack() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,8 +118,7 @@ func (g *clockGuard) takeStepBack() time.Duration {
 	return back
 }
 
-// indexAt returns the index in g.offsets of the offset that was valid at moment (own time). The later offsets in this
-// list are higher, so that offset is also the lowest one since moment.
+// indexAt returns the index of the offset that was valid at moment (own time). It is also the lowest one since moment.
 func (g *clockGuard) indexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {
@@ -139,9 +127,8 @@ func (g *clockGuard) indexAt(moment time.Duration) int {
 	return max(later-1, 0)
 }
 
-// changedPair returns a pair of times to store: the trusted time of the ledger's clock (for the longest lease in force) and the time of
-// this host's clock at askedAt. It returns false if no time is trusted, or if stored, the pair in the ledger, already has the same
-// difference within pairSlack.
+// changedPair returns the pair to store: the trusted time of the ledger's clock, for the longest lease in force, and the host's time at
+// askedAt. It returns false if no time is trusted, or if stored has the same difference within pairSlack.
 func (g *clockGuard) changedPair(stored *store.ClockPair, askedAt time.Time) (store.ClockPair, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

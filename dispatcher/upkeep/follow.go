@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changeOverlap is the overlap between two readings of changed pools. The time of a change is earlier than
-// its COMMIT, by at most the maximum duration of a transaction.
+// changeOverlap is the overlap between two readings of changed pools: the time of a change is earlier than its COMMIT, by at most the
+// maximum duration of a transaction.
 const changeOverlap = 15 * time.Second
 
 // followState is the state that a replica keeps between two passes of FollowChanges.
@@ -24,29 +24,27 @@ type followState struct {
 	suspect   map[string]bool  // pools that were not reconciled since the last outage
 }
 
-// newFollowState returns the state before the first pass.
 func newFollowState() *followState {
 	return &followState{written: make(map[string]int64), unwritten: make(map[string]int64), suspect: make(map[string]bool)}
 }
 
-// FollowChanges writes recent changes of pools to the semaphore, whichever replica took the change. If the semaphore
-// answers again after an outage, FollowChanges reconciles all pools. A change that cannot be written is remembered
-// until it is written. FollowChanges is cheap enough to run several times a second.
+// FollowChanges writes recent changes of pools to the semaphore, whichever replica took the change. It retries a change that cannot be
+// written. If the semaphore answers again after an outage, it reconciles all pools. It is cheap enough to run several times a second.
 func (k *Keeper) FollowChanges(ctx context.Context) (ReconcileResult, error) {
 	if !k.followState.mu.TryLock() { // another pass is running or hangs: passes must not pile up behind it
 		return ReconcileResult{}, nil
 	}
 	defer k.followState.mu.Unlock()
-	// Write the changes first: the reconciliation of all pools may use up the time in each pass while one
-	// node of a Cluster does not answer.
+	// The changes are first, because the reconciliation of all pools may use up the time of each pass while a node of a Cluster does not
+	// answer.
 	result, writeErr := k.writeChanges(ctx)
 	reconciled, lost := k.reconcileSuspects(ctx)
 	result.add(reconciled)
 	return result, errors.Join(writeErr, lost)
 }
 
-// reconcileSuspects reconciles the suspect pools. After an outage of the semaphore all pools are suspect, because the semaphore may have
-// lost any data. If the semaphore does not answer for a pool, the pool stays suspect for the next pass, and the ledger is not read.
+// reconcileSuspects reconciles the suspect pools. After an outage of the semaphore all pools are suspect, because it may have lost any
+// data. A pool for which it does not answer stays suspect.
 func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
 	if outages := k.config.Semaphore.Outages(); outages != f.outages {
@@ -72,7 +70,6 @@ func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error)
 	return total, failed
 }
 
-// suspectAllPools makes all pools of the ledger suspect: they are reconciled when the semaphore answers for them again.
 func (k *Keeper) suspectAllPools(ctx context.Context) error {
 	for after := ""; ; {
 		pools, err := k.config.Ledger.Pools(ctx, after, poolsPerPage)
@@ -89,7 +86,6 @@ func (k *Keeper) suspectAllPools(ctx context.Context) error {
 	}
 }
 
-// writeChanges writes recently changed pools to the semaphore, and returns the repairs.
 func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
 	if err := k.readChanges(ctx); err != nil {
@@ -111,9 +107,7 @@ func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
 	return total, errors.Join(errs...)
 }
 
-// readChanges reads the recent changes of pools. It updates the lists of the versions that the semaphore
-// has, and of the versions that must still be written to it. It forgets pools that are not among the recent
-// changes any more.
+// readChanges reads the recent changes of pools into followState.written and followState.unwritten.
 func (k *Keeper) readChanges(ctx context.Context) error {
 	f := k.followState
 	asked, within := k.config.Now(), changeOverlap
@@ -137,8 +131,8 @@ func (k *Keeper) readChanges(ctx context.Context) error {
 	return nil
 }
 
-// writeChange writes the version of a pool to the semaphore, unless the semaphore has it. Usually the replica that
-// took the change has written it already. If the pool was deleted since, writeChange does nothing.
+// writeChange writes the version of a pool to the semaphore, unless the replica that took the change has written it already. If the pool
+// was deleted since, it does nothing.
 func (k *Keeper) writeChange(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {

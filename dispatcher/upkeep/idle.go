@@ -16,7 +16,7 @@ const (
 	idleLimit = 25 * time.Millisecond  // a pass begins queries for the count only within this time
 )
 
-// idleCounts are the counts of the waiting devices of pools, as this replica continues them from pass to pass.
+// idleCounts are the counts of waiting devices that this replica continues from pass to pass.
 type idleCounts struct {
 	mu     sync.Mutex
 	last   time.Time       // time of the last pass; zero before the first one
@@ -27,7 +27,7 @@ type idleCounts struct {
 // maxLaps is the maximum number of pools whose counts are kept, to limit memory.
 const maxLaps = 10_000
 
-// lap is the progress of the count of a pool's waiting devices. A lap is one walk over all devices with tasks of the pool.
+// lap is the progress of one walk over all devices with tasks of a pool.
 type lap struct {
 	after   string // device after which the count continues; empty at the beginning of a lap
 	counted int    // number of devices counted in this lap
@@ -36,15 +36,15 @@ type lap struct {
 
 func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*lap)} }
 
-// CountIdle adds up the idle time in slot-seconds: the time during which slots were free although devices could
-// have used them. For each pool it counts the devices that could be granted a task, hold no slot, and reported
-// within three report periods, but not more than there are free slots. It does not count callers.
+// CountIdle adds up the slot-seconds in which slots were free although devices could have used them. For each pool it counts the devices
+// (not callers) that could be granted a task, hold no slot, and reported within three report periods, but not more than there are free
+// slots.
 //
-// Each call spends at most about idleLimit on the count. If there are too many devices for that, the next call continues the count. So a
-// device may be counted that waited during the lap before, and does not wait any more.
+// A call spends at most about idleLimit on the count, which the next call continues. So it may count a device that waited during the lap
+// before, and does not wait any more.
 //
-// CountIdle may be called at any rate on each replica: the ledger assigns the elapsed time to the first replica that
-// asks, so the sum over all replicas is correct. A call that fails counts nothing.
+// The ledger assigns the elapsed time to the first replica that asks, so the sum over all replicas is correct. A call that fails counts
+// nothing.
 func (k *Keeper) CountIdle(ctx context.Context) error {
 	k.idle.mu.Lock()
 	defer k.idle.mu.Unlock()
@@ -52,17 +52,16 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	k.idle.last = started
 	open, err := k.config.Ledger.OpenPools(ctx)
 	if err != nil || len(open) == 0 || last.IsZero() {
-		return err //nolint:wrapcheck // says what it read
+		return err
 	}
 	taken, err := k.config.Ledger.TakeIdleTime(ctx, idleEvery)
 	if err != nil || taken == 0 {
-		return err //nolint:wrapcheck // says what it took
+		return err
 	}
 	if err := k.continueCounts(ctx, open); err != nil {
 		return err
 	}
-	// Count at most the time since this replica's last call: it is not known whether slots were idle
-	// before that call.
+	// It is not known whether slots were idle before this replica's last call.
 	elapsed := min(taken, started.Sub(last))
 	for _, pool := range open {
 		k.metrics.idle.WithLabelValues(pool.Name).Add(float64(k.idle.lapOf(pool.Name).waiting(pool.Free)) * elapsed.Seconds())
@@ -93,7 +92,6 @@ func (k *Keeper) continueCounts(ctx context.Context, open []store.OpenPool) erro
 	return nil
 }
 
-// lapOf returns the lap of a pool.
 func (c *idleCounts) lapOf(pool string) *lap {
 	found := c.byPool[pool]
 	if found == nil {
@@ -106,8 +104,7 @@ func (c *idleCounts) lapOf(pool string) *lap {
 	return found
 }
 
-// add adds found, the devices that were counted, to the lap. It reports whether the lap has ended: no more devices follow, or as many
-// devices wait as slots are free.
+// add adds the devices that were counted to the lap. The lap has ended if no more devices follow, or if as many wait as slots are free.
 func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
 	l.counted += found.Waiting
 	if l.after = found.Last; l.counted < free && found.Last != "" {
@@ -117,5 +114,4 @@ func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
 	return true
 }
 
-// waiting returns how many of the free slots of the pool its waiting devices could use.
 func (l *lap) waiting(free int) int { return min(free, max(l.counted, l.before)) }

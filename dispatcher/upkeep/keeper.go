@@ -30,7 +30,6 @@ type leaseLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	StoreClockPair(ctx context.Context, pair store.ClockPair) error
 	Reap(ctx context.Context, cutoffs store.LapseCutoffs, limit int, settle store.Settle) ([]store.Reaped, error)
-	NextLapse(ctx context.Context) (left time.Duration, found bool, err error)
 }
 
 // batchLedger ends tasks of batches and updates windows and counts.
@@ -83,7 +82,7 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Keeper has a method for each pass; it does not call them by itself. It is safe for concurrent use.
+// Keeper has a method for each pass. It is safe for concurrent use.
 type Keeper struct {
 	config         Config
 	metrics        *metrics

@@ -15,7 +15,6 @@ type metrics struct {
 	reaperSuccess prometheus.Gauge
 }
 
-// newMetrics creates the metrics in set.
 func newMetrics(set *meters.Set) *metrics {
 	m := &metrics{
 		set:           set,
@@ -32,8 +31,6 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-// recordDrift records the number of slots of the pool on which the semaphore and the ledger
-// disagreed in one reconciliation.
 func (m *metrics) recordDrift(pool string, slots int) {
 	m.drift.WithLabelValues(pool).Set(float64(slots))
 	if slots > 0 {

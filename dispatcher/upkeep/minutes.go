@@ -32,9 +32,8 @@ const (
 	sealsPerPass  = 50   // maximum number of blocks that one call of SealEvents seals: if 100,000 events wait, it reads a part of them
 )
 
-// CountMinutes counts the events of the log by minute, for the charts that show days. All replicas
-// together count each event once. CountMinutes stops at an id below which no event can appear any more,
-// because all transactions with lower ids have ended.
+// CountMinutes counts the events of the log by minute. All replicas together count each event once. It stops at an id below which no event
+// can appear any more, because all transactions with lower ids have ended.
 func (k *Keeper) CountMinutes(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()
@@ -42,13 +41,13 @@ func (k *Keeper) CountMinutes(ctx context.Context) error {
 	if !m.hasPosition {
 		position, err := k.config.Ledger.ReadEventPosition(ctx, m.counted)
 		if err != nil || position.Last == m.counted {
-			return err //nolint:wrapcheck // says what it read
+			return err
 		}
 		m.position, m.hasPosition = position, true
 	}
 	isComplete, err := k.config.Ledger.EventsComplete(ctx, m.position)
 	if err != nil || !isComplete {
-		return err //nolint:wrapcheck // likewise
+		return err
 	}
 	for {
 		n, err := k.config.Ledger.CountMinutes(ctx, m.position.Last, minutesPart)
@@ -62,8 +61,7 @@ func (k *Keeper) CountMinutes(ctx context.Context) error {
 	}
 }
 
-// SealEvents seals the events of the log in blocks, so that a later change of the log can be found. It seals the events up to the id that
-// CountMinutes of this replica has reached, because no event can appear below that id any more.
+// SealEvents seals the events that CountMinutes of this replica has counted, in blocks, so that a later change of the log can be found.
 func (k *Keeper) SealEvents(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()
@@ -71,7 +69,7 @@ func (k *Keeper) SealEvents(ctx context.Context) error {
 	for range sealsPerPass {
 		n, err := k.config.Ledger.SealEvents(ctx, m.counted, eventsPerSeal)
 		if err != nil || n < eventsPerSeal {
-			return err //nolint:wrapcheck // says what it sealed
+			return err
 		}
 	}
 	return nil

@@ -8,14 +8,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registerPool records that the ledger has the pool, with its settings, and creates its metrics.
+// registerPool records that the ledger has the pool, and creates its metrics.
 func (k *Keeper) registerPool(pool store.Pool) {
 	if k.config.Waiters.Pools.Add(pool.Name, pool.Sleep) {
 		k.config.Meters.InitPool(pool.Name)
 	}
 }
 
-// forgetPools removes deleted pools, with their metrics, from the memory of this replica.
 func (k *Keeper) forgetPools(pools map[string]bool) {
 	for pool := range pools {
 		k.config.Waiters.Pools.Remove(pool)
@@ -23,9 +22,8 @@ func (k *Keeper) forgetPools(pools map[string]bool) {
 	}
 }
 
-// ForgetPool removes a deleted pool from the semaphore. If that fails, the data that stays in Redis is
-// harmless, because the ledger makes no grants in such a pool. Other replicas forget the pool in their next
-// reconciliation.
+// ForgetPool removes a deleted pool from the semaphore. Data that stays in Redis is harmless: the ledger makes no grants in the pool. Other
+// replicas forget the pool in their next reconciliation.
 func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	k.forgetPools(map[string]bool{pool: true})
 	if err := k.config.Semaphore.Forget(ctx, pool); err != nil {
@@ -34,12 +32,11 @@ func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	return nil
 }
 
-// reservedShare is the part of the remaining time that Reserved may take. It is small because a page shows
-// several pools.
+// reservedShare is the part of the remaining time that Reserved may take: a page shows several pools.
 const reservedShare = 0.25
 
-// Reserved returns the devices for which a slot of the pool is reserved. The devices whose offers end soonest come first. If the semaphore
-// does not answer in time, it returns none.
+// Reserved returns the devices for which a slot of the pool is reserved, the offer that ends soonest first. If the semaphore does not
+// answer in time, it returns none.
 func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
 	ctx, cancel := deadline.Share(ctx, reservedShare)
 	defer cancel()

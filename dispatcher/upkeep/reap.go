@@ -20,15 +20,14 @@ const (
 	reapedEnded   = "ended"
 )
 
-// ReapResult counts the tasks whose grants one pass ended. The tasks are grouped by what happened to them.
+// ReapResult counts the tasks whose grants one pass ended.
 type ReapResult struct {
 	Retried int // tasks that are pending again
 	Ended   int // tasks that ended
 }
 
-// Reap ends the grants whose lease has ended: it deletes each grant from the ledger and then frees its slot.
-// A replica that is paused between these steps does no harm, because a slot is freed only for the lease that
-// holds it.
+// Reap ends the grants whose lease has ended: it deletes each grant from the ledger and then frees its slot. A replica that stops between
+// the two does no harm, because a slot is freed only for the lease that holds it.
 func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	var result ReapResult
 	lapses, err := k.readLapses(ctx)
@@ -48,14 +47,7 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	return result, nil
 }
 
-// NextLapse returns the time left until the next lease ends by the ledger's clock. found is false if no grant is in force. If left is
-// negative, the lease has ended by that clock, but Reap has not ended its grant because it does not trust the clock.
-func (k *Keeper) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
-	return k.config.Ledger.NextLapse(ctx) //nolint:wrapcheck // the store says what it was doing
-}
-
-// releaseAll frees the slots of leasesByPool (ids of leases by pool) concurrently, so that a semaphore that does not answer causes one
-// timeout in total and not one for each pool.
+// releaseAll frees slots concurrently, so that a semaphore that does not answer causes one timeout in total.
 func (k *Keeper) releaseAll(ctx context.Context, leasesByPool map[string][]string) {
 	wait := rescue.ReportingGroup{OnPanic: k.config.Panicked}
 	for pool, ended := range leasesByPool {
@@ -67,7 +59,7 @@ func (k *Keeper) releaseAll(ctx context.Context, leasesByPool map[string][]strin
 	wait.Wait()
 }
 
-// wakeCallers wakes waiting callers in each pool in which one of reaped was the grant of a caller.
+// wakeCallers wakes waiting callers in each pool in which the grant of a caller was reaped.
 func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	called := make(map[string]bool)
 	for _, r := range reaped {
@@ -78,14 +70,13 @@ func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	}
 }
 
-// readLapses reads the ledger's clock. It returns, for each length of a lease, the trusted time (see clockGuard): a lease of this length
-// whose end is before that time has ended. It also stores the offset between this host's clock and the ledger's clock for replicas that
-// start later.
+// readLapses reads the ledger's clock and returns the trusted time for each length of a lease (clockGuard.findLapses). It stores the times
+// of both clocks for replicas that start later.
 func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	asked := k.config.Now()
 	clock, err := k.config.Ledger.LeaseClock(ctx)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the store says what it was doing
+		return nil, err
 	}
 	lapses := k.guard.findLapses(clock, asked, k.config.Now())
 	if back := k.guard.takeStepBack(); back > clockSlack {
@@ -98,8 +89,7 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	return lapses, err
 }
 
-// logClockTrust writes a log line when the ledger's clock stops being trusted, and another one when it is trusted again. now is the time of
-// that clock, and cutoffs are the trusted times, by the length of the lease.
+// logClockTrust logs when the ledger's clock stops or begins to be trusted. cutoffs are the trusted times at its time now.
 func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store.LapseCutoffs) {
 	distrusted := false
 	for _, cutoff := range cutoffs {
@@ -114,7 +104,7 @@ func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store
 	}
 }
 
-// countReaped adds reaped to result and to the metrics, and returns the ids of their leases by pool.
+// countReaped adds reaped to result and to the metrics, and returns the ids of the leases by pool.
 func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {
 	leases := make(map[string][]string)
 	for _, r := range reaped {

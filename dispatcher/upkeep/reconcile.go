@@ -11,14 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// orphanAge is the minimum age of a slot without a grant before it is freed. A younger slot may belong to a
-// claim in progress. A claim ends at most claimAge + claimLimit (8 s, package dispatcher) after its slot was acquired.
+// orphanAge is the minimum age of a slot without a grant before it is freed. A younger slot may belong to a claim, which ends at most 8 s
+// (claimAge + claimLimit of package dispatcher) after the slot was acquired.
 const orphanAge = 10 * time.Second
 
-// restoreLimit is the maximum duration of the restoring of one pool. Reports wait for it.
+// restoreLimit is the maximum duration of the restoring of a pool. Reports wait for it.
 const restoreLimit = 8 * time.Second
 
-// poolsPerPage is the number of pools that one query returns.
 const poolsPerPage = 500
 
 // ReconcileResult counts the repairs of one pass.
@@ -31,7 +30,6 @@ type ReconcileResult struct {
 	Waiting  int // pools that another replica is restoring
 }
 
-// add adds the counts of other to r.
 func (r *ReconcileResult) add(other ReconcileResult) {
 	r.Restored += other.Restored
 	r.Freed += other.Freed
@@ -44,8 +42,7 @@ func (r *ReconcileResult) add(other ReconcileResult) {
 // Drift returns the number of slots on which semaphore and ledger disagreed.
 func (r ReconcileResult) Drift() int { return r.Freed + r.Added + r.Refused }
 
-// Reconcile makes the semaphore agree with the ledger, pool by pool. If a pool fails, it continues with the
-// next one and returns all errors at the end.
+// Reconcile makes the semaphore agree with the ledger, pool by pool. It returns the errors of all pools at the end.
 func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	var total ReconcileResult
 	var errs []error
@@ -76,8 +73,8 @@ func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	}
 }
 
-// ReconcilePool repairs one pool immediately. It is called if the semaphore does not know the pool, or if a
-// claim met a taken slot. If the semaphore does not answer, the ledger is not read.
+// ReconcilePool repairs one pool immediately, after the semaphore did not know it or a claim met a taken slot. If the semaphore does not
+// answer, the ledger is not read.
 func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResult, error) {
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, name)
 	if err != nil {
@@ -90,19 +87,19 @@ func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResul
 	return k.reconcile(ctx, pool, snapshot)
 }
 
-// RestorePool restores a pool that the semaphore has lost. Concurrent calls for the same pool share one
-// restore. The restore does not use the deadline of the first report, which may have little time left.
+// RestorePool restores a pool that the semaphore has lost. Concurrent calls share one restore, which does not use the deadline of the
+// first.
 func (k *Keeper) RestorePool(ctx context.Context, pool string) error {
 	_, err, _ := k.restoring.Do(pool, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimit)
 		defer cancel()
 		return k.ReconcilePool(ctx, pool)
 	})
-	return err //nolint:wrapcheck // ReconcilePool's own
+	return err
 }
 
-// reconcile repairs the differences between a snapshot of the semaphore and the ledger. The snapshot must be taken before the grants are
-// read from the ledger. Then a grant that is made between the two is missing from the snapshot at most, and is never treated as an orphan.
+// reconcile repairs the differences between the semaphore and the ledger. The snapshot must be taken before the grants are read: then a
+// grant that is made between the two is never treated as an orphan.
 func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
 	k.registerPool(pool)
@@ -126,9 +123,8 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 	return result, err
 }
 
-// restore writes pool, which the semaphore does not know, with its configuration and its grants to the semaphore, and counts the repair in
-// result. Then it removes the grants that ended during the restore, because the semaphore may have ignored the release of such a grant
-// while it did not know the pool.
+// restore writes pool and its grants to the semaphore, and then removes grants that ended during the restore: the semaphore may have
+// ignored their release while it did not know the pool.
 func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
 	restored, err := k.config.Semaphore.Restore(ctx, pool, config, holdings(grants))
 	if err != nil {
@@ -144,8 +140,7 @@ func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, 
 	return k.undoEnded(ctx, pool, grants)
 }
 
-// resize writes config to the semaphore if the snapshot has an older version of the pool. If that changes the pool, it counts the repair
-// in result and fills the pool.
+// resize writes config to the semaphore if the snapshot has an older version of the pool.
 func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, snapshot slots.Snapshot, result *ReconcileResult) error {
 	if snapshot.Version >= config.Version {
 		return nil
@@ -162,9 +157,8 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	return nil
 }
 
-// freeOrphans frees orphans: slots that the semaphore holds without a grant in the ledger, and for which no claim can be in progress.
-// Either the grant has ended, or the slot was acquired more than orphanAge ago. If the clock of Redis stepped back, the time of the
-// acquisition may be in the future. Then the time until that moment counts as the age.
+// freeOrphans frees slots without a grant in the ledger for which no claim can be in progress: the grant has ended, or the slot was
+// acquired more than orphanAge ago. If the clock of Redis stepped back, the acquisition may be in the future, and the time until it counts.
 func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
@@ -197,9 +191,8 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	return nil
 }
 
-// addMissing adds to the semaphore the grants that it lacks, and then reads the rows of these grants
-// again. It removes a grant that ended in between, because the semaphore may have handled the release of
-// its slot before the addition.
+// addMissing adds to the semaphore the grants that it lacks, and then removes grants that have ended: the semaphore may have handled their
+// release before the addition.
 func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	inSemaphore := make(map[string]bool, len(snapshot.Leases))
 	for _, l := range snapshot.Leases {
@@ -223,7 +216,7 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 	return k.undoEnded(ctx, pool, missing)
 }
 
-// undoEnded removes from the semaphore the grants in added that have ended in the ledger since they were read.
+// undoEnded removes from the semaphore the grants in added that have ended in the ledger.
 func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant) error {
 	leases := make([]string, len(added))
 	for i, g := range added {
@@ -248,7 +241,6 @@ func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant
 	return nil
 }
 
-// holdings converts grants to the form of the semaphore.
 func holdings(grants []store.Grant) []slots.LedgerGrant {
 	held := make([]slots.LedgerGrant, len(grants))
 	for i, g := range grants {
@@ -260,7 +252,6 @@ func holdings(grants []store.Grant) []slots.LedgerGrant {
 	return held
 }
 
-// countTrue returns the number of flags that are true.
 func countTrue(flags []bool) int {
 	n := 0
 	for _, f := range flags {

@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// background runs work concurrently with the reports that caused it, so that the answer to one device does not wait for work that is for
-// another device.
+// background runs work concurrently with the reports that caused it, so that the answer to one device does not wait for work for another.
 type background struct {
 	ctx context.Context //nolint:containedctx // its own: it outlives the reports
 
@@ -19,7 +18,7 @@ type background struct {
 	crew    rescue.ReportingGroup
 }
 
-// start runs work in a new goroutine. After stop it does nothing: the passes of the other replicas do the remaining work.
+// start runs work in a new goroutine. After stop it does nothing: the passes of other replicas do the work.
 func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -29,16 +28,15 @@ func (b *background) start(work func(context.Context)) {
 	b.crew.Go("handing off slots", func() { work(b.ctx) })
 }
 
-// stop makes start refuse new work, and waits until the work in progress has ended. If ctx ends first, it returns the error of ctx.
 func (b *background) stop(ctx context.Context) error {
 	b.mu.Lock()
 	b.stopped = true
 	b.mu.Unlock()
-	return b.crew.WaitWithin(ctx) //nolint:wrapcheck // the context's own
+	return b.crew.WaitWithin(ctx)
 }
 
-// mergedWork runs work for pools, with at most one goroutine for each pool at a time. Work that is
-// added while the goroutine runs is merged, and done by the same goroutine.
+// mergedWork runs work for pools, with at most one goroutine for each pool at a time. Work that is added while the goroutine runs is
+// merged.
 type mergedWork[W any] struct {
 	background *background
 	log        *slog.Logger
@@ -51,7 +49,6 @@ type mergedWork[W any] struct {
 	left map[string]*W // by pool with a running goroutine: the remaining work, or nil if no work remains
 }
 
-// start does work for the pool in the background.
 func (m *mergedWork[W]) start(pool string, work W) {
 	if m.add(pool, work) {
 		m.background.start(func(ctx context.Context) {
@@ -62,8 +59,7 @@ func (m *mergedWork[W]) start(pool string, work W) {
 	}
 }
 
-// add adds work for the pool. mustRun reports whether no goroutine works for the pool; then the caller
-// must call run.
+// add adds work for the pool. If mustRun is true, no goroutine works for the pool, and the caller must call run.
 func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,8 +74,8 @@ func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	return !taken
 }
 
-// run does the work of the pool until no work remains. It returns a panic as an error. After a panic it continues with the work that was
-// added before the panic, because no other goroutine would ever do it.
+// run does the work of the pool until no work remains. It returns a panic as an error and continues, because no other goroutine would do
+// the remaining work.
 func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	for work, ok := m.takeNext(pool); ok; work, ok = m.takeNext(pool) {
 		failed = errors.Join(failed, rescue.Call(func() error { return m.runWork(ctx, pool, work) }))
@@ -87,8 +83,7 @@ func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	return failed
 }
 
-// takeNext removes and returns the remaining work of the pool. If no work remains, ok is false and
-// the goroutine must end.
+// takeNext removes and returns the remaining work of the pool. If ok is false, the goroutine must end.
 func (m *mergedWork[W]) takeNext(pool string) (work W, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,12 +12,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// departuresAtOnce is the maximum number of devices in one read of the ledger. A network that breaks
-// ends thousands of connections at once.
+// departuresAtOnce is the maximum number of devices in one read of the ledger. A network that breaks ends thousands of connections at once.
 const departuresAtOnce = 500
 
-// Departures gives back the slots that are reserved for devices whose connections broke before
-// their reports were answered: such a device cannot be notified.
+// Departures gives back the slots that are reserved for devices whose connections broke before their reports were answered.
 type Departures struct {
 	parks       *Parks
 	relay       *Relay
@@ -27,16 +25,14 @@ type Departures struct {
 	reports     *mergedWork[[]parked.Report] // reports that ended; their pools are not known yet, so the pool of this work is always ""
 }
 
-// Add ends the parked report of a device whose connection broke, and gives back in the background the slots that are reserved for the
-// device. The device keeps its place in the queue, and gets no offer until it reports again. If it has parked a newer report at any
-// replica, Add gives nothing back.
+// Add ends the parked report of a device whose connection broke, and gives back, in the background, the slots that are reserved for the
+// device, unless it has parked a newer report at any replica. It keeps its place in the queue, and gets no offer until it reports.
 func (d *Departures) Add(report *ParkedReport) {
 	if d.parks.Leave(report) == Parked {
 		d.reports.start("", []parked.Report{{Device: report.Device, Number: report.number}})
 	}
 }
 
-// leaveAllQueues calls leaveQueues for the reports, departuresAtOnce at a time.
 func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []parked.Report) (failed error) {
 	for part := range slices.Chunk(reports, departuresAtOnce) {
 		failed = errors.Join(failed, d.leaveQueues(ctx, part))
@@ -44,9 +40,8 @@ func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []par
 	return failed
 }
 
-// leaveQueues informs the queues of the pools that the devices of reports have left. A device may return during this work, and enter a
-// queue again before the queue is informed that the device left. So leaveQueues looks for returned devices a second time at the end, and
-// wakes their reports. Relay.Park wakes the reports that are parked later.
+// leaveQueues informs the queues that the devices of reports have left. A device may return during this work and enter a queue before that,
+// so leaveQueues looks for returned devices again at the end and wakes their reports. Relay.Park wakes the reports that are parked later.
 func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

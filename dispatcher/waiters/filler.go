@@ -16,8 +16,7 @@ const (
 	searchesAPass = 40 // maximum number of pools in which one pass searches for devices that sleep
 )
 
-// Filler finds devices for free slots that were not offered to a waiter when they became free. It
-// lets the semaphore offer the slots to the queue, and puts devices that sleep into the queue.
+// Filler finds devices for free slots that were not offered to a waiter when they became free.
 type Filler struct {
 	pools     *Pools
 	parks     *Parks
@@ -28,29 +27,25 @@ type Filler struct {
 	requests  *mergedWork[fillRequest]
 }
 
-// fillRequest is a request to find devices for the free slots of a pool. The zero value asks only
-// for devices that are in the queue of the pool.
+// fillRequest is a request to find devices for the free slots of a pool. The zero value asks only for devices in its queue.
 type fillRequest struct {
 	searchesSleepers bool // also search for devices that sleep and are in no queue (sleepers)
 	restarts         bool // begin the search with the first batch, because there are new tasks or slots
 	hasUrgent        bool // a task of an urgent batch may start
 }
 
-// add returns the request that asks for everything that r and other ask for.
 func (r fillRequest) add(other fillRequest) fillRequest {
 	return fillRequest{searchesSleepers: r.searchesSleepers || other.searchesSleepers, restarts: r.restarts || other.restarts, hasUrgent: r.hasUrgent || other.hasUrgent}
 }
 
-// Fill finds devices for the free slots of a pool in the background, after the pool was resumed
-// or has grown, or tasks were queued in it. The next pass of each replica would find them, too.
+// Fill finds devices for the free slots of a pool in the background, after the pool was resumed or has grown, or tasks were queued. The
+// next pass of each replica would find them, too.
 func (f *Filler) Fill(pool string) {
 	f.requests.start(pool, fillRequest{searchesSleepers: true, restarts: true})
 }
 
-// FillAll fills the free slots of all pools, and handles offers that lapsed or were not sent. It is
-// cheap enough to run twice a second. A pool in which no slot can be offered, because all its
-// waiters poll or no slot is free, is filled in turn with other such pools, so that devices that
-// no longer report leave its queue.
+// FillAll fills the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a second.
+// Pools in which no slot can be offered are filled in turn, so that devices that no longer report leave their queues.
 func (f *Filler) FillAll(ctx context.Context) error {
 	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	if err != nil {
@@ -80,8 +75,7 @@ func (f *Filler) FillAll(ctx context.Context) error {
 	return errors.Join(failed, group.Wait())
 }
 
-// fillPool lets the semaphore offer the free slots of a pool, and puts devices that sleep into
-// the queue if it has too few waiters.
+// fillPool lets the semaphore offer the free slots of a pool, and adds sleeping devices to a queue with too few waiters.
 func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

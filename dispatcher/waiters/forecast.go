@@ -11,14 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// forecast predicts from the ledger and the policies whether devices could start a task of a
-// pool if they reported now.
+// forecast predicts whether devices could start a task of a pool if they reported now.
 type forecast struct {
 	ledger   Ledger
 	policies Policies
 }
 
-// outcomes predicts the outcome of an offer of a slot of the pool for each of devices, in the same order.
+// outcomes predicts, for each of devices, the outcome of an offer of a slot of the pool.
 func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) ([]slots.UpdateKind, error) {
 	views, err := f.ledger.DeviceViews(ctx, devices)
 	if err != nil {
@@ -31,9 +30,8 @@ func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) 
 	return kinds, nil
 }
 
-// predictOutcome predicts the outcome of an offer of a slot of pool to the device in view. It returns OfferSent if the device could start
-// a task of the pool, WaiterPassedOver if it is only busy, and WaiterLeft if it should leave the queue. obstacles holds, by task id, the
-// obstacles that policies found for its tasks.
+// predictOutcome returns OfferSent if the device in view could start a task of pool, WaiterPassedOver if it is only busy, and WaiterLeft if
+// it should leave the queue. obstacles holds the obstacles that policies found, by task id.
 func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
 	choice := decision.Decide(decision.ExpectedSituation(view, obstacles))
@@ -48,9 +46,8 @@ func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]deci
 	return slots.WaiterLeft
 }
 
-// dropLimited returns the joiners (devices that are to join the queue) without those whose tasks a policy refuses. In the queue, a refused
-// device could be ahead of devices that can start. If the latest pass found no policies in the pool, dropLimited returns all joiners. A
-// device that a newer policy refuses then gives its offer back.
+// dropLimited returns the joiners without those whose tasks a policy refuses, because they could be ahead of devices that can start. If the
+// latest pass found no policies in the pool, it returns all joiners; a device that a newer policy refuses gives its offer back.
 func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil

@@ -40,11 +40,9 @@ type Semaphore interface {
 
 // Policies limit how often tasks may start.
 type Policies interface {
-	// HasPolicies reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a
-	// device that holds one of its slots.
+	// HasPolicies reports whether the latest pass found policies that concern the pool.
 	HasPolicies(pool string) bool
-	// LimitedTasks returns the obstacle of each task in the pool that its policies refuse now, by task id. It skips tasks
-	// whose policies cannot be checked.
+	// LimitedTasks returns, by task id, the obstacle of each task in the pool that its policies refuse now.
 	LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) map[int64]decision.Obstacle
 }
 
@@ -57,8 +55,8 @@ type Parking interface {
 
 // Waker notifies devices by push. *mqtt.Client implements it.
 type Waker interface {
-	// Wake asks a device to report now, because a slot is reserved for it for hold. If hold is 0,
-	// there is another reason. Wake never blocks, and its message may be lost.
+	// Wake asks a device to report now, because a slot is reserved for it for hold, or for another reason if hold is 0. Wake never blocks,
+	// and its message may be lost.
 	Wake(device devices.ID, hold time.Duration)
 }
 
@@ -84,8 +82,8 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Notifier offers free slots to waiting devices. Each field does one part of this work. It is safe for concurrent use. It does background
-// work only after a call of one of its methods, and starts no work after Stop.
+// Notifier offers free slots to waiting devices. It is safe for concurrent use, and works in the background only after a call of one of its
+// methods and before Stop.
 type Notifier struct {
 	Pools      *Pools      // state of the pools at this replica
 	Parks      *Parks      // parked reports of this replica
@@ -130,8 +128,7 @@ func New(config Config) *Notifier {
 	}
 }
 
-// Stop makes the Notifier start no new work, and waits until the work in progress has ended or ctx ends. The other replicas do the
-// remaining work.
+// Stop makes the Notifier start no new work, and waits until the work in progress has ended or ctx ends. The other replicas do the rest.
 func (n *Notifier) Stop(ctx context.Context) error {
 	if err := n.background.stop(ctx); err != nil {
 		return fmt.Errorf("handing off slots: %w", err)

@@ -16,13 +16,12 @@ const (
 	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
 	maxRounds    = 20              // maximum number of successive rounds (exchanges with the semaphore) in one piece of work
 
-	// oldOffer is the age above which an offer counts as old: an earlier call to the semaphore made it, but the reply was lost or the
-	// replica failed.
+	// oldOffer is the age above which an offer must come from an earlier call to the semaphore, whose reply was lost.
 	oldOffer = 100 * time.Millisecond
 )
 
-// Offers carries out the offers of free slots: it notifies the devices and sends the outcomes
-// to the semaphore, which offers the unused slots to the next waiters.
+// Offers carries out the offers of free slots: it notifies the devices and sends the outcomes to the semaphore, which offers the unused
+// slots to the next waiters.
 type Offers struct {
 	pools     *Pools
 	relay     *Relay
@@ -34,59 +33,53 @@ type Offers struct {
 	now       func() time.Time
 }
 
-// round is one exchange about the offers of a pool: devices are notified of offers, then the
-// semaphore is sent the outcomes of the offers and other updates about waiters.
+// round is one exchange about a pool: devices are notified of offers, then the outcomes and other updates are sent to the semaphore.
 type round struct {
 	offers  []timedOffer
 	updates []slots.Update
 }
 
-// timedOffer is an offer (a slot that is reserved for a waiter) with the time at which the slot
-// became free, by this process's clock. If freed is zero, the slot was found free; no holder has
-// just released it.
+// timedOffer is an offer with the time at which its slot became free, or zero if the slot was found free.
 type timedOffer struct {
 	slots.Offer
 	freed time.Time
 }
 
-// add returns the round with the offers and updates of r and of other.
 func (r round) add(other round) round {
 	return round{offers: append(r.offers, other.offers...), updates: append(r.updates, other.updates...)}
 }
 
-// Send notifies the devices of offers in the background. The slots became free at freedAt; if freedAt is zero, the time is unknown.
+// Send notifies the devices of offers in the background. The slots became free at freedAt; zero means unknown.
 func (o *Offers) Send(pool string, offers []slots.Offer, freedAt time.Time) {
 	if len(offers) > 0 {
 		o.rounds.start(pool, round{offers: o.addTimes(offers, freedAt)})
 	}
 }
 
-// Update sends, in the background, an update of this kind about the device to the queues of pools. In these pools, the update applies to
-// every offer to the device.
+// Update sends, in the background, an update about the device to the queues of pools.
 func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 	for _, pool := range pools {
 		o.rounds.start(pool, round{updates: []slots.Update{{Kind: kind, Device: device}}})
 	}
 }
 
-// RemoveBatch removes the devices that wait with a task of the batch from the queue of its pool in the background, when none of its tasks
-// may start any more. If many wait, some remain in the queue until they report, but no slot is offered to them.
+// RemoveBatch removes, in the background, devices that wait with a task of the batch from the queue of its pool. If many wait, some remain
+// until they report, but no slot is offered to them.
 func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
 }
 
-// AdmitBatch lets the devices that still wait with a task of the batch get slots again, after RemoveBatch, in the background.
+// AdmitBatch ends, in the background, the effect of RemoveBatch.
 func (o *Offers) AdmitBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batch}}})
 }
 
-// OfferedPools returns the pools in which a slot is offered to the device. It searches only in the given pools.
+// OfferedPools returns the elements of pools in which a slot is offered to the device.
 func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string) ([]string, error) {
-	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device) //nolint:wrapcheck // the semaphore says what it was doing
+	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device)
 }
 
-// addTimes adds to each offer the time at which its slot became free. This is freedAt. But if an earlier call to the semaphore made the
-// offer, it is the time at which the offer was made.
+// addTimes adds to each offer the time at which its slot became free: freedAt, or the time of the offer if an earlier call made it.
 func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {
@@ -98,8 +91,8 @@ func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer 
 	return timed
 }
 
-// runRounds carries out the round first. Then it carries out the rounds of the offers that follow from it: in the call that reports the
-// outcome of an unused offer, the semaphore offers the slot to the next waiter. It carries out at most maxRounds rounds.
+// runRounds carries out the round first and at most maxRounds rounds that follow from it: with the outcome of an unused offer, the
+// semaphore offers the slot to the next waiter.
 func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
@@ -124,8 +117,7 @@ func (o *Offers) runRounds(ctx context.Context, pool string, first round) error 
 	return failed
 }
 
-// notifyDevices notifies the devices that can use their offers. It returns the outcomes of the
-// offers for which the outcome is known.
+// notifyDevices notifies the devices that can use their offers, and returns the known outcomes.
 func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	var pushed, parked []timedOffer
 	for _, offer := range offers {
@@ -141,8 +133,8 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 	return append(outcomes, more...), errors.Join(failed, unsent)
 }
 
-// wakeParked wakes the parked reports of the devices of offers, which are then decided like any other report. It returns no outcome for a
-// report that is not parked here: another replica may have the report, but no reply shows this, so the offer counts as not sent.
+// wakeParked wakes the parked reports of the devices of offers. It returns no outcome for a report that is not parked here: no reply shows
+// whether another replica has it, so the offer counts as not sent.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
 	calls, now := make([]parked.WakeMessage, len(offers)), o.now()
 	for i, offer := range offers {
@@ -161,7 +153,7 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 }
 
 // push wakes the devices of offers that can start a task of the pool now, and returns the outcome of each offer. One read of the ledger
-// shows which devices can use their offers. This avoids useless wake-ups, and slots that stay reserved for devices that cannot use them.
+// avoids useless wake-ups, and slots that stay reserved for nothing.
 func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil
@@ -184,8 +176,6 @@ func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]
 	return outcomes, nil
 }
 
-// wakeDevice notifies a device by push that the slot of offer is reserved for it. pushBegan is the time at which the caller, push, began;
-// it is used only for the durations in the log.
 func (o *Offers) wakeDevice(ctx context.Context, pool string, offer timedOffer, pushBegan time.Time) {
 	now := o.now()
 	o.waker.Wake(devices.ID(offer.Device), offer.Left)

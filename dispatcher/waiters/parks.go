@@ -15,8 +15,7 @@ const (
 	maxConcurrentDecisions = 64     // maximum number of parked reports that are decided concurrently
 )
 
-// WaitState says whether Parks has ended the wait of a report, and why. The dispatcher itself ends the wait
-// when a decision is final or when Wait is over: there is no WaitState for that.
+// WaitState is the reason for which Parks has ended the wait of a report. A final decision and the end of Wait have no WaitState.
 type WaitState int
 
 // The states. Parked means that Parks has not ended the wait.
@@ -26,10 +25,8 @@ const (
 	Stopping             // this process ends
 )
 
-// ParkedReport is the newest report of a device, if the device lets the answer wait. It is entered
-// in Parks before the report is first decided, so that no WakeMessage between this decision and the
-// wait is missed. It has no field for a pool, because the queue in Redis records which devices wait
-// in which pool.
+// ParkedReport is the newest report of a device, if its answer may wait. It is entered in Parks before the report is first decided, so that
+// no WakeMessage between this decision and the wait is missed. The queue in Redis records in which pools the device waits.
 type ParkedReport struct {
 	Device string
 	Wait   time.Duration // maximum time for which the report is parked
@@ -51,8 +48,7 @@ func NewParkedReport(device string, wait time.Duration) *ParkedReport {
 // Signal returns a channel that receives a value when Poll has something new to return.
 func (p *ParkedReport) Signal() <-chan struct{} { return p.signal }
 
-// WakeCall has the contents of the messages (WakeMessage) that a report received since the previous Poll. The zero
-// value means that no message has woken the report.
+// WakeCall has the contents of the messages that a report received since the previous Poll. The zero value means none.
 type WakeCall struct {
 	Woken   bool
 	Offered []string // pools of the messages: in each, a slot may be offered to the device
@@ -63,7 +59,6 @@ type WakeCall struct {
 	WokenAt time.Time
 }
 
-// add adds the message c, received at now.
 func (w *WakeCall) add(c parked.WakeMessage, now time.Time) {
 	w.Woken, w.Pool, w.WokenAt, w.FreedAt = true, c.Pool, now, time.Time{}
 	if c.Age > 0 {
@@ -86,13 +81,12 @@ type Parks struct {
 	stopped bool
 }
 
-// newParks returns Parks for at most maxReports reports. now is used only for elapsed time.
 func newParks(maxReports int, now func() time.Time) *Parks {
 	return &Parks{maxReports: maxReports, now: now, deciding: make(chan struct{}, maxConcurrentDecisions), all: make(map[string]*ParkedReport)}
 }
 
-// BeginDecision waits until a parked report may be decided again, because at most maxConcurrentDecisions reports are
-// decided concurrently. The caller must call done after the decision. If ok is false, ctx ended first.
+// BeginDecision waits until a parked report may be decided again. The caller must call done after the decision. ok is false if ctx ended
+// first.
 func (s *Parks) BeginDecision(ctx context.Context) (done func(), ok bool) {
 	select {
 	case <-ctx.Done():
@@ -102,8 +96,7 @@ func (s *Parks) BeginDecision(ctx context.Context) (done func(), ok bool) {
 	}
 }
 
-// notify puts a value into signal, unless one is there. It must be called with Parks.mu held, or
-// before p is shared.
+// notify puts a value into signal, unless one is there. The caller must hold Parks.mu.
 func (p *ParkedReport) notify() {
 	select {
 	case p.signal <- struct{}{}:
@@ -111,14 +104,14 @@ func (p *ParkedReport) notify() {
 	}
 }
 
-// endWait ends the wait of the report with this state. It must be called with Parks.mu held.
+// endWait ends the wait of the report with this state. The caller must hold Parks.mu.
 func (p *ParkedReport) endWait(state WaitState) {
 	p.state = state
 	p.notify()
 }
 
-// ReplaceOlder ends the wait of an older report of the device. newer is the new report of the device, or nil if it may not be parked. If
-// newer is not nil and there is room, ReplaceOlder enters newer in s and returns true: newer may then be parked.
+// ReplaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in s and returns
+// true: newer may then be parked.
 func (s *Parks) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +126,7 @@ func (s *Parks) ReplaceOlder(device string, newer *ParkedReport) (entered bool) 
 	return true
 }
 
-// Leave removes a report that is answered or whose connection broke, and returns its WaitState. If the report was removed already, Leave
-// only returns the WaitState.
+// Leave removes a report that is answered or whose connection broke, if it was not removed before, and returns its WaitState.
 func (s *Parks) Leave(report *ParkedReport) WaitState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,15 +164,13 @@ func (s *Parks) has(device string) bool {
 	return s.all[device] != nil
 }
 
-// countParked returns the number of parked reports.
 func (s *Parks) countParked() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return float64(s.waiting)
 }
 
-// OnNewerReport is called when another replica has parked a report of the device. number is the number of that report. If the report of the
-// device here has a lower number, OnNewerReport ends its wait.
+// OnNewerReport ends the wait of the device's report here, if another replica has parked a report with a higher number.
 func (s *Parks) OnNewerReport(device string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,10 +180,10 @@ func (s *Parks) OnNewerReport(device string, number int64) {
 	}
 }
 
-// OnWake wakes the reports that messages names, if they are parked at this replica.
+// OnWake wakes the reports of messages that are parked here.
 func (s *Parks) OnWake(messages []parked.WakeMessage) { s.wake(messages) }
 
-// wake wakes the reports that messages names, if they are parked at this replica. It returns the messages to all other reports.
+// wake wakes the reports of messages that are parked here, and returns the other messages.
 func (s *Parks) wake(messages []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

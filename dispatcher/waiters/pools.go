@@ -42,11 +42,10 @@ type poolState struct {
 	urgentRestUntil time.Time                // before this time, no search for devices with urgent tasks begins
 }
 
-// newPools returns Pools without a pool. pace has the durations that are the same for every pool: all except the hold time and the longest
-// sleep.
+// newPools returns Pools without a pool. pace has the durations that are the same for every pool.
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
-// stateOf returns the state of a pool, and creates it if it does not exist. mu must be held.
+// stateOf returns the state of a pool, and creates it if necessary. The caller must hold mu.
 func (p *Pools) stateOf(pool string) *poolState {
 	if p.all[pool] == nil {
 		p.all[pool] = &poolState{kinds: make(map[string]time.Duration)}
@@ -54,7 +53,7 @@ func (p *Pools) stateOf(pool string) *poolState {
 	return p.all[pool]
 }
 
-// Add records that the ledger has this pool, with this longest sleep (slots.Pace). isNew reports whether the pool was not recorded before.
+// Add records that the ledger has this pool, with this longest sleep (slots.Pace). isNew is true if the pool was not recorded before.
 func (p *Pools) Add(pool string, longestSleep time.Duration) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +87,7 @@ func (p *Pools) Names() []string {
 	return p.names()
 }
 
-// names returns the names of the pools that the ledger has, sorted. mu must be held.
+// names returns the result of Names. The caller must hold mu.
 func (p *Pools) names() []string {
 	names := make([]string, 0, len(p.all))
 	for name, state := range p.all {
@@ -100,8 +99,7 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// nextToRead returns the pools whose waiting tasks this pass reads from the ledger. Successive
-// calls go through all pools in turn.
+// nextToRead returns the pools whose waiting tasks this pass reads from the ledger. Successive calls go through all pools in turn.
 func (p *Pools) nextToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,8 +107,8 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools in which this pass searches for sleeping devices, at most searchesAPass. withWork are the pools with work
-// among those that the latest nextToRead returned. The next pass continues behind the last pool that was returned or had no work.
+// poolsToSearch returns at most searchesAPass pools in which this pass searches for sleeping devices: pools of the latest nextToRead that
+// have work. The next pass continues behind them.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +125,7 @@ func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 }
 
 // roundRobin returns at most limit elements of the list sorted, beginning behind last and continuing at the start of the list. newLast is
-// the last returned element, or last if next is empty.
+// the last returned element, or last if there is none.
 func roundRobin(sorted []string, last string, limit int) (next []string, newLast string) {
 	from, found := slices.BinarySearch(sorted, last)
 	if found {
@@ -148,9 +146,8 @@ func (p *Pools) MarkWaiting(pool string) {
 	p.stateOf(pool).waiting = true
 }
 
-// setWaiting records that devices wait in the pools withWaiters, which must be sorted, and in no other pool. It returns at most
-// poolsTidied of these pools: the present pass removes the devices that no longer report from their queues. Successive calls return all
-// pools in turn.
+// setWaiting records that devices wait in the pools withWaiters, which must be sorted, and in no other pool. It returns some of these
+// pools, in turn: this pass removes the devices that no longer report from their queues.
 func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +161,7 @@ func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	return tidy
 }
 
-// FilterWaiting returns the names in pools for which devices wait in the queue, as far as this replica knows.
+// FilterWaiting returns the elements of pools in which devices wait, as far as this replica knows.
 func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,8 +173,8 @@ func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	return waiting
 }
 
-// searchProgress returns the progress of the search for sleeping devices in a pool. Only the goroutine that fills the pool may use it. If
-// restarts is true, the search begins with the first batch.
+// searchProgress returns the progress of the search for sleeping devices in a pool, for the goroutine that fills the pool. If restarts is
+// true, the search begins with the first batch.
 func (p *Pools) searchProgress(pool string, restarts bool) *search {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,8 +185,6 @@ func (p *Pools) searchProgress(pool string, restarts bool) *search {
 	return state.search
 }
 
-// isUrgentResting reports whether the search for devices with urgent tasks of a pool may not begin
-// yet.
 func (p *Pools) isUrgentResting(pool string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,8 +198,7 @@ func (p *Pools) restUrgentSearch(pool string, until time.Time) {
 	p.stateOf(pool).urgentRestUntil = until
 }
 
-// RestartSearches makes the next pass search every pool from its first batch, because tasks that
-// had ended may wait again.
+// RestartSearches makes the next pass search every pool from its first batch, because tasks that had ended may wait again.
 func (p *Pools) RestartSearches() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,8 +207,7 @@ func (p *Pools) RestartSearches() {
 	}
 }
 
-// RecordHold records that a grant of a task of this kind in the pool was held for the duration held. It updates the moving averages of the
-// pool and of the kind.
+// RecordHold adds the hold time of a grant to the moving averages of its pool and of the kind of its task.
 func (p *Pools) RecordHold(pool, kind string, held time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,15 +219,13 @@ func (p *Pools) RecordHold(pool, kind string, held time.Duration) {
 	one.kinds[kind] = updateMean(one.kinds[kind], held)
 }
 
-// updateMean returns mean, the moving average of hold times, updated with the hold time held. A mean of 0 means that there is no earlier
-// sample.
+// updateMean returns the moving average mean, updated with the hold time held. A mean of 0 means that there is no earlier sample.
 func updateMean(mean, held time.Duration) time.Duration {
 	mean = cmp.Or(mean, held)
 	return mean + time.Duration(holdWeight*float64(held-mean))
 }
 
-// UsualHold returns the usual hold time of grants of a pool. isMeasured reports whether a grant of the pool has ended at
-// this replica.
+// UsualHold returns the usual hold time of grants of a pool. isMeasured is true if a grant of the pool has ended at this replica.
 func (p *Pools) UsualHold(pool string) (usual time.Duration, isMeasured bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,8 +235,7 @@ func (p *Pools) UsualHold(pool string) (usual time.Duration, isMeasured bool) {
 	return unknownHold, false
 }
 
-// Pace returns the durations (slots.Pace) from which the queue of a pool computes when a waiting
-// device is to report again.
+// Pace returns the durations from which the queue of a pool computes when a waiting device is to report again.
 func (p *Pools) Pace(pool string) slots.Pace {
 	pace := p.pace
 	pace.MeanHold, _ = p.UsualHold(pool)
@@ -257,8 +247,7 @@ func (p *Pools) Pace(pool string) slots.Pace {
 	return pace
 }
 
-// UsualKindHold returns the usual hold time of grants of tasks of this kind in the pool, or of all grants of the pool if no task of the
-// kind has ended at this replica.
+// UsualKindHold returns the usual hold time of grants of tasks of this kind, or of all grants of the pool if none of the kind has ended.
 func (p *Pools) UsualKindHold(pool, kind string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,8 +13,7 @@ import (
 // callersAtOnce is the maximum number of callers that are woken when a slot of a caller becomes free.
 const callersAtOnce = 64
 
-// Relay parks and wakes reports over all replicas. It wakes the reports that are parked at this
-// replica, and sends the messages to all other reports to the other replicas.
+// Relay parks and wakes reports over all replicas.
 type Relay struct {
 	parks      *Parks
 	board      Parking // if nil, no other replica parks reports
@@ -23,16 +22,15 @@ type Relay struct {
 	log        *slog.Logger
 }
 
-// Park ends the older parked report of the device at another replica, and marks report as parked. It neither blocks nor ends the wait: the
-// dispatcher ends it after report.Wait. Redis keeps the number of report for numberTTL, which must be longer than report.Wait. Park works
-// even if ctx has ended because the device left: Departures needs the number of report.
+// Park marks report as parked, and ends the older parked report of the device at another replica. It does not block. Redis keeps the number
+// of report for numberTTL, which must be longer than report.Wait. Park works even if ctx has ended, because Departures needs the number.
 func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.Duration) error {
 	var number int64
 	var gap bool
 	if r.board != nil {
 		var err error
 		if number, gap, err = r.board.RegisterNewest(context.WithoutCancel(ctx), report.Device, numberTTL); err != nil {
-			return err //nolint:wrapcheck // the board says what it was doing
+			return err
 		}
 	}
 	r.parks.markParked(report, number)
@@ -42,20 +40,18 @@ func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.D
 	return nil
 }
 
-// Wake wakes the parked reports that messages names. elsewhere are the messages to reports that are not parked at this replica; Wake sends
-// them to the other replicas. No reply shows whether a replica has the report.
+// Wake wakes the parked reports of messages. elsewhere are the messages to reports that are not parked here; Wake sends them to the other
+// replicas, and no reply shows whether one has the report.
 func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
 	elsewhere = r.parks.wake(messages)
 	if len(elsewhere) > 0 && r.board != nil {
 		err = r.board.Wake(ctx, elsewhere)
 	}
-	return elsewhere, err //nolint:wrapcheck // the board says what it was doing
+	return elsewhere, err
 }
 
-// WakeCallers wakes, in the background, the first waiting callers of a pool in which callers held
-// their maximum number of slots. These callers are in no queue, so no slot is offered to them. A
-// caller whose message is lost asks again by itself within seconds. Handoffs does not measure these
-// grants.
+// WakeCallers wakes, in the background, the first waiting callers of a pool in which callers held as many slots as they may. These callers
+// are in no queue. A caller whose message is lost asks again by itself within seconds.
 func (r *Relay) WakeCallers(pool string) {
 	r.background.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
@@ -74,8 +70,7 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGone returns those of the ended reports whose devices are gone: they have parked no newer
-// report at any replica.
+// findGone returns the reports in ended whose devices have parked no newer report at any replica.
 func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
 	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.parks.has(report.Device) })
 	if r.board == nil || len(gone) == 0 {
@@ -87,8 +82,7 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 	return gone, nil
 }
 
-// wakeReturned wakes the newest parked report of each device of ended. The reports in ended are older,
-// and their connections have ended.
+// wakeReturned wakes the newest parked report of each device of ended that has parked a newer one.
 func (r *Relay) wakeReturned(ctx context.Context, ended []parked.Report) error {
 	gone, err := r.findGone(ctx, ended)
 	if err != nil {

@@ -18,8 +18,8 @@ const (
 	secondCallFill      = 32 // waiting requests and leases from which a second call begins, in case the first call hangs
 )
 
-// Slots acquires and releases slots. Requests and releases for the pools of one node of Redis
-// that arrive while a call is in progress are sent together in the next call.
+// Slots acquires and releases slots. Calls for the pools of one node of Redis that arrive while a call is in progress are sent together in
+// the next call.
 type Slots struct {
 	pools     *Pools
 	offers    *Offers
@@ -36,7 +36,6 @@ type refreshKey struct {
 	reportPeriod time.Duration
 }
 
-// newSlots returns Slots that use the semaphore of config.
 func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	s := &Slots{pools: pools, offers: offers, semaphore: config.Semaphore, log: config.Logger, now: config.Now}
 	never := func(error) bool { return false } // a failed call may have given slots, so it is not repeated
@@ -54,15 +53,14 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	return s
 }
 
-// pace returns the pace of the pool for devices that report once in reportPeriod, or in the configured period if that is longer.
+// pace returns the pace of the pool for devices that report once in reportPeriod, if that is longer than the configured period.
 func (s *Slots) pace(pool string, reportPeriod time.Duration) slots.Pace {
 	pace := s.pools.Pace(pool)
 	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
 	return pace
 }
 
-// serve merges those calls in separate that are for the same pool and report period into one, sends all calls to the semaphore, and sends
-// the offers that they return. It returns one result for each call in separate, in the same order.
+// serve sends calls to the semaphore, those for the same pool and report period as one, and sends the offers that they return.
 func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
 	calls, indexes := mergeCalls(separate)
 	freed := s.now()
@@ -77,9 +75,8 @@ func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]s
 	return each, nil
 }
 
-// mergeCalls merges the calls in separate for the same pool and report period into one call, with the pace of the first. indexes[i] is the
-// index of the merged call that contains separate[i]. Calls with different periods stay separate, because the queue depends on the period:
-// a parked device does not ask again before its wait is over.
+// mergeCalls merges the calls in separate for the same pool and report period. indexes[i] is the index of the merged call that contains
+// separate[i]. The queue depends on the period: a parked device does not ask again before its wait is over.
 func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	indexes = make([]int, len(separate))
 	for i, c := range separate {
@@ -96,8 +93,7 @@ func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	return merged, indexes
 }
 
-// takeOutcomes returns the outcomes of the call own, and removes them from merged, the result of a merged call. own must be the first of
-// the calls in merged whose outcomes were not taken yet.
+// takeOutcomes removes the outcomes of own, the first call whose outcomes were not taken yet, from merged.
 func takeOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.ExchangeResult {
 	if merged.Err != nil {
 		return slots.ExchangeResult{Err: merged.Err}
@@ -108,16 +104,13 @@ func takeOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.Exchan
 	return first
 }
 
-// exchange sends requestsAndReleases, the requests and releases of slots of the pool, to the semaphore in one call. reportPeriod is the
-// time between two reports of the devices; if it is shorter than the configured report period, the configured one applies.
 func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
 	call := slots.Call{Pool: pool, Pace: s.pace(pool, reportPeriod), Exchange: requestsAndReleases}
 	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), call)
-	return done, cmp.Or(err, done.Err) //nolint:wrapcheck // the semaphore says what it was doing
+	return done, cmp.Or(err, done.Err)
 }
 
-// Acquire requests a slot of the pool for a device that reports once in reportPeriod. If reportPeriod is shorter than the configured
-// report period, the configured one applies.
+// Acquire requests a slot of the pool for a device that reports once in reportPeriod, if that is longer than the configured period.
 func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Duration, request slots.Request) (slots.Acquisition, error) {
 	done, err := s.exchange(ctx, pool, reportPeriod, slots.Exchange{Requests: []slots.Request{request}})
 	if err != nil {
@@ -126,22 +119,20 @@ func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Dura
 	return done.Acquisitions[0], nil
 }
 
-// Refresh records that a device which waits in the queue of the pool asked again, and returns the time after which it is to ask again. The
-// time is 0 if the device must ask by Acquire (see slots.Semaphore.Refresh). reportPeriod is the time between two reports of the device; if
-// it is shorter than the configured report period, the configured one applies.
+// Refresh records that a device which waits in the queue of the pool asked again, and returns the time after which it is to ask again, or 0
+// if it must ask by Acquire (slots.Semaphore.Refresh). reportPeriod is as in Acquire.
 func (s *Slots) Refresh(ctx context.Context, pool string, reportPeriod time.Duration, refresh slots.WaiterRefresh) (time.Duration, error) {
-	return s.refreshes.Do(ctx, refreshKey{pool, reportPeriod}, refresh) //nolint:wrapcheck // the semaphore says what it was doing
+	return s.refreshes.Do(ctx, refreshKey{pool, reportPeriod}, refresh)
 }
 
-// Release frees the slots that are held by leases (ids of leases), and offers the slots to the next waiters. The result reports for each
-// lease whether it held a slot.
+// Release frees the slots that leases hold, and offers them to the next waiters. It returns for each lease whether it held a slot.
 func (s *Slots) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
 	done, err := s.exchange(ctx, pool, 0, slots.Exchange{Leases: leases})
 	return done.Freed, err
 }
 
-// Return frees the slots that are held by leases (ids of leases) whose grants were deleted from the ledger, even if ctx has ended. If the
-// semaphore cannot be reached, reconciliation frees the slots.
+// Return frees the slots of leases whose grants were deleted from the ledger, even if ctx has ended. If the semaphore does not answer,
+// reconciliation frees them.
 func (s *Slots) Return(ctx context.Context, pool string, leases ...string) {
 	if _, err := s.Release(context.WithoutCancel(ctx), pool, leases); err != nil {
 		s.log.WarnContext(ctx, "slots not released; reconciliation releases them", "pool", pool, "leases", len(leases), "err", err)

@@ -59,7 +59,7 @@ func (a *App) newPasses(servers backends) *passes {
 			return nil
 		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{devices: servers.store, log: a.log}).count, quiet: true})
 	}
-	p.addBackground(func(ctx context.Context) { p.reapOnTime(ctx, reap, keep.NextLapse) })
+	p.addBackground(func(ctx context.Context) { p.reapOnTime(ctx, reap, servers.store.NextLapse) })
 	return p
 }
 

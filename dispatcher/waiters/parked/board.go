@@ -22,8 +22,8 @@ var goneLua string
 // ErrUnavailable means that Redis did not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// WakeMessage wakes the parked report of a device, because the device may now start a task in Pool: a slot is
-// offered to it or, for a caller, there may be room again for callers. If Pool is empty, there is another reason.
+// WakeMessage wakes the parked report of a device that may now start a task in Pool: a slot is offered to it or, for a caller, there may be
+// room for callers. If Pool is empty, there is another reason.
 type WakeMessage struct {
 	Device string        `json:"device"`
 	Pool   string        `json:"pool,omitempty"`
@@ -36,15 +36,13 @@ type Report struct {
 	Number int64
 }
 
-// endRemembered is the time after the end of a connection in which RegisterNewest reports a gap (messages about this
-// end may still arrive). All messages about the end of the connection are sent within this time.
+// endRemembered is the time after the end of a connection within which all messages about this end are sent, and RegisterNewest reports a
+// gap.
 const endRemembered = 10 * time.Second
 
-// keyOf returns the key in Redis of the newest parked report of a device.
 func keyOf(device string) string { return "parked:{" + device + "}" }
 
-// Board exchanges messages about parked reports with the other replicas. It is safe for
-// concurrent use.
+// Board exchanges messages about parked reports with the other replicas. It is safe for concurrent use.
 type Board struct {
 	client  redis.UniversalClient
 	newest  *redis.Script
@@ -54,7 +52,7 @@ type Board struct {
 	quiet   time.Duration // time without a message after which the connection is tested
 }
 
-// New returns the board of a replica in the Redis of client. database is the number of the client's database.
+// New returns the board of a replica in this database of the Redis of client.
 func New(client redis.UniversalClient, database int) *Board {
 	return &Board{
 		client: client, newest: redis.NewScript(newestLua), gone: redis.NewScript(goneLua), replica: rand.Text(),
@@ -63,10 +61,9 @@ func New(client redis.UniversalClient, database int) *Board {
 	}
 }
 
-// RegisterNewest makes a report that this replica parks the newest report of its device at all replicas. It returns the number of the
-// report, which is higher than all earlier numbers. gap reports whether the connection of the device's previous report has just ended:
-// messages about that end may still be in transit. Redis keeps the number for numberTTL, which must be at least 1 ms. RegisterNewest
-// returns ErrUnavailable if Redis does not answer.
+// RegisterNewest makes a report that this replica parks the newest report of its device at all replicas, and returns its number, which is
+// higher than all earlier ones. gap means that the connection of the previous report has just ended: messages about that end may still
+// arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns ErrUnavailable if Redis does not answer.
 func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
 	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
@@ -82,8 +79,8 @@ func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL tim
 	return number, reply[1] == int64(1), nil
 }
 
-// RecordEnded records that the connections of parked reports have ended, so that RegisterNewest can return a gap. It returns the reports
-// whose devices have parked no newer report. It returns ErrUnavailable if Redis does not answer.
+// RecordEnded records that the connections of parked reports have ended, and returns the reports whose devices have parked no newer one. It
+// returns ErrUnavailable if Redis does not answer.
 func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -103,8 +100,8 @@ func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Repor
 	return gone, nil
 }
 
-// Wake sends messages to all replicas. A replica that has parked the report of a message wakes it. Wake does not report whether any
-// replica has the reports. It returns ErrUnavailable if Redis does not answer.
+// Wake sends messages to all replicas. A replica that has parked the report of a message wakes it; no reply shows this. Wake returns
+// ErrUnavailable if Redis does not answer.
 func (b *Board) Wake(ctx context.Context, messages []WakeMessage) error {
 	if len(messages) == 0 {
 		return nil

@@ -1,5 +1,5 @@
--- gone: records that the connection of a parked report (a report that a replica answers later) has ended. If
--- a newer report of the device was parked, nothing is recorded. A repeated call has the same effect.
+-- gone: records that the connection of a parked report (a report that a replica answers later) has ended,
+-- unless a newer report of the device was parked. A repeated call has the same effect.
 --
 -- KEYS[1]  the newest report of the device (newest.lua)
 -- ARGV[1]  number of the report whose connection has ended

@@ -19,17 +19,16 @@ const retry = 200 * time.Millisecond
 
 var errSilent = errors.New("no data was received on the connection")
 
-// Listener receives the messages of the replicas, one message after the other. Its methods must
-// not block.
+// Listener receives the messages of the replicas, one after the other. Its methods must not block.
 type Listener interface {
 	// OnNewerReport is called when a newer report of the device, with this number, was parked at another replica.
 	OnNewerReport(device string, number int64)
-	// OnWake is called when the parked reports that messages names must be woken. The replica wakes those of them that are parked here.
+	// OnWake is called with messages that wake parked reports, which may be parked at another replica.
 	OnWake(messages []WakeMessage)
 }
 
 // Listen passes the messages of the replicas to listener until ctx ends. While Redis does not answer, messages are lost, and Listen
-// connects again by itself. If onSubscribed is not nil, it is called each time a subscription begins.
+// reconnects. onSubscribed is called each time a subscription begins, unless it is nil.
 func (b *Board) Listen(ctx context.Context, listener Listener, onSubscribed func()) {
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -44,8 +43,8 @@ func (b *Board) Listen(ctx context.Context, listener Listener, onSubscribed func
 	}
 }
 
-// listen passes messages to listener over one connection until the connection fails. It calls onSubscribed, unless it is nil, when the
-// subscription begins. The channels of the Redis client never detect a silent server, so listen requires an answer to a ping.
+// listen passes messages to listener until the connection fails. The channels of the Redis client never detect a silent server, so listen
+// requires an answer to a ping.
 func (b *Board) listen(ctx context.Context, listener Listener, onSubscribed func()) error {
 	sub := b.client.Subscribe(ctx, b.channel)
 	defer func() { _ = sub.Close() }()
@@ -75,7 +74,6 @@ func (b *Board) listen(ctx context.Context, listener Listener, onSubscribed func
 	}
 }
 
-// dispatchMessage parses message and passes it to listener. It ignores a message that it cannot parse.
 func dispatchMessage(listener Listener, message string) {
 	kind, rest, _ := strings.Cut(message, " ")
 	switch kind {

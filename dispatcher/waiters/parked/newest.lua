@@ -1,6 +1,6 @@
--- newest: makes a parked report (a report that a replica of the dispatcher answers later) the newest report
--- of its device. If another replica parked the previous report, a message informs that replica. The replica may
--- not know yet that the connection of the previous report is dead.
+-- newest: makes a parked report (a report that a replica answers later) the newest report of its device. If
+-- another replica parked the previous report, a message informs that replica, which may not know yet that the
+-- connection is dead.
 --
 -- KEYS[1]  the newest report of the device, as text: "number replica", the number of the report and the
 --          replica that parked it. After the connection of this report has ended: "number -" (gone.lua)
