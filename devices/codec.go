@@ -142,7 +142,7 @@ func (r *Report) decodeRunning(fields members) (err error) {
 
 // decodeList decodes each entry of the list in the member name, and counts the unknown fields of the entries. A list with more than
 // maxEntries entries is an error with the code tooManyCode.
-func decodeList[T any](r *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
+func decodeList[T any](report *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.remove(name)
 	if isEmpty(field) {
 		return nil, nil
@@ -158,7 +158,7 @@ func decodeList[T any](r *Report, fields members, name string, maxEntries int, t
 	for i, entry := range entries {
 		entryMembers, _ := parseMembers(entry)
 		list[i] = decode(entryMembers)
-		r.UnknownFields += len(entryMembers)
+		report.UnknownFields += len(entryMembers)
 	}
 	return list, nil
 }

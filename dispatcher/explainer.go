@@ -52,18 +52,18 @@ func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Exp
 
 // ExplainDevice explains the task that the device runs or would be given first. task is 0 if no task waits for the device. ExplainDevice
 // returns store.ErrNotFound if the device is not registered.
-func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task int64, e decision.Explanation, err error) {
+func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task int64, explanation decision.Explanation, err error) {
 	views, err := x.ledger.DeviceViews(ctx, []string{string(device)}) // x.views refuses calls with little time left
 	if err == nil && views[0].Device == nil {
 		err = store.ErrNotFound
 	}
 	if err != nil {
-		return 0, e, fmt.Errorf("explaining device %s: %w", device, err)
+		return 0, explanation, fmt.Errorf("explaining device %s: %w", device, err)
 	}
 	if task = decision.FirstTask(views[0]); task != 0 {
-		e, err = x.ExplainTask(ctx, task)
+		explanation, err = x.ExplainTask(ctx, task)
 	}
-	return task, e, err
+	return task, explanation, err
 }
 
 // explainInTime explains the task in view, from the ledger alone if Redis does not answer in time.

@@ -104,20 +104,20 @@ func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.R
 	}}
 }
 
-// correctMark corrects the mark after h has looked the device up in the ledger: it deletes the mark of a device without work, records the
-// wait of a device that waits for a slot, and completes an audit.
-func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check markCheck, h *reportHandling) {
+// correctMark corrects the mark after handling has looked the device up in the ledger: it deletes the mark of a device without work,
+// records the wait of a device that waits for a slot, and completes an audit.
+func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check markCheck, handling *reportHandling) {
 	var err error
-	version, hasNoWork := check.mark.Version, h.foundNoWork()
+	version, hasNoWork := check.mark.Version, handling.foundNoWork()
 	if version != "" && check.isAudit {
-		err = d.auditWait(ctx, device, check, h.reply)
+		err = d.auditWait(ctx, device, check, handling.reply)
 	}
 	switch {
 	case version != "" && hasNoWork:
 		d.metrics.marks.needless.Inc()
 		err = errors.Join(err, d.Marks.Clear(ctx, string(device), version))
 	case version != "":
-		err = errors.Join(err, d.recordWait(ctx, device, check, h))
+		err = errors.Join(err, d.recordWait(ctx, device, check, handling))
 	case check.isAudit && !hasNoWork:
 		err = d.auditMark(ctx, device)
 	}

@@ -53,9 +53,9 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 }
 
 // leaveWithTask ends the wait of a report that got a task. It gives back an offer that came too late for the decision.
-func (d *Dispatcher) leaveWithTask(ctx context.Context, h *reportHandling, park *waiters.ParkedReport) {
+func (d *Dispatcher) leaveWithTask(ctx context.Context, handling *reportHandling, park *waiters.ParkedReport) {
 	if d.Waiters.Parks.Leave(park) == waiters.Superseded {
-		h.reporter.wakeNewer(ctx)
+		handling.reporter.wakeNewer(ctx)
 	}
 	_, unread := d.Waiters.Parks.Poll(park)
 	d.Waiters.Offers.Update(park.Device, slots.WaiterPassedOver, unread.Offered)

@@ -87,8 +87,8 @@ func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady b
 }
 
 // recordWait records the wait of the device in its mark, so that its next reports need no lookup in the ledger.
-func (d *Dispatcher) recordWait(ctx context.Context, device devices.ID, check markCheck, h *reportHandling) error {
-	wait, recorded := h.steadyWait(check.mark.Position), check.mark.Wait
+func (d *Dispatcher) recordWait(ctx context.Context, device devices.ID, check markCheck, handling *reportHandling) error {
+	wait, recorded := handling.steadyWait(check.mark.Position), check.mark.Wait
 	if wait.Pool == "" || wait.Pool == recorded.Pool && !wait.Until.Before(recorded.Until) {
 		return nil
 	}

@@ -141,8 +141,8 @@ type sharedLookups struct {
 	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
-func newSharedLookups(x *Explainer) *sharedLookups {
-	return &sharedLookups{explainer: x, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
+func newSharedLookups(explainer *Explainer) *sharedLookups {
+	return &sharedLookups{explainer: explainer, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
 // lookUpOnce calls lookUp for the first call with a key of results. All other calls wait for its result.

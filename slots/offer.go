@@ -110,7 +110,7 @@ func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []
 
 // offerSlots sends all in chunks, or one empty chunk if all is empty. It returns the state after the last chunk, with the offers of all
 // chunks.
-func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, buildArgs func([]T) serveArgs) (QueueState, error) {
+func offerSlots[T any](ctx context.Context, semaphore *Semaphore, pool string, all []T, buildArgs func([]T) serveArgs) (QueueState, error) {
 	if err := checkPool(pool); err != nil {
 		return QueueState{}, err
 	}
@@ -121,7 +121,7 @@ func offerSlots[T any](ctx context.Context, s *Semaphore, pool string, all []T, 
 	var state QueueState
 	for _, part := range parts {
 		var reply serveReply
-		known, err := s.runDecoded(ctx, s.scripts.serve, pool, buildArgs(part), &reply)
+		known, err := semaphore.runDecoded(ctx, semaphore.scripts.serve, pool, buildArgs(part), &reply)
 		if err != nil {
 			return QueueState{}, unavailable("offering slots of", pool, err)
 		}

@@ -28,13 +28,13 @@ type LedgerGrant struct {
 	Age           time.Duration // time since the grant; a negative age counts as 0
 }
 
-// Configure sets the capacity of a pool if c.Version is newer than the stored version; otherwise changed is false. A lower capacity revokes
+// Configure sets the capacity of a pool if config.Version is newer than the stored version; otherwise changed is false. A lower capacity revokes
 // no lease: nothing is granted until fewer slots are held. If Redis does not know the pool, Configure returns ErrUnknownPool.
-func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (changed bool, err error) {
-	if err := checkConfig(pool, c); err != nil {
+func (s *Semaphore) Configure(ctx context.Context, pool string, config Config) (changed bool, err error) {
+	if err := checkConfig(pool, config); err != nil {
 		return false, err
 	}
-	reply, err := s.runScript(ctx, s.scripts.configure, pool, configureArgs{Call: newCallID(), Capacity: c.Capacity, Version: c.Version}).Int()
+	reply, err := s.runScript(ctx, s.scripts.configure, pool, configureArgs{Call: newCallID(), Capacity: config.Capacity, Version: config.Version}).Int()
 	switch {
 	case err != nil:
 		return false, unavailable("configuring", pool, err)
@@ -47,8 +47,8 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, c Config) (chang
 // Restore makes a pool known to Redis, with these holders, whose leases and slots must be distinct. Redis does not know the pool until the
 // last chunk of holders has arrived. restored is false if another caller has restored the pool or has begun to. After false or an error,
 // read the pool with Snapshot, and restore it again if it is still unknown.
-func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders []LedgerGrant) (restored bool, err error) {
-	if err := checkConfig(pool, c); err != nil {
+func (s *Semaphore) Restore(ctx context.Context, pool string, config Config, holders []LedgerGrant) (restored bool, err error) {
+	if err := checkConfig(pool, config); err != nil {
 		return false, err
 	}
 	if err := checkHolders(holders); err != nil {
@@ -58,7 +58,7 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, c Config, holders 
 	for offset := 0; ; offset += chunk {
 		end := min(offset+chunk, len(holders))
 		reply, err := s.runScript(ctx, s.scripts.restore, pool, restoreArgs{
-			configureArgs: configureArgs{Call: call, Capacity: c.Capacity, Version: c.Version},
+			configureArgs: configureArgs{Call: call, Capacity: config.Capacity, Version: config.Version},
 			Offset:        offset, Last: end == len(holders), Holders: newHolderArgs(holders[offset:end]),
 		}).Int()
 		if err != nil {
@@ -146,9 +146,9 @@ func newHolderArgs(holders []LedgerGrant) []holderArgs {
 	return args
 }
 
-func checkConfig(pool string, c Config) error {
-	if c.Capacity < 0 || c.Capacity > MaxCapacity || c.Version < 0 || c.Version > maxExactInt {
-		return fmt.Errorf("%w: pool %s: capacity %d, version %d", ErrInvalid, pool, c.Capacity, c.Version)
+func checkConfig(pool string, config Config) error {
+	if config.Capacity < 0 || config.Capacity > MaxCapacity || config.Version < 0 || config.Version > maxExactInt {
+		return fmt.Errorf("%w: pool %s: capacity %d, version %d", ErrInvalid, pool, config.Capacity, config.Version)
 	}
 	return checkPool(pool)
 }

@@ -108,6 +108,6 @@ func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
 	return true, nil
 }
 
-func unavailable(op, pool string, err error) error {
-	return fmt.Errorf("%s pool %s: %w: %w", op, pool, ErrUnavailable, err)
+func unavailable(doing, pool string, err error) error {
+	return fmt.Errorf("%s pool %s: %w: %w", doing, pool, ErrUnavailable, err)
 }

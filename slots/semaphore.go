@@ -266,14 +266,14 @@ func checkRequests(pool string, requests []Request) error {
 	return nil
 }
 
-func checkWant(device string, w Want) error {
-	if err := checkHolder(w.Lease, device); err != nil {
+func checkWant(device string, want Want) error {
+	if err := checkHolder(want.Lease, device); err != nil {
 		return err
 	}
-	if w.TTL < time.Millisecond {
-		return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, w.TTL, w.Lease)
+	if want.TTL < time.Millisecond {
+		return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, want.TTL, want.Lease)
 	}
-	return checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent)
+	return checkOrder(want.Batch, want.Task, want.Weight, want.Priority, want.LanePercent)
 }
 
 // checkOrder returns ErrInvalid for numbers that are too large for a script to sort.

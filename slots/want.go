@@ -110,8 +110,8 @@ type (
 	}
 )
 
-func newWantArgs(w Want) wantArgs {
-	return wantArgs{Lease: w.Lease, TTL: w.TTL.Milliseconds(), Batch: batchName(w.Batch), Weight: max(w.Weight, 1), Lane: w.LanePercent, Order: orderName(w.Priority, w.Task)}
+func newWantArgs(want Want) wantArgs {
+	return wantArgs{Lease: want.Lease, TTL: want.TTL.Milliseconds(), Batch: batchName(want.Batch), Weight: max(want.Weight, 1), Lane: want.LanePercent, Order: orderName(want.Priority, want.Task)}
 }
 
 func (w waiterReply) task() int64 { return parseTask(w.Order) }

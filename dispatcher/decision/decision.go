@@ -72,13 +72,13 @@ func Decide(situation Situation) Choice {
 // nextTasks returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant. It tries first the pool
 // of an urgent batch, then a pool in which a slot is offered to the device, then the pool of its oldest batch. The semaphore decides which
 // of the tasks starts.
-func nextTasks(s Situation) Choice {
+func nextTasks(situation Situation) Choice {
 	var open []store.Candidate
 	nearest, rules := Choice{Reason: devices.ReasonNone}, taskRules()
-	candidates := slices.Clone(s.Candidates)
-	slices.SortStableFunc(candidates, s.compareCandidates)
+	candidates := slices.Clone(situation.Candidates)
+	slices.SortStableFunc(candidates, situation.compareCandidates)
 	for i := range candidates {
-		obstacles := findObstacles(rules, &s, &candidates[i])
+		obstacles := findObstacles(rules, &situation, &candidates[i])
 		switch {
 		case len(obstacles) > 0:
 			nearest = nearerRefusal(nearest, refuseFor(obstacles))

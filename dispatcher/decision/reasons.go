@@ -166,10 +166,10 @@ func (x causeWriter) editLimits(owner Subject) Action {
 	return ActEditLimits.actionOn(SubjectPool, x.Pool.Name)
 }
 
-func paused(by string, since *time.Time, reason string) string {
+func paused(actor string, since *time.Time, reason string) string {
 	text := ""
-	if by != "" {
-		text += " by " + by
+	if actor != "" {
+		text += " by " + actor
 	}
 	if since != nil {
 		text += " since " + FormatTime(*since)

@@ -45,11 +45,11 @@ func deviceRules() []rule {
 
 // busyObstacle reports whether the device is busy with its grant: the report mentions the grant, or the task of the grant must stop. Any
 // other grant of the device is delivered again.
-func busyObstacle(s *Situation, _ *store.Candidate) (Obstacle, bool) {
-	if s.HeldGrant == nil || !s.Mentioned && s.HeldGrant.CancelWhy == "" {
+func busyObstacle(situation *Situation, _ *store.Candidate) (Obstacle, bool) {
+	if situation.HeldGrant == nil || !situation.Mentioned && situation.HeldGrant.CancelWhy == "" {
 		return Obstacle{}, false
 	}
-	return Obstacle{Until: s.HeldGrant.LeaseUntil}, true
+	return Obstacle{Until: situation.HeldGrant.LeaseUntil}, true
 }
 
 // taskRules returns the rules that apply to one task of an idle device. The device is given the reason of the first obstacle. An obstacle is

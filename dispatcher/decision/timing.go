@@ -42,8 +42,8 @@ func (t Timing) DelayAfterRefusal(reason devices.Reason) time.Duration {
 }
 
 // The functions below are values of WaitRule.delay.
-func afterIdle(t Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
-	return t.spread(t.Period, 0.2)
+func afterIdle(timing Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
+	return timing.spread(timing.Period, 0.2)
 }
 
 func afterTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
@@ -52,28 +52,28 @@ func afterTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Du
 
 // afterUntil returns the time until refusal.Until, at most a report period, plus jitter, so that the device does not report before
 // refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger.
-func afterUntil(t Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
-	wait := t.Period
+func afterUntil(timing Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
+	wait := timing.Period
 	if !refusal.Until.IsZero() {
-		wait = min(refusal.Until.Sub(now), t.Period)
+		wait = min(refusal.Until.Sub(now), timing.Period)
 	}
 	late := wait / 5
-	if refusal.Shared && wait < t.Period {
-		late = t.Period / 2
+	if refusal.Shared && wait < timing.Period {
+		late = timing.Period / 2
 	}
-	return ClampDelay(wait + time.Duration(t.Jitter()*float64(late)))
+	return ClampDelay(wait + time.Duration(timing.Jitter()*float64(late)))
 }
 
 // afterOutage returns a few seconds, because most servers answer again soon. In a longer outage, devices report at a random time within
 // their period. During a standstill after a restore, refusal.Until is its end.
-func afterOutage(t Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
+func afterOutage(timing Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !refusal.Until.IsZero():
-		return afterUntil(t, refusal, now, untilTurn)
-	case t.Outage() < unavailableDelay:
-		return t.spread(unavailableDelay, 0.5)
+		return afterUntil(timing, refusal, now, untilTurn)
+	case timing.Outage() < unavailableDelay:
+		return timing.spread(unavailableDelay, 0.5)
 	}
-	return t.spread(t.Period/2, 1)
+	return timing.spread(timing.Period/2, 1)
 }
 
 // spread returns a random duration between delay * (1 - share) and delay * (1 + share).

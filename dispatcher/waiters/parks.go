@@ -59,13 +59,13 @@ type WakeCall struct {
 	WokenAt time.Time
 }
 
-func (w *WakeCall) add(c parked.WakeMessage, now time.Time) {
-	w.Woken, w.Pool, w.WokenAt, w.FreedAt = true, c.Pool, now, time.Time{}
-	if c.Age > 0 {
-		w.FreedAt = now.Add(-c.Age)
+func (w *WakeCall) add(message parked.WakeMessage, now time.Time) {
+	w.Woken, w.Pool, w.WokenAt, w.FreedAt = true, message.Pool, now, time.Time{}
+	if message.Age > 0 {
+		w.FreedAt = now.Add(-message.Age)
 	}
-	if c.Pool != "" && !slices.Contains(w.Offered, c.Pool) {
-		w.Offered = append(w.Offered, c.Pool)
+	if message.Pool != "" && !slices.Contains(w.Offered, message.Pool) {
+		w.Offered = append(w.Offered, message.Pool)
 	}
 }
 

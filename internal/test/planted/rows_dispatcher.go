@@ -63,7 +63,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/decision", Func: "busyObstacle",
-			Old: `!s.Mentioned && s.HeldGrant.CancelWhy == ""`, New: `!s.Mentioned`,
+			Old: `!situation.Mentioned && situation.HeldGrant.CancelWhy == ""`, New: `!situation.Mentioned`,
 			Breaks: "a grant that its device was asked to give up is delivered again", Tests: in("decision"),
 		},
 		{
