@@ -18,7 +18,6 @@ type advisedError struct {
 	advice string
 }
 
-// Unwrap returns the error without the advice.
 func (e advisedError) Unwrap() error { return e.error }
 
 // adviceFor returns a text about what the user can do after err, the error of a command. It is empty if the error itself contains the

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newBatches returns the command `batches` with its subcommands.
 func newBatches() *cobra.Command {
 	o := &operatorFlags{}
 	b := o.batches()
@@ -35,9 +32,8 @@ func newBatches() *cobra.Command {
 		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
 		cancelBatch(b), explainWaiting(b, "Show why the tasks of a batch wait, with the number of tasks per reason"), countFailures(b),
-		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error {
-			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
-		}), batchResults(b))
+		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error { return newBatchWatch(s, batch).follow() }),
+		batchResults(b))
 	return o.newGroup("batches", "Queue tasks in batches, and control each batch", verbs...)
 }
 
@@ -71,12 +67,11 @@ func exactlyOneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// getBatch returns the command `batches get`.
 func getBatch(batches noun) *cobra.Command {
 	var watch bool
 	command := batches.objectCommand("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
-			return newBatchWatch(s.Client, s.console, batch).follow(s.cmd.Context())
+			return newBatchWatch(s, batch).follow()
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)})
 	})
@@ -84,7 +79,6 @@ func getBatch(batches noun) *cobra.Command {
 	return command
 }
 
-// setBatch returns the command `batches set`.
 func setBatch(batches noun) *cobra.Command {
 	command := batches.setCommand("Change the settings of a batch that are given as flags; the others stay unchanged")
 	flags := command.Flags()
@@ -106,7 +100,6 @@ func setBatch(batches noun) *cobra.Command {
 // exampleTime shows the format of times on the command line.
 const exampleTime = "2027-01-31T22:00:00Z"
 
-// cancelBatch returns the command `batches cancel`.
 func cancelBatch(batches noun) *cobra.Command {
 	var yes bool
 	command := batches.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, devices that run one of its tasks are asked to stop", func(s *session, batch string) error {
@@ -124,19 +117,6 @@ func cancelBatch(batches noun) *cobra.Command {
 	})
 	addYesFlag(command, &yes)
 	return command
-}
-
-// conditionAsState returns object, a batch of the API, with its state replaced by its ShownState, which describes better what the batch does
-// now. An object without a condition is not a batch, and is returned unchanged. The function relies on the order of the members: the API
-// writes the condition directly after the state, and both before the payload.
-func conditionAsState(object json.RawMessage) json.RawMessage {
-	var batch operators.Batch
-	found := regexp.MustCompile(`"state":"[a-z]+","condition":`).FindIndex(object)
-	if err := json.Unmarshal(object, &batch); err != nil || batch.Condition == "" || found == nil {
-		return object
-	}
-	shown := regexp.MustCompile(`^"\w+"`).ReplaceAll(object[found[1]:], fmt.Appendf(nil, "%q", batch.ShownState()))
-	return slices.Concat(object[:found[0]], []byte(`"state":`), shown)
 }
 
 // batchSettingNames returns the names of the members of a batch that are settings. Actions such as cancel and watch do not show these

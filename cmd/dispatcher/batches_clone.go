@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"io"
-	"iter"
 	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -18,7 +15,6 @@ import (
 // query. Servers and proxies limit the length of URLs.
 const payloadInQuery = 2 << 10
 
-// cloneBatch returns the command that queues a copy of a batch.
 func cloneBatch(batches noun) *cobra.Command {
 	var name string
 	var failed, dryRun bool
@@ -27,29 +23,24 @@ func cloneBatch(batches noun) *cobra.Command {
 		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)}, &from); err != nil {
 			return err
 		}
-		copied := taskSelection{from, time.Now(), []string{""}}
+		now, states := time.Now(), []string{""} // the empty state selects all tasks
 		if failed {
-			copied.states = []string{operators.Failed, operators.TimedOut}
+			states = []string{operators.Failed, operators.TimedOut}
 		}
-		clone := from.CloneSettings(copied.now)
+		clone := from.CloneSettings(now)
 		if len(from.Payload) > payloadInQuery { // each task carries the payload instead
-			clone.Payload, copied.batch.Payload = nil, nil
+			clone.Payload, from.Payload = nil, nil
 		}
 		if name != "" {
 			clone.Name = name
 		}
 		made, err := s.Batches.Stream(operators.WithKey(s.cmd.Context(), newIdempotencyKey()), clone, operators.QueueMode{DryRun: dryRun}, operators.TypeNDJSON, func() (io.ReadCloser, error) {
-			return copied.open(s.cmd.Context(), s.Tasks)
+			return s.readClones(from, now, states), nil
 		})
 		if err != nil {
 			return err
 		}
-		text, err := json.Marshal(made)
-		if err != nil {
-			return err
-		}
-		s.console.noteWarnings("", text)
-		return s.console.show(text, "unknown", "warnings")
+		return s.showValue(made, "unknown")
 	})
 	command.Flags().StringVar(&name, "name", "", "name of the new batch (default: the name of the original)")
 	command.Flags().BoolVar(&failed, "failed", false, "only the tasks that failed or timed out")
@@ -57,68 +48,36 @@ func cloneBatch(batches noun) *cobra.Command {
 	return command
 }
 
-// taskSelection selects the tasks of a batch in some states, to queue them in a new batch. The state "" selects the tasks of all states.
-type taskSelection struct {
-	batch  operators.Batch
-	now    time.Time // times of a task that are not after now are left out
-	states []string
+// readClones returns the tasks of a batch that are in one of states, as NDJSON for a new batch. It reads them from the server page by page
+// while the caller reads, and leaves out times of a task that are not after now.
+func (s *session) readClones(batch operators.Batch, now time.Time, states []string) io.ReadCloser {
+	reader, writer := io.Pipe()
+	rescue.Async(func() error {
+		err := rescue.Call(func() error { return s.writeClones(writer, batch, now, states) })
+		return writer.CloseWithError(err) // if err is nil, the stream ends with io.EOF
+	})
+	return reader
 }
 
-// open returns the selected tasks as NDJSON, read from the server page by page while the caller reads.
-func (t taskSelection) open(ctx context.Context, client operators.Tasks) (io.ReadCloser, error) {
-	next, stop := iter.Pull2(t.selectTasks(ctx, client))
-	return &taskLines{next: next, stop: stop}, nil
-}
-
-// selectTasks yields a new task for each selected task, read from the server page by page. After an error it yields nothing more.
-func (t taskSelection) selectTasks(ctx context.Context, client operators.Tasks) iter.Seq2[operators.NewTask, error] {
-	return func(yield func(operators.NewTask, error) bool) {
-		for _, state := range t.states {
-			for task, err := range client.List(ctx, operators.TaskFilter{Batch: t.batch.ID, State: state}) {
-				if !yield(t.batch.CloneTask(task, t.now), err) || err != nil {
-					return
-				}
+// writeClones writes the lines of readClones to out. If the reader was closed, it stops with an error.
+func (s *session) writeClones(out io.Writer, batch operators.Batch, now time.Time, states []string) error {
+	for _, state := range states {
+		for task, err := range s.Tasks.List(s.cmd.Context(), operators.TaskFilter{Batch: batch.ID, State: state}) {
+			if err == nil {
+				err = writeJSON(out, batch.CloneTask(task, now), "") // does not escape HTML, which would make a payload near the size limit too large
+			}
+			if err != nil {
+				return err
 			}
 		}
 	}
-}
-
-// taskLines is a reader that returns tasks as lines of JSON.
-type taskLines struct {
-	next func() (operators.NewTask, error, bool)
-	stop func()
-	line bytes.Buffer
-}
-
-// Read copies the next bytes of the tasks, one line of JSON for each task, into buffer and returns their number. After the last task, it
-// returns io.EOF.
-func (l *taskLines) Read(buffer []byte) (int, error) {
-	for l.line.Len() == 0 {
-		task, err, more := l.next()
-		if err == nil && !more {
-			err = io.EOF
-		}
-		if err == nil {
-			err = writeJSON(&l.line, task, "") // does not escape HTML, which would make a payload near the size limit too large
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-	return l.line.Read(buffer)
-}
-
-// Close stops the reading from the server.
-func (l *taskLines) Close() error {
-	l.stop()
 	return nil
 }
 
-// retryBatch returns the command that retries the tasks of a batch that ended without success.
 func retryBatch(batches noun) *cobra.Command {
 	var yes, dryRun bool
 	command := batches.objectCommand("retry", "Retry the tasks of a batch that ended without success", func(s *session, batch string) error {
-		return bulkChange{s.Client, s.console, "retry", operators.Query("batch", batch)}.run(s.cmd.Context(), yes, dryRun)
+		return s.changeMatching("retry", operators.Query("batch", batch), yes, dryRun)
 	})
 	addYesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "only count the tasks, change nothing")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +29,6 @@ type batchFlags struct {
 	wait         bool
 }
 
-// createBatch returns the command `batches create`.
 func createBatch(operator *operatorFlags) *cobra.Command {
 	b := &batchFlags{fields: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	command := &cobra.Command{
@@ -54,16 +52,7 @@ unless every task succeeded.`,
 			if err != nil {
 				return err
 			}
-			made := queuedBatch{console: s.console}
-			if made.text, err = readAnswer(s.cmd.Context(), s.Client, r, &made.BatchCreated); err != nil {
-				return err
-			}
-			made.noteWarnings()
-			if b.mode.DryRun || !b.wait {
-				return made.show(b.mode.DryRun)
-			}
-			made.console.note("batch %d: %s%s", made.ID, countText(made.Tasks, "task", "tasks"), made.skippedText())
-			return newBatchWatch(s.Client, s.console, strconv.FormatInt(made.ID, 10)).requireSuccess(s.cmd.Context())
+			return b.send(s, r)
 		}),
 	}
 	b.add(command)
@@ -182,37 +171,31 @@ func openFile(request *operators.Request, file, format string, stdin io.Reader) 
 // newIdempotencyKey returns a random Idempotency-Key. However often a request with this key is sent, it has one effect.
 func newIdempotencyKey() string { return "cli-" + rand.Text() }
 
-// queuedBatch is the answer to the request that queued a batch, or checked it in a dry run.
-type queuedBatch struct {
-	operators.BatchCreated
-
-	text    json.RawMessage // the answer as received
-	console *console
-}
-
-// noteWarnings writes to standard error the warnings of the answer, and the number of tasks for unregistered devices, whose ids may be
-// mistyped.
-func (q queuedBatch) noteWarnings() {
-	q.console.noteWarnings("", q.text)
-	if q.Unknown != nil {
-		q.console.note("Warning: %s not registered, such as %s; to refuse them: --unknown-devices refuse",
-			countText(q.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), q.Unknown.First)
+// send sends the request that creates the batch and shows the answer: after a dry run only the number of tasks, unless the output is JSON.
+// With --wait it shows the progress instead, and fails if a task did not succeed.
+func (b *batchFlags) send(s *session, request operators.Request) error {
+	var made operators.BatchCreated
+	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)
+	if err != nil {
+		return err
 	}
-}
-
-// show writes the answer. After a dry run it writes only the number of tasks, unless the output is JSON.
-func (q queuedBatch) show(dryRun bool) error {
-	if !dryRun || q.console.isJSON {
-		return q.console.show(q.text, "unknown", "warnings")
+	if made.Unknown != nil { // their ids may be mistyped
+		s.console.note("Warning: %s not registered, such as %s; to refuse them: --unknown-devices refuse",
+			countText(made.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), made.Unknown.First)
 	}
-	_, err := fmt.Fprintf(q.console.out, "%s would be queued%s\n", countText(q.Tasks, "task", "tasks"), q.skippedText())
-	return err
-}
-
-// skippedText returns the number of skipped duplicates as text. It is empty if the request did not ask to skip duplicates.
-func (q queuedBatch) skippedText() string {
-	if q.Skipped == nil {
-		return ""
+	tasks, skipped := countText(made.Tasks, "task", "tasks"), ""
+	if made.Skipped != nil {
+		skipped = ", " + countText(*made.Skipped, "duplicate", "duplicates") + " skipped"
 	}
-	return ", " + countText(*q.Skipped, "duplicate", "duplicates") + " skipped"
+	switch {
+	case b.wait:
+		s.console.noteWarnings("", text)
+		s.console.note("batch %d: %s%s", made.ID, tasks, skipped)
+		return newBatchWatch(s, strconv.FormatInt(made.ID, 10)).requireSuccess()
+	case b.mode.DryRun && !s.console.isJSON:
+		s.console.noteWarnings("", text)
+		_, err := fmt.Fprintf(s.console.out, "%s would be queued%s\n", tasks, skipped)
+		return err
+	}
+	return s.console.showWithWarnings(text, "unknown")
 }

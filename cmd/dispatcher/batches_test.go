@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -327,14 +328,15 @@ func TestDuplicatesInAFile(t *testing.T) {
 func TestOnlyABatchHasACondition(t *testing.T) {
 	t.Parallel()
 	for object, want := range map[string]string{
-		`{"id":1,"state":"active","condition":"waiting"}`:                                       `{"id":1,"state":"waiting"}`,
-		`{"id":1,"state":"active","condition":"waiting","payload":{"state":"a","condition":1}}`: `{"id":1,"state":"waiting","payload":{"state":"a","condition":1}}`,
-		`{"id":1,"state":"running","condition":"running","counts":{"dispatched":0}}`:            `{"id":1,"state":"waiting","counts":{"dispatched":0}}`,
-		`{"id":1,"state":"running","condition":"running","counts":{"dispatched":1}}`:            `{"id":1,"state":"running","counts":{"dispatched":1}}`,
-		`{"id":2,"state":"pending","payload":{"state":"ok","condition":"x"}}`:                   `{"id":2,"state":"pending","payload":{"state":"ok","condition":"x"}}`,
+		`{"id":1,"state":"active","condition":"waiting"}`:                                       "id  1\nstate  waiting\n",
+		`{"id":1,"state":"active","condition":"waiting","payload":{"state":"a","condition":1}}`: "id  1\nstate  waiting\npayload  {\"state\":\"a\",\"condition\":1}\n",
+		`{"id":1,"state":"running","condition":"running","counts":{"dispatched":0}}`:            "id  1\nstate  waiting\n",
+		`{"id":1,"state":"running","condition":"running","counts":{"dispatched":1}}`:            "id  1\nstate  running\ncounts  1 dispatched\n",
+		`{"id":2,"state":"pending","payload":{"state":"ok","condition":"x"}}`:                   "id  2\nstate  pending\npayload  {\"state\":\"ok\",\"condition\":\"x\"}\n",
 	} {
-		if got := string(conditionAsState([]byte(object))); got != want {
-			t.Errorf("%s is shown as %s, want %s", object, got, want)
+		var out bytes.Buffer
+		if err := (&console{out: &out}).show([]byte(object)); err != nil || maskVariableText(out.String()) != want {
+			t.Errorf("%s is shown as %q, want %q (%v)", object, out.String(), want, err)
 		}
 	}
 }

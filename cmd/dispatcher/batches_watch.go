@@ -2,21 +2,17 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-const (
-	barWidth  = 30
-	lineEvery = 10 * time.Second // minimum time between two lines if the output is not a terminal
-)
+// barWidth is the number of characters of a bar.
+const barWidth = 30
 
 // progress describes how many tasks of a batch have ended.
 type progress struct{ operators.Batch }
@@ -69,32 +65,28 @@ func (p progress) summaryLine() string {
 	return text
 }
 
-// batchWatch shows a batch until it has ended. On a terminal it draws a bar. Otherwise it writes a line at each change of the state, and
-// at other changes at most every lineEvery. As JSON it writes the batch at each change.
+// batchWatch shows a batch until it has ended, in a statusLine. As JSON it writes the batch at each change.
 type batchWatch struct {
-	client     *operators.Client
-	console    *console
-	batch      string
-	bar        *terminal.Progress
-	isTerminal bool // whether messages go to a terminal
+	*session
 
-	last       progress        // the latest progress
-	text       json.RawMessage // the latest answer as received
-	notedState string          // state of the batch in the latest line
-	notedAt    time.Time
-	isOver     bool // whether follow read that the batch has ended
+	batch  string
+	line   *statusLine
+	last   progress        // the latest progress
+	text   json.RawMessage // the latest answer as received
+	isOver bool            // whether follow read that the batch has ended
 }
 
 // newBatchWatch returns a batchWatch for the batch with this id.
-func newBatchWatch(client *operators.Client, output *console, batch string) *batchWatch {
-	return &batchWatch{client: client, console: output, batch: batch, bar: terminal.NewProgress(output.errs), isTerminal: terminal.IsTerminal(output.errs)}
+func newBatchWatch(s *session, batch string) *batchWatch {
+	return &batchWatch{session: s, batch: batch, line: s.console.newStatusLine()}
 }
 
-// follow shows the batch until it has ended, then its final counts as a table. If ctx ends first
-// (Ctrl-C), it returns nil and leaves isOver false.
-func (w *batchWatch) follow(ctx context.Context) error {
-	err := w.console.repeatRead(ctx, func() (bool, error) { return w.update(ctx) })
-	w.bar.Clear()
+// follow shows the batch until it has ended, then its final counts as a table. If the user interrupts it first (Ctrl-C), it returns nil and
+// leaves isOver false.
+func (w *batchWatch) follow() error {
+	ctx := w.cmd.Context()
+	err := w.console.repeatRead(ctx, w.update)
+	w.line.Clear()
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -105,9 +97,9 @@ func (w *batchWatch) follow(ctx context.Context) error {
 	return w.console.show(w.text, batchSettingNames()...)
 }
 
-// requireSuccess follows the batch. It fails if a task did not succeed, or if ctx ends first.
-func (w *batchWatch) requireSuccess(ctx context.Context) error {
-	err := w.follow(ctx)
+// requireSuccess follows the batch. It fails if a task did not succeed, or if the user interrupts it first.
+func (w *batchWatch) requireSuccess() error {
+	err := w.follow()
 	switch n, c := w.last.unsuccessful(), w.last.Counts; {
 	case err != nil:
 		return err
@@ -124,22 +116,18 @@ func (w *batchWatch) requireSuccess(ctx context.Context) error {
 }
 
 // update reads the batch and shows the changes since the last update. isOver reports whether the batch has ended.
-func (w *batchWatch) update(ctx context.Context) (isOver bool, err error) {
+func (w *batchWatch) update() (isOver bool, err error) {
 	var p progress
-	text, err := readAnswer(ctx, w.client, operators.Request{Method: http.MethodGet, Path: operators.Path("batches", w.batch)}, &p)
+	text, err := readAnswer(w.cmd.Context(), w.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("batches", w.batch)}, &p)
 	if err != nil {
-		w.bar.Clear()
+		w.line.Clear()
 		return false, err
 	}
 	line := p.summaryLine()
 	isChanged := w.text == nil || line != w.last.summaryLine()
 	w.last, w.text = p, text
-	switch {
-	case w.isTerminal:
-		w.bar.Show("%s %s", terminal.Bar(p.EndedTasks(), p.Total, barWidth), line)
-	case isChanged && (p.State != w.notedState || time.Since(w.notedAt) >= lineEvery) && !p.HasEnded():
-		w.console.note("%s", line)
-		w.notedState, w.notedAt = p.State, time.Now()
+	if w.line.isTerminal || !p.HasEnded() {
+		w.line.update(p.State, terminal.Bar(p.EndedTasks(), p.Total, barWidth)+" ", line)
 	}
 	if w.console.isJSON && isChanged {
 		err = writeJSON(w.console.out, text, "")

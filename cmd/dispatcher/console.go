@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,13 +36,26 @@ func (c *console) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
-// show writes the members of object, one per line, except the members named in omitted. It shows the condition of a batch as its state.
+// show writes the members of object, one per line, except the members named in omitted. The state of a batch is its ShownState, which says
+// better than the stored state and the condition what the batch does now.
 // With --output json it writes the whole object unchanged.
 func (c *console) show(object json.RawMessage, omitted ...string) error {
 	if c.isJSON {
 		return writeJSON(c.out, object, jsonIndent)
 	}
-	return terminal.WriteFields(c.out, conditionAsState(object), omitted...)
+	shown := map[string]string{}
+	var batch operators.Batch
+	if err := json.Unmarshal(object, &batch); err == nil && batch.Condition != "" { // no other object has a condition
+		shown["state"] = batch.ShownState()
+		omitted = append(slices.Clone(omitted), "condition")
+	}
+	return terminal.WriteFields(c.out, object, shown, omitted...)
+}
+
+// showWithWarnings notes the warnings in object, an answer of the API, and shows its other members except those in omitted.
+func (c *console) showWithWarnings(object json.RawMessage, omitted ...string) error {
+	c.noteWarnings("", object)
+	return c.show(object, append(omitted, "warnings")...)
 }
 
 // writeJSON writes object as JSON to out. If indent is empty, it writes one line.
@@ -77,6 +91,52 @@ func (c *console) confirm(isConfirmed bool, question string) error {
 		return errNotConfirmed
 	}
 	return nil
+}
+
+// statusLine shows a text that changes: on a terminal one line that each update overwrites, otherwise a new line now and then.
+type statusLine struct {
+	*terminal.Progress
+
+	console    *console
+	isTerminal bool
+	key, text  string    // of the latest line that was not on a terminal
+	writtenAt  time.Time // when this line was written
+}
+
+// lineEvery is the minimum time between two lines of a statusLine that is not on a terminal.
+const lineEvery = 10 * time.Second
+
+// newStatusLine returns a line that has shown nothing yet.
+func (c *console) newStatusLine() *statusLine {
+	return &statusLine{Progress: terminal.NewProgress(c.errs), console: c, isTerminal: terminal.IsTerminal(c.errs)}
+}
+
+// update shows bar and text on a terminal. Otherwise it writes text alone, if text has changed, and if key has changed or the latest line is
+// older than lineEvery.
+func (l *statusLine) update(key, bar, text string) {
+	if l.isTerminal {
+		l.Show("%s%s", bar, text)
+	} else if text != l.text && (key != l.key || time.Since(l.writtenAt) >= lineEvery) {
+		l.console.note("%s", text)
+		l.key, l.text, l.writtenAt = key, text, time.Now()
+	}
+}
+
+// updateWaiting shows why the holder of a lease still waits, and when it is expected to start. err is the error of the latest request, or nil.
+func (l *statusLine) updateWaiting(lease operators.Lease, err error) {
+	text := lease.Detail
+	switch {
+	case err != nil:
+		text = err.Error()
+	case lease.Position != nil:
+		text = fmt.Sprintf("position %d in the queue; %s", *lease.Position, lease.Detail)
+	}
+	if lease.EstimatedStart != nil {
+		if left := time.Until(lease.EstimatedStart.Time).Round(time.Second); left > 0 {
+			text += fmt.Sprintf("; estimated start in %s", left)
+		}
+	}
+	l.update("", "", "Waiting for a slot: "+text)
 }
 
 // repeatRead calls read every watchEvery until isOver is true, or until read fails with an error

@@ -74,16 +74,10 @@ func (c contexts) write() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*.json") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(content, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
+	part := path + ".part"
+	err = os.WriteFile(part, append(content, '\n'), 0o600)
+	if err == nil {
+		err = os.Rename(part, path)
 	}
 	return err
 }
@@ -112,7 +106,6 @@ func (i installation) applyTo(config operators.Config) (operators.Config, error)
 	return config, nil
 }
 
-// newContext returns the command `context` with its subcommands.
 func newContext() *cobra.Command {
 	command := &cobra.Command{
 		Use: "context", Short: "Name installations, and select the one that commands use", GroupID: groupOperate,
@@ -149,25 +142,23 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		if none == (len(args) > 0) {
 			return usageError{errors.New("give either a name or --none")}
 		}
-		all.Current = ""
-		if !none {
-			all.Current = args[0]
-			_, err := all.find(args[0])
-			return err
+		if all.Current = ""; none {
+			return nil
 		}
-		return nil
+		all.Current = args[0]
+		_, err := all.find(args[0])
+		return err
 	})
 	use.Flags().BoolVar(&none, "none", false, "let commands use no context")
-	command.AddCommand(requireFlag(add, "url"), use, listContexts(), changeContexts("delete NAME", "Remove an installation from the list", cobra.ExactArgs(1), func(all *contexts, args []string) error {
-		if _, err := all.find(args[0]); err != nil {
-			return err
-		}
-		delete(all.Contexts, args[0])
+	remove := changeContexts("delete NAME", "Remove an installation from the list", cobra.ExactArgs(1), func(all *contexts, args []string) error {
 		if all.Current == args[0] {
 			all.Current = ""
 		}
-		return nil
-	}))
+		_, err := all.find(args[0])
+		delete(all.Contexts, args[0])
+		return err
+	})
+	command.AddCommand(requireFlag(add, "url"), use, listContexts(), remove)
 	return command
 }
 
@@ -186,7 +177,6 @@ func changeContexts(use, short string, args cobra.PositionalArgs, change func(al
 	}}
 }
 
-// listContexts returns the command that lists the contexts.
 func listContexts() *cobra.Command {
 	return &cobra.Command{Use: "list", Short: "List the installations; * marks the one in use", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		all, err := readContexts()

@@ -27,7 +27,6 @@ const (
 	demoSilent = 0.02
 )
 
-// newDev returns the command `dispatcher dev`.
 func newDev() *cobra.Command {
 	options := app.DevOptions{Version: version}
 	var simulatedDevices int

@@ -13,7 +13,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newDevices returns the command `devices` with its subcommands.
 func newDevices() *cobra.Command {
 	o := &operatorFlags{}
 	d := o.devices()
@@ -26,20 +25,12 @@ func newDevices() *cobra.Command {
 	return o.newGroup("devices", "Register, tag, block and find devices", verbs...)
 }
 
-// explainDevice returns the command `devices why`, which shows why a device gets no task.
 func explainDevice(devices noun) *cobra.Command {
-	return devices.objectCommand("why", "Show why a device gets no task, and what would change that", func(s *session, device string) error {
-		var answer struct {
-			Task *int64
-			taskExplanation
+	return devices.whyCommand("Show why a device gets no task, and what would change that", func(device string, found explanation) string {
+		if found.Task == nil {
+			return "no task waits for device " + device
 		}
-		return s.getAndShow(operators.Path("devices", device, "why"), nil, &answer, func() error {
-			heading := "no task waits for device " + device
-			if answer.Task != nil {
-				heading = fmt.Sprintf("the first task of device %s is task %d", device, *answer.Task)
-			}
-			return answer.writeReasons(s.console.out, heading)
-		})
+		return fmt.Sprintf("the first task of device %s is task %d", device, *found.Task)
 	})
 }
 
@@ -61,13 +52,12 @@ func addDeviceFilters(command *cobra.Command) {
 	complete(command, "noisy", "true", "false")
 }
 
-// createDevice returns the command `devices create`.
 func createDevice(devices noun) *cobra.Command {
 	var tags map[string]string
-	var profile string
+	var profile *string
 	command := devices.objectCommand("create", "Register a device, and show its token once", func(s *session, device string) error {
 		text, _, err := s.createWithSecret(operators.Request{
-			Method: http.MethodPost, Path: operators.Path("devices"), Key: newIdempotencyKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: profile},
+			Method: http.MethodPost, Path: operators.Path("devices"), Key: newIdempotencyKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: *profile},
 		}, "dispatcher devices token "+device)
 		if err != nil {
 			return err
@@ -76,58 +66,49 @@ func createDevice(devices noun) *cobra.Command {
 	})
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
-	profileFlag(devices.operatorFlags, command, &profile)
+	profile = addProfileFlag(devices.operatorFlags, command)
 	return command
 }
 
-// profileFlag adds the flag --profile, which stores the name of a profile in profile.
-func profileFlag(operator *operatorFlags, command *cobra.Command, profile *string) {
-	command.Flags().StringVar(profile, "profile", "", "profile whose policies apply to the starts of the device")
+// addProfileFlag adds the flag --profile, and returns its value: the name of a profile.
+func addProfileFlag(operator *operatorFlags, command *cobra.Command) *string {
+	profile := command.Flags().String("profile", "", "profile whose policies apply to the starts of the device")
 	operator.profiles().completeFlag(command, "profile")
+	return profile
 }
 
-// setDevice returns the command `devices set`, which changes the tags and the profile of a device.
 func setDevice(devices noun) *cobra.Command {
 	var tags map[string]string
 	var untag []string
-	var profile string
-	var removeProfile bool
 	command := devices.objectCommand("set", "Change the profile and the given tags of a device; other tags stay unchanged", func(s *session, device string) error {
-		merge := map[string]*string{}
+		body, err := changeBody(s.cmd)
+		if err != nil {
+			return err
+		}
+		delete(body, "tag")
+		delete(body, "untag")
+		changed := map[string]any{}
 		for name, value := range tags {
-			merge[name] = &value
+			changed[name] = value
 		}
 		for _, name := range untag {
-			merge[name] = nil
+			changed[name] = nil // removes the tag
 		}
-		var body operators.DevicePatch
-		if len(merge) > 0 {
-			body.Tags = operators.Set(merge)
-		}
-		if s.cmd.Flags().Changed("profile") || removeProfile {
-			body.Profile = operators.Set(profile) // an empty profile removes the profile
-		}
-		if body == (operators.DevicePatch{}) {
-			return usageError{errors.New("nothing to change: give at least one of --tag, --untag, --profile, --no-profile")}
+		if len(changed) > 0 {
+			body["tags"] = changed
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodPatch, Path: operators.Path("devices", device), Body: body})
 	})
-	profileFlag(devices.operatorFlags, command, &profile)
-	command.Flags().BoolVar(&removeProfile, "no-profile", false, "remove the profile")
-	command.MarkFlagsMutuallyExclusive("profile", "no-profile")
+	addProfileFlag(devices.operatorFlags, command)
+	addClearFlag(command, "no-profile", "profile", "remove the profile")
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags to set: area=330100,city=hz")
 	command.Flags().StringSliceVar(&untag, "untag", nil, "names of tags to remove")
 	return command
 }
 
-// newDeviceToken returns the command that makes a new token of a device.
 func newDeviceToken(devices noun) *cobra.Command {
 	command := devices.objectCommand("token", "Create a new token for a device, and show it once", func(s *session, device string) error {
-		body, err := requestBody(s.cmd.LocalNonPersistentFlags())
-		if err != nil {
-			return err
-		}
-		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", device, "token"), Body: body})
+		return s.sendFlags(http.MethodPost, operators.Path("devices", device, "token"))
 	})
 	command.Flags().Duration("overlap", 24*time.Hour, "how long older tokens of the device stay valid; 0: they are revoked at once")
 	return command
@@ -156,7 +137,6 @@ func blockDevice(devices noun, blocked bool, use, short string) *cobra.Command {
 	return command
 }
 
-// deleteDevice returns the command `devices delete`.
 func deleteDevice(devices noun) *cobra.Command {
 	var options operators.Deletion
 	bulk := &bulkFlags{}
@@ -191,7 +171,6 @@ The devices that match are counted first. Devices with open tasks are kept, unle
 	return command
 }
 
-// importDevices returns the command `devices import`.
 func importDevices(operator *operatorFlags) *cobra.Command {
 	var file, format, existing string
 	command := &cobra.Command{

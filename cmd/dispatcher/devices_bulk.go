@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -37,38 +35,27 @@ func (b *bulkFlags) isGiven() bool {
 	return !b.filter.IsEmpty() || b.createdSince.String() != "" || b.dryRun
 }
 
-// run counts the devices that match, asks for confirmation, and changes them. If dryRun is set, it only counts. verb and participle
-// describe the change in messages, such as "Retag" and "retagged".
+// run changes the devices that match, as bulkChange does. verb and participle describe the change in messages, such as "Retag" and "retagged".
 func (b *bulkFlags) run(output *console, verb, participle string, change func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error)) error {
 	b.filter.CreatedSince = b.createdSince.value
 	if b.filter.IsEmpty() {
 		return usageError{errors.New("give at least one of --where, --prefix, --profile, --blocked, --registered-by, --created-since")}
 	}
-	done, err := change(b.filter, true)
-	if err != nil || b.dryRun {
-		return writeChanged(output, done, "would be "+participle, err)
-	}
-	if done.Devices > 0 {
-		if err := output.confirm(b.yes, verb+" "+countText(int64(done.Devices), "device", "devices")); err != nil {
-			return err
-		}
-		done, err = change(b.filter, false)
-	}
-	return writeChanged(output, done, participle, err)
-}
-
-// writeChanged writes the number of changed devices with the word action, such as "retagged". If err interrupted the change after some
-// devices, it writes their number, too. It returns err.
-func writeChanged(output *console, done operators.DevicesChanged, action string, err error) error {
-	if err != nil && done.Devices == 0 {
-		return err
-	}
-	if output.isJSON {
-		return cmp.Or(writeJSON(output.out, done, jsonIndent), err)
-	}
-	if done.Kept > 0 {
-		action += fmt.Sprintf("; %s with open tasks kept", countText(int64(done.Kept), "device", "devices"))
-	}
-	_, failed := fmt.Fprintln(output.out, countText(int64(done.Devices), "device", "devices"), action)
-	return cmp.Or(failed, err)
+	return bulkChange[operators.DevicesChanged]{
+		send: func(dryRun bool) (operators.DevicesChanged, error) { return change(b.filter, dryRun) },
+		question: func(counted operators.DevicesChanged) string {
+			if counted.Devices == 0 {
+				return ""
+			}
+			return verb + " " + countText(int64(counted.Devices), "device", "devices")
+		},
+		describe: func(changed operators.DevicesChanged, participle string) string {
+			text := countText(int64(changed.Devices), "device", "devices") + " " + participle
+			if changed.Kept > 0 {
+				text += "; " + countText(int64(changed.Kept), "device", "devices") + " with open tasks kept"
+			}
+			return text
+		},
+		done: participle, wouldBe: "would be " + participle,
+	}.run(output, b.yes, b.dryRun)
 }

@@ -30,7 +30,6 @@ type checkFlags struct {
 	addresses                          []string // of the listeners, each with its flag
 }
 
-// checkDevice returns the command `devices check`.
 func checkDevice(operator *operatorFlags) *cobra.Command {
 	f := &checkFlags{}
 	command := &cobra.Command{
@@ -50,9 +49,10 @@ Exit status 1 if the device broke a rule, never reported or fell silent, else 0.
 		Example: `  dispatcher devices check --reboot-command ./boot.sh
   dispatcher devices check --listen 192.168.1.5:8090 --system-listen 192.168.1.5:9000`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.isJSON = f.isJSON || operator.output == outputJSON; !f.isJSON && operator.output != outputTable {
-				return usageError{fmt.Errorf("--output: %q is neither table nor json", operator.output)}
+			if err := checkOutput(operator.output); err != nil {
+				return err
 			}
+			f.isJSON = f.isJSON || operator.output == outputJSON
 			return f.run(cmd, &console{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr()})
 		},
 	}
@@ -79,20 +79,16 @@ func (f *checkFlags) run(cmd *cobra.Command, c *console) error {
 	if err := f.open(); err != nil {
 		return usageError{err}
 	}
-	bar := terminal.NewProgress(c.errs)
+	line := c.newStatusLine()
 	f.options.FirstToken = time.Now().Unix() * 1000 // the check needs far fewer tokens in a second
-	f.options.Reboot, f.options.ShiftClock = f.reboot(cmd, c, bar), shellCommand(cmd, f.clockCommand)
-	f.options.OnScenario = func(name string, left time.Duration) {
-		if bar.Show("%s left: %s", left, name); !terminal.IsTerminal(c.errs) {
-			c.note("%s left: %s", left, name)
-		}
-	}
+	f.options.Reboot, f.options.ShiftClock = f.reboot(cmd, line), shellCommand(cmd, f.clockCommand)
+	f.options.OnScenario = func(name string, left time.Duration) { line.update(name, "", fmt.Sprintf("%s left: %s", left, name)) }
 	if f.options.Reboot == nil {
 		c.note("The device is not rebooted: that needs --reboot-command or a terminal.")
 	}
 	c.note("Waiting for the first report of a device (%s)", strings.Join(f.addresses, ", "))
 	findings, err := check.Run(cmd.Context(), f.options)
-	bar.Clear()
+	line.Clear()
 	if findings == nil {
 		return err
 	}
@@ -152,15 +148,15 @@ func shellCommand(cmd *cobra.Command, command string) func() error {
 }
 
 // reboot returns the function that reboots the device: by the command, or by the user at a terminal. Without both it returns nil.
-func (f *checkFlags) reboot(cmd *cobra.Command, c *console, bar *terminal.Progress) func() error {
+func (f *checkFlags) reboot(cmd *cobra.Command, line *statusLine) func() error {
 	if f.rebootCommand != "" || !terminal.IsTerminal(cmd.InOrStdin()) {
 		return shellCommand(cmd, f.rebootCommand)
 	}
 	input := bufio.NewReader(cmd.InOrStdin())
 	return func() (err error) {
 		for _, request := range []string{"Switch the device off now, then press Enter.", "Switch the device on again, then press Enter."} {
-			bar.Clear()
-			c.note("%s", request)
+			line.Clear()
+			line.console.note("%s", request)
 			_, err = input.ReadString('\n')
 		}
 		return err

@@ -16,7 +16,6 @@ type retagFlags struct {
 	set, unset []string
 }
 
-// retagDevices returns the command `devices retag`, which changes the tags of many devices.
 func retagDevices(operator *operatorFlags) *cobra.Command {
 	r := &retagFlags{}
 	command := &cobra.Command{

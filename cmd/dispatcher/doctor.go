@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -27,7 +25,6 @@ type doctorFlags struct {
 	device, tokenFile string
 }
 
-// newDoctor returns the command `dispatcher doctor`.
 func newDoctor() *cobra.Command {
 	e := &doctorFlags{}
 	command := &cobra.Command{
@@ -48,8 +45,7 @@ Exit status 1 if a check failed, else 0.`,
 	}
 	e.settings = addSettings(command.Flags())
 	addSettingFlags(command.Flags())
-	command.Flags().StringVarP(&e.output, "output", "o", outputTable, "table: for people; json: for scripts")
-	complete(command, "output", outputTable, outputJSON)
+	addOutputFlag(command, command.Flags(), &e.output)
 	command.Flags().StringVar(&e.data, "data", "", "data folder of the dispatcher dev to check (default: the folder of the dispatcher dev that runs here)")
 	command.Flags().StringVar(&e.device, "device", "", "id of a device whose account at the broker is used for a check")
 	command.Flags().StringVar(&e.tokenFile, "device-token-file", "", "file that contains the token of --device")
@@ -59,8 +55,8 @@ Exit status 1 if a check failed, else 0.`,
 
 // run examines the installation and writes the findings. It fails if a check has failed.
 func (e *doctorFlags) run(cmd *cobra.Command) error {
-	if e.output != outputTable && e.output != outputJSON {
-		return usageError{fmt.Errorf("--output: %q is neither table nor json", e.output)}
+	if err := checkOutput(e.output); err != nil {
+		return err
 	}
 	p := doctor.Installation{Version: version, Now: time.Now, Device: e.device}
 	if e.tokenFile != "" {
@@ -103,22 +99,14 @@ func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installati
 // examineDev examines the dispatcher dev that runs here. It checks no database and no broker, because
 // they are part of the process of the dispatcher dev.
 func (e *doctorFlags) examineDev(cmd *cobra.Command, server localdev.Server) []doctor.Finding {
-	findings := []doctor.Finding{{Check: "settings", State: doctor.OK, Found: "none: checking the dispatcher dev that runs here, at " + server.URL}}
 	ready := doctor.Finding{Check: "dev", State: doctor.OK, Found: "ready"}
-	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, server.URL+"/readyz", nil)
-	if err == nil {
-		var response *http.Response
-		if response, err = (&http.Client{Timeout: 3 * time.Second}).Do(request); err == nil {
-			_ = response.Body.Close()
-			if response.StatusCode != http.StatusOK {
-				err = fmt.Errorf("not ready: HTTP %d", response.StatusCode)
-			}
-		}
-	}
-	if err != nil {
+	if err := checkReady(cmd.Context(), server.URL, nil); err != nil {
 		ready = doctor.Finding{Check: "dev", State: doctor.Failed, Found: err.Error(), Remedy: "read its log, and start it again"}
 	}
-	return append(findings, ready, doctor.CheckDisk("disk of dev", server.DataDir, devDiskBytes))
+	return []doctor.Finding{
+		{Check: "settings", State: doctor.OK, Found: "none: checking the dispatcher dev that runs here, at " + server.URL},
+		ready, doctor.CheckDisk("disk of dev", server.DataDir, devDiskBytes),
+	}
 }
 
 // writeFindings writes findings as a table, or as JSON with --output json.
@@ -137,17 +125,12 @@ func (e *doctorFlags) writeFindings(cmd *cobra.Command, findings []doctor.Findin
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", cmp.Or(countsByState(findings), "Nothing was checked."))
-	return err
-}
-
-// countsByState returns the number of findings per state as text.
-func countsByState(findings []doctor.Finding) string {
-	var parts []string
+	var counts []string
 	for _, state := range []doctor.State{doctor.OK, doctor.Warning, doctor.Failed, doctor.Unknown} {
 		if n := doctor.Count(findings, state); n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, state))
+			counts = append(counts, fmt.Sprintf("%d %s", n, state))
 		}
 	}
-	return strings.Join(parts, ", ")
+	_, err := fmt.Fprintln(cmd.ErrOrStderr(), strings.Join(counts, ", "))
+	return err
 }

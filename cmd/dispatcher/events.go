@@ -14,7 +14,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newEvents returns the command `events` with its subcommands.
 func newEvents() *cobra.Command {
 	o := &operatorFlags{}
 	l := listSpec{path: operators.Path("events"), columns: slices.Concat(columns("ID", "AT", "KIND"), []column{{"ACTOR", eventActor}, {"ABOUT", eventSubject}}, columns("DETAIL"))}
@@ -67,7 +66,6 @@ func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	operator.devices().completeFlag(command, "device")
 }
 
-// watchEvents returns the command `events watch`, which writes events as they happen.
 func watchEvents(operator *operatorFlags) *cobra.Command {
 	after := ""
 	var filters *pflag.FlagSet

@@ -31,7 +31,6 @@ type sealFault struct {
 	Problem string `json:"problem"`
 }
 
-// newVerifyEvents returns the command `events verify`.
 func newVerifyEvents(operator *operatorFlags) *cobra.Command {
 	file := ""
 	command := &cobra.Command{

@@ -44,7 +44,7 @@ func fieldValue(flag *pflag.Flag) (any, error) {
 	switch flag.Value.Type() {
 	case "bool":
 		if flag.Annotations[fieldAnnotation] != nil {
-			return nil, nil
+			return nil, nil //nolint:nilnil // the value is null
 		}
 		return text == "true", nil
 	case "int":
@@ -131,7 +131,6 @@ func (j *jsonFlag) Set(text string) error {
 	return nil
 }
 
-// Type returns "string", the name of the value in the help of the flag.
 func (j *jsonFlag) Type() string { return "string" }
 
 // read returns the JSON, from the file if the flag names one. flag is the name of the flag, for errors.

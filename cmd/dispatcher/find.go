@@ -9,7 +9,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newFind returns the command `dispatcher find`, which searches pools, batches, tasks and devices.
 func newFind() *cobra.Command {
 	o := &operatorFlags{}
 	command := o.newGroup("find TEXT", "Find pools, batches, tasks and devices by name, number, tag or error")
@@ -19,43 +18,35 @@ error. An exact match is shown first. At most 10 hits of each kind are shown. A 
 reports if there are more hits, and if only some of the entries were searched.`
 	command.Args = cobra.ExactArgs(1)
 	command.RunE = o.withSession(func(s *session, args []string) error {
-		var hits searchHits
-		return s.getAndShow(operators.Path("find"), operators.Query("q", args[0]), &hits, func() error { return hits.writeTable(s.console, args[0]) })
+		var found operators.Found
+		return s.getAndShow(operators.Path("find"), operators.Query("q", args[0]), &found, func() error { return writeHits(s.console, found.Distinct(), strconv.Quote(args[0])) })
 	})
 	return command
 }
 
-// foundPart is one part of the hits as it is shown.
-type foundPart struct {
-	operators.FoundPart
+// writeHits writes a table of the hits, and notes the commands that list the hits that are not in the table. quoted is the searched text in
+// quotes.
+func writeHits(output *console, found operators.Found, quoted string) error {
+	parts := []struct {
+		operators.FoundPart
 
-	// matchedBy names what the text matched. listCommand is the command that lists all hits of the part;
-	// it is empty for the exact hits, which are always complete.
-	matchedBy, listCommand string
-}
-
-// searchHits is the answer to a search.
-type searchHits struct{ operators.Found }
-
-// writeTable writes a table of the hits for the searched text, and notes the commands that list the hits that are not in the table.
-func (h searchHits) writeTable(output *console, text string) error {
-	f := h.Distinct()
-	parts := []foundPart{
-		{f.Exact, "exactly", ""},
-		{f.Pools, "name", "pools list --name"},
-		{f.Batches, "name", "batches list --name"},
-		{f.Devices, "id", "devices list --part"},
-		{f.Tagged, "tag", "devices list --tag"},
-		{f.Failed, "error", "tasks list --error"}, // hits whose error begins with the text
+		matchedBy   string // what the text matched
+		listCommand string // lists all hits of the part; empty for the exact hits, which are always complete
+	}{
+		{found.Exact, "exactly", ""},
+		{found.Pools, "name", "pools list --name"},
+		{found.Batches, "name", "batches list --name"},
+		{found.Devices, "id", "devices list --part"},
+		{found.Tagged, "tag", "devices list --tag"},
+		{found.Failed, "error", "tasks list --error"}, // hits whose error begins with the text
 	}
-	quoted := strconv.Quote(text)
-	t := terminal.NewTable(output.out, "KIND", "ID", "BY", "TEXT")
+	table := terminal.NewTable(output.out, "KIND", "ID", "BY", "TEXT")
 	for _, p := range parts {
 		for _, hit := range p.Hits {
-			t.AddRow(hit.Kind, hit.ID, p.matchedBy, hit.Text)
+			table.AddRow(hit.Kind, hit.ID, p.matchedBy, hit.Text)
 		}
 	}
-	if err := t.Flush(); err != nil {
+	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, p := range parts {

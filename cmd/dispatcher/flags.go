@@ -41,7 +41,6 @@ func (m *timeFlag) Set(text string) error {
 	return nil
 }
 
-// Type returns "time", the name of the value in the help of the flag.
 func (m *timeFlag) Type() string { return "time" }
 
 // callersFlag is a flag for a maximum number of slots. A nil maxSlots means "all".
@@ -63,7 +62,6 @@ func (f *callersFlag) Set(text string) error {
 // String returns an empty text, so that the help shows no default for the flag.
 func (f *callersFlag) String() string { return "" }
 
-// Type returns "number", the name of the value in the help of the flag.
 func (f *callersFlag) Type() string { return "number" }
 
 // MarshalJSON returns the JSON of the API: the number of slots, or null for "all".
@@ -104,7 +102,6 @@ func (w *windowsFlag) String() string {
 	return strings.Join(texts, ", ")
 }
 
-// Type returns "window", the name of the value in the help of the flag.
 func (w *windowsFlag) Type() string { return "window" }
 
 // Set parses text as one window and appends the window to the value of the flag.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -30,33 +31,38 @@ DISPATCHER_HTTP_LISTEN. If DISPATCHER_TLS_CERT_FILE is set, that dispatcher must
 present this certificate. In an environment without a database it asks the
 dispatcher dev that runs here, if there is one.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			client := &http.Client{Timeout: 3 * time.Second}
+			var transport http.RoundTripper
 			if url == "" {
 				config, err := app.Load(nil, os.Environ(), nil)
+				if err == nil {
+					url, transport, err = localServer(config)
+				}
 				if err != nil {
 					return usageError{err}
 				}
-				if url, client.Transport, err = localServer(config); err != nil {
-					return usageError{err}
-				}
 			}
-			request, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, strings.TrimSuffix(url, "/")+"/readyz", nil)
-			if err != nil {
-				return usageError{fmt.Errorf("--url: %w", err)}
-			}
-			response, err := client.Do(request)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = response.Body.Close() }()
-			if response.StatusCode != http.StatusOK {
-				return fmt.Errorf("not ready: HTTP %d", response.StatusCode)
-			}
-			return nil
+			return checkReady(cmd.Context(), strings.TrimSuffix(url, "/"), transport)
 		},
 	}
 	command.Flags().StringVar(&url, "url", os.Getenv("DISPATCHER_URL"), "URL of the dispatcher (DISPATCHER_URL)")
 	return command
+}
+
+// checkReady returns an error unless the dispatcher at url is ready. A nil transport means the default transport.
+func checkReady(ctx context.Context, url string, transport http.RoundTripper) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", nil)
+	if err != nil {
+		return usageError{fmt.Errorf("--url: %w", err)}
+	}
+	response, err := (&http.Client{Timeout: 3 * time.Second, Transport: transport}).Do(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: HTTP %d", response.StatusCode)
+	}
+	return nil
 }
 
 // localServer returns the URL of the dispatcher to check, and the transport for it. If the environment

@@ -20,7 +20,7 @@ func TestLeasesAreAcquiredRenewedAndReleased(t *testing.T) {
 		t.Fatalf("%+v", held)
 	}
 	d.runCommand("", "leases", "acquire", "ci", "--holder", "job-2").expectExit(1).expectErrors("no slot:", "callers hold 1 of the 1 slots", "(no_slot)")
-	d.runCommand("", "leases", "acquire", "ci", "--holder", "job-2", "--wait", "1s").expectExit(1).expectErrors("Waiting: callers hold 1 of the 1 slots", "no slot of pool ci within 1s")
+	d.runCommand("", "leases", "acquire", "ci", "--holder", "job-2", "--wait", "1s").expectExit(1).expectErrors("Waiting for a slot: position 1 in the queue; callers hold 1 of the 1 slots", "no slot of pool ci within 1s")
 	if got := d.run("pools slots ci"); !strings.Contains(got, "/job-1 (caller)") {
 		t.Errorf("slots:\n%s", got)
 	}

@@ -136,7 +136,6 @@ func durationText(ms int64) string {
 	return terminal.FormatDuration((time.Duration(ms) * time.Millisecond).Round(time.Second))
 }
 
-// returnTake returns the command `limits return`, which gives back the unused part of a take.
 func returnTake(limitSets noun) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand("return", "Give back the unused part of a take, and show the total given back", func(s *session, set string) error {
@@ -151,7 +150,6 @@ func returnTake(limitSets noun) *cobra.Command {
 	return requireFlag(command, "id")
 }
 
-// showSetUsage returns the command `limits usage`.
 func showSetUsage(limitSets noun) *cobra.Command {
 	var facts []string
 	limit := 0

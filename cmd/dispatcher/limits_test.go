@@ -140,6 +140,9 @@ func TestPoliciesThatNameNothingAreWarnedOf(t *testing.T) {
 	}
 	d.runCommand(strings.ReplaceAll(file, "max: 1", "max: 0"), "pools", "apply", "--dry-run", "-f", "-").expectExit(1).expectErrors("pool q", "limits[0].max")
 	d.runCommand(file, "pools", "apply", "-f", "-").expectExit(0).expectErrors(`Warning: pool q: limits: no device has the tag "acount" (looked at: 1)`, "1 created")
+	if again := d.runCommand(file, "pools", "apply", "-f", "-").expectExit(0).expectErrors("1 unchanged"); strings.Contains(again.errText, "Warning") {
+		t.Errorf("a pool that stays as it is: %s", again.errText)
+	}
 }
 
 func TestLimitSetsFromTheShell(t *testing.T) {

@@ -1,12 +1,11 @@
-// Command dispatcher grants the slots of an external system to the devices of a fleet. Most
-// subcommands have their own file. There are two exceptions:
-//   - why.go has the commands `pools why` and `batches why`; `tasks why` is in tasks.go.
-//   - rules.go has everything about policies and windows: the commands `profiles`, `pools limited`
-//     and `pools usage`, and the flags --limits and --window.
+// Command dispatcher grants the slots of an external system to the devices of a fleet. The commands about one
+// kind of object, such as pools, are in the files whose names begin with it, with two exceptions: why.go has
+// `pools why` and `batches why`, and rules.go has `profiles`, `pools limited` and `pools usage`.
 //
-// main.go contains the code that all commands share. operator.go, nouns.go, listing.go and console.go
-// contain the code that the commands of the operators' API share. A function such as createBatch or
-// showSlots returns the command; the function in its RunE does the work.
+// main.go contains the code that all commands share. operator.go, nouns.go, listing.go and console.go contain
+// the code that the commands of the operators' API share; fields.go makes requests from flags, and flags.go has
+// the types of flags. A function such as createBatch or showSlots returns the command with its name; the function
+// in its RunE does the work.
 package main
 
 import (
@@ -44,7 +43,6 @@ const (
 // usageError is a mistake on the command line or in the configuration.
 type usageError struct{ error }
 
-// Unwrap returns the error without its type usageError.
 func (e usageError) Unwrap() error { return e.error }
 
 func main() {
@@ -197,7 +195,6 @@ func unknownCommandError(parent *cobra.Command, words []string) error {
 	return advisedError{err, "to list the commands: " + parent.CommandPath() + " --help"}
 }
 
-// newVersion returns the command `dispatcher version`.
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

@@ -61,6 +61,15 @@ func (n noun) objectCommand(verb, short string, run func(s *session, name string
 	return command
 }
 
+// pairCommand returns a command with the help short about an object and a part of it, such as a slot of a pool. use is the name of the command
+// with its two arguments. run is called with their values.
+func (n noun) pairCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
+		RunE: n.withSession(func(s *session, args []string) error { return run(s, args[0], args[1]) }),
+	}
+}
+
 // requestCommand returns a command that sends a request without a body to the path of an object, extended by pathEnd. The command shows
 // the answer except the members in omitted. verb is the name of the command and short its help.
 func (n noun) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/internal/localdev"
 	"github.com/fleetslots/dispatcher/operators"
@@ -40,9 +41,22 @@ func (o *operatorFlags) newGroup(name, short string, verbs ...*cobra.Command) *c
 	flags.StringVar(&o.context, "context", "", "name of the installation to use; see dispatcher context")
 	command.MarkFlagsMutuallyExclusive("url", "context")
 	completeContexts(command, "context")
-	flags.StringVarP(&o.output, "output", "o", outputTable, "table: for people; json: for scripts")
-	complete(command, "output", outputTable, outputJSON)
+	addOutputFlag(command, flags, &o.output)
 	return command
+}
+
+// addOutputFlag adds the flag --output to flags, a set of flags of command.
+func addOutputFlag(command *cobra.Command, flags *pflag.FlagSet, output *string) {
+	flags.StringVarP(output, "output", "o", outputTable, "table: for people; json: for scripts")
+	complete(command, "output", outputTable, outputJSON)
+}
+
+// checkOutput returns an error if output is not a value of the flag --output.
+func checkOutput(output string) error {
+	if output != outputTable && output != outputJSON {
+		return usageError{fmt.Errorf("--output: %q is neither table nor json", output)}
+	}
+	return nil
 }
 
 // session is a running command with its connection to the dispatcher.
@@ -55,8 +69,8 @@ type session struct {
 // withSession returns a function for cobra that runs a command with a session.
 func (o *operatorFlags) withSession(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if o.output != outputTable && o.output != outputJSON {
-			return usageError{fmt.Errorf("--output: %q is neither table nor json", o.output)}
+		if err := checkOutput(o.output); err != nil {
+			return err
 		}
 		c := &console{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), isJSON: o.output == outputJSON}
 		client, err := o.connect(c)
@@ -210,8 +224,25 @@ func (s *session) sendAndShow(request operators.Request, omitted ...string) erro
 	if err != nil || object == nil {
 		return err
 	}
-	s.console.noteWarnings("", object)
-	return s.console.show(object, append(omitted, "warnings")...)
+	return s.console.showWithWarnings(object, omitted...)
+}
+
+// sendFlags sends a request whose body has the fields for which flags were given, and shows the answer.
+func (s *session) sendFlags(method, path string) error {
+	body, err := requestBody(s.cmd.LocalNonPersistentFlags())
+	if err != nil {
+		return err
+	}
+	return s.sendAndShow(operators.Request{Method: method, Path: path, Body: body})
+}
+
+// showValue shows value, an answer that was decoded, as sendAndShow does.
+func (s *session) showValue(value any, omitted ...string) error {
+	object, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return s.console.showWithWarnings(object, omitted...)
 }
 
 // createWithSecret sends request, which creates a token, and returns the answer as received and decoded. If the answer has no token

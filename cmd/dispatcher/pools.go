@@ -16,7 +16,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newPools returns the command `pools` with its subcommands.
 func newPools() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.pools()
@@ -59,29 +58,22 @@ func addPoolSettings(flags *pflag.FlagSet) {
 	addWindowFlag(flags)
 }
 
-// createPool returns the command `pools create`.
 func createPool(pools noun) *cobra.Command {
 	command := pools.objectCommand("create", "Create a pool", func(s *session, pool string) error {
 		path := operators.Path("pools", pool)
-		body, err := requestBody(s.cmd.LocalNonPersistentFlags())
-		if err != nil {
-			return err
-		}
-		_, err = s.Get(s.cmd.Context(), path, nil)
-		if err == nil {
+		switch _, err := s.Get(s.cmd.Context(), path, nil); {
+		case err == nil:
 			return advisedError{fmt.Errorf("pool %s already exists", pool), "change it: dispatcher pools set " + pool}
-		}
-		if !operators.HasStatus(err, http.StatusNotFound) {
+		case !operators.HasStatus(err, http.StatusNotFound):
 			return err
 		}
-		return s.sendAndShow(operators.Request{Method: http.MethodPut, Path: path, Body: body})
+		return s.sendFlags(http.MethodPut, path)
 	})
 	addPoolSettings(command.Flags())
 	addLimitsFlag(command.Flags())
 	return requireFlag(command, "capacity")
 }
 
-// setPool returns the command `pools set`.
 func setPool(pools noun) *cobra.Command {
 	command := pools.setCommand("Change the settings of a pool that are given as flags; the others stay unchanged")
 	addPoolSettings(command.Flags())
@@ -90,7 +82,6 @@ func setPool(pools noun) *cobra.Command {
 	return command
 }
 
-// showSlots returns the command that shows the slots of a pool.
 func showSlots(pools noun) *cobra.Command {
 	all := false
 	command := pools.objectCommand("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
@@ -135,69 +126,54 @@ func slotState(slot entry) string {
 	return slot.text("state")
 }
 
-// releaseSlot returns the command that takes a slot back from its holder.
 func releaseSlot(pools noun) *cobra.Command {
 	var reason string
 	var now bool
 	var token int64
-	command := &cobra.Command{
-		Use:   "release POOL SLOT",
-		Short: "Take a slot back from the device that holds it",
-		Long: `Take a slot back from the device that holds it. Its task ends cancelled.
+	command := pools.pairCommand("release POOL SLOT", "Take a slot back from the device that holds it", func(s *session, pool, slot string) error {
+		body := operators.Release{Reason: reason, AtOnce: now, Token: max(token, 0)}
+		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "slots", slot, "release"), Body: body})
+	})
+	command.Long = `Take a slot back from the device that holds it. Its task ends cancelled.
 
 The reply to its next report asks the device to stop. The slot is free when the device
 sends the result, or at the end of its lease: the capacity is never exceeded. With --now
-the slot is free at once, and the device may use the external system until its lease ends.`,
-		Args: cobra.ExactArgs(2), ValidArgsFunction: pools.completeNames(1),
-		RunE: pools.withSession(func(s *session, args []string) error {
-			body := operators.Release{Reason: reason, AtOnce: now, Token: max(token, 0)}
-			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", args[0], "slots", args[1], "release"), Body: body})
-		}),
-	}
+the slot is free at once, and the device may use the external system until its lease ends.`
 	command.Flags().StringVar(&reason, "reason", "", "reason for the audit log; required")
 	command.Flags().BoolVar(&now, "now", false, "free the slot at once: one device more than the capacity may then use the external system")
 	command.Flags().Int64Var(&token, "token", 0, "fencing token of the grant; 0: the current grant")
 	return requireFlag(command, "reason")
 }
 
-// checkGrant returns the command that checks whether a grant is in force.
 func checkGrant(pools noun) *cobra.Command {
-	return &cobra.Command{
-		Use: "grant POOL TOKEN", Short: "Check whether a grant is in force, as the external system does", Args: cobra.ExactArgs(2),
-		ValidArgsFunction: pools.completeNames(1),
-		RunE: pools.withSession(func(s *session, args []string) error {
-			text, err := s.Get(s.cmd.Context(), operators.Path("pools", args[0], "grants", args[1]), nil)
-			if err != nil {
-				return err
-			}
-			if e, err := readEntry(text); err == nil && e.text("alive") == "" {
-				return s.console.show(text, "lease_ms") // without alive there is no grant
-			}
-			return s.console.show(text)
-		}),
-	}
+	return pools.pairCommand("grant POOL TOKEN", "Check whether a grant is in force, as the external system does", func(s *session, pool, token string) error {
+		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "grants", token), nil)
+		if err != nil {
+			return err
+		}
+		if e, err := readEntry(text); err == nil && e.text("alive") == "" {
+			return s.console.show(text, "lease_ms") // without alive there is no grant
+		}
+		return s.console.show(text)
+	})
 }
 
-// watchPool returns the command `pools watch`.
 func watchPool(pools noun) *cobra.Command {
 	return pools.objectCommand("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
-		var last [4]int
+		var last []string
 		table := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "IN LINE")
 		return s.console.repeatRead(s.cmd.Context(), func() (bool, error) {
 			var slots operators.Slots
 			text, err := readAnswer(s.cmd.Context(), s.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool, "slots")}, &slots)
-			if err != nil {
+			counts := cellTexts([]any{slots.Capacity, slots.Held, slots.Reserved, slots.Waiting})
+			if err != nil || slices.Equal(counts, last) {
 				return false, err
-			}
-			counts := [4]int{slots.Capacity, slots.Held, slots.Reserved, slots.Waiting}
-			if counts == last {
-				return false, nil
 			}
 			last = counts
 			if s.console.isJSON {
 				return false, writeJSON(s.console.out, text, "")
 			}
-			table.AddRow(time.Now().UTC().Format("2006-01-02 15:04:05Z"), fmt.Sprint(slots.Capacity), fmt.Sprint(slots.Held), fmt.Sprint(slots.Reserved), fmt.Sprint(slots.Waiting))
+			table.AddRow(append([]string{time.Now().UTC().Format("2006-01-02 15:04:05Z")}, counts...)...)
 			return false, table.Flush()
 		})
 	})

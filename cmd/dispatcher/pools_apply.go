@@ -18,7 +18,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// applyPools returns the command `pools apply`.
 func applyPools(operator *operatorFlags) *cobra.Command {
 	var file string
 	var dryRun bool
@@ -162,7 +161,9 @@ func (s *session) checkPool(wanted poolSettings, existing entry) (poolChange, er
 	if existing != nil && len(change.Changes) > 0 {
 		change.Action = actionChanged
 	}
-	change.Warned = s.console.noteWarnings("pool "+wanted.Name+": ", text)
+	if change.Action != actionUnchanged {
+		change.Warned = s.console.noteWarnings("pool "+wanted.Name+": ", text)
+	}
 	return change, nil
 }
 

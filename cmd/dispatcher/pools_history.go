@@ -10,7 +10,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// showHistory returns the command `pools history`.
 func showHistory(pools noun) *cobra.Command {
 	var since time.Duration
 	var limit *int
@@ -43,7 +42,6 @@ func endReason(holding entry) string {
 	return "holds it"
 }
 
-// showSeries returns the command that shows the number of held slots of a pool over time.
 func showSeries(pools noun) *cobra.Command {
 	command := pools.objectCommand("series", "Show how full a pool was in the last hour, day or week", func(s *session, pool string) error {
 		return s.showTable(operators.Path("pools", pool, "series"), requestQuery(s.cmd.LocalNonPersistentFlags()),

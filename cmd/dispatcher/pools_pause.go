@@ -1,22 +1,16 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// allPoolsChange changes all pools, or counts them if dryRun is true.
-type allPoolsChange func(ctx context.Context, s *session, dryRun bool) (operators.PoolsChanged, error)
-
-// withAllPools adds the flags --all and --yes to command, which changes one pool. With --all, the command calls change for all pools: first
-// with dryRun, to count them, and then, if the user agrees, without it. verb and participle describe the change in messages, such as "Pause"
-// and "paused".
-func withAllPools(command *cobra.Command, pools noun, verb, participle string, change allPoolsChange) *cobra.Command {
+// withAllPools adds the flags --all and --yes to command, which changes one pool. With --all, the command calls change for all pools. verb and
+// participle describe the change in messages, such as "Pause" and "paused".
+func withAllPools(command *cobra.Command, pools noun, verb, participle string, change func(s *session, dryRun bool) (operators.PoolsChanged, error)) *cobra.Command {
 	var all, yes bool
 	one := command.RunE
 	command.Use = command.Name() + " [POOL]"
@@ -30,55 +24,52 @@ func withAllPools(command *cobra.Command, pools noun, verb, participle string, c
 		case !all:
 			return one(cmd, args)
 		}
-		return pools.withSession(func(s *session, _ []string) error { return s.changeAllPools(verb, participle, yes, change) })(cmd, args)
+		return pools.withSession(func(s *session, _ []string) error {
+			return bulkChange[operators.PoolsChanged]{
+				send:     func(dryRun bool) (operators.PoolsChanged, error) { return change(s, dryRun) },
+				question: func(counted operators.PoolsChanged) string { return askAboutPools(verb, counted) },
+				describe: describePools, done: participle,
+			}.run(s.console, yes, false)
+		})(cmd, args)
 	}
 	command.Flags().BoolVar(&all, "all", false, "all pools")
 	addYesFlag(command, &yes)
 	return command
 }
 
-// changeAllPools asks for confirmation unless isConfirmed is true, calls change for all pools, and writes the number of changed pools and, if
-// devices were asked to stop, their number.
-func (s *session) changeAllPools(verb, participle string, isConfirmed bool, change allPoolsChange) error {
-	done, err := change(s.cmd.Context(), s, true)
-	if err != nil {
-		return err
+// askAboutPools returns the question before all pools are changed. It is empty if no pool and no device would be affected.
+func askAboutPools(verb string, counted operators.PoolsChanged) string {
+	if counted.Pools+counted.Stopping == 0 {
+		return ""
 	}
-	if done.Pools+done.Stopping > 0 {
-		question := verb + " " + countText(int64(done.Pools), "pool", "pools")
-		if done.Stopping > 0 {
-			question += ", and ask the devices that hold " + countText(int64(done.Stopping), "slot", "slots") + " to stop"
-		}
-		if err := s.console.confirm(isConfirmed, question); err != nil {
-			return err
-		}
-		done, err = change(s.cmd.Context(), s, false)
+	question := verb + " " + countText(int64(counted.Pools), "pool", "pools")
+	if counted.Stopping > 0 {
+		question += ", and ask the devices that hold " + countText(int64(counted.Stopping), "slot", "slots") + " to stop"
 	}
-	if s.console.isJSON {
-		return errors.Join(writeJSON(s.console.out, done, jsonIndent), err)
-	}
-	text := countText(int64(done.Pools), "pool", "pools") + " " + participle
-	if done.Stopping > 0 {
-		text += ", " + countText(int64(done.Stopping), "device", "devices") + " asked to stop"
-	}
-	_, failed := fmt.Fprintln(s.console.out, text)
-	return errors.Join(failed, err)
+	return question
 }
 
-// pausePool returns the command `pools pause`.
+// describePools returns the number of changed pools and, if devices were asked to stop, their number.
+func describePools(changed operators.PoolsChanged, participle string) string {
+	text := countText(int64(changed.Pools), "pool", "pools") + " " + participle
+	if changed.Stopping > 0 {
+		text += ", " + countText(int64(changed.Stopping), "device", "devices") + " asked to stop"
+	}
+	return text
+}
+
 func pausePool(pools noun) *cobra.Command {
 	command := pools.pauseCommand("Pause a pool or all pools: grant no more slots; running tasks continue")
 	stopRunning := command.Flags().Bool("stop-running", false, "with --all: also ask the devices that hold a slot to stop; their tasks wait again")
-	return withAllPools(command, pools, "Pause", "paused", func(ctx context.Context, s *session, dryRun bool) (operators.PoolsChanged, error) {
+	return withAllPools(command, pools, "Pause", "paused", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
 		reason, _ := command.Flags().GetString("reason")
-		return s.Pools.PauseAll(ctx, operators.PauseAll{PauseReason: operators.PauseReason{Reason: reason}, StopRunning: *stopRunning}, dryRun)
+		return s.Pools.PauseAll(s.cmd.Context(), operators.PauseAll{PauseReason: operators.PauseReason{Reason: reason}, StopRunning: *stopRunning}, dryRun)
 	})
 }
 
-// resumePool returns the command `pools resume`.
 func resumePool(pools noun) *cobra.Command {
 	command := pools.requestCommand("resume", "End the pause of a pool, or of all pools that you paused", "POST", "/resume")
-	return withAllPools(command, pools, "Resume", "resumed", func(ctx context.Context, s *session, dryRun bool) (operators.PoolsChanged, error) {
-		return s.Pools.ResumeMine(ctx, dryRun)
+	return withAllPools(command, pools, "Resume", "resumed", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
+		return s.Pools.ResumeMine(s.cmd.Context(), dryRun)
 	})
 }

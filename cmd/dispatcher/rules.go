@@ -10,7 +10,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// showLimited returns the command `pools limited`, which shows the subjects that policies refused most.
 func showLimited(pools noun) *cobra.Command {
 	command := pools.objectCommand("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
 		return s.showTable(operators.Path("pools", pool, "limited"), requestQuery(s.cmd.LocalNonPersistentFlags()), columns("POLICY", "SUBJECT", "TIMES"), "limited")
@@ -20,7 +19,6 @@ func showLimited(pools noun) *cobra.Command {
 	return command
 }
 
-// showPoolUsage returns the command `pools usage`.
 func showPoolUsage(pools noun) *cobra.Command {
 	command := pools.objectCommand("usage", "Show the usage of the policies of a pool", func(s *session, pool string) error {
 		return s.showUsage(operators.Path("pools", pool, "usage"), requestQuery(s.cmd.LocalNonPersistentFlags()))
@@ -48,7 +46,6 @@ func resetColumn() column {
 	}}
 }
 
-// newProfiles returns the command `profiles` with its subcommands.
 func newProfiles() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.profiles()
@@ -62,11 +59,7 @@ func newProfiles() *cobra.Command {
 // list of policies under a name.
 func putPolicies(owner noun, short string) *cobra.Command {
 	command := owner.objectCommand("put", short, func(s *session, name string) error {
-		body, err := requestBody(s.cmd.LocalNonPersistentFlags())
-		if err != nil {
-			return err
-		}
-		return s.sendAndShow(operators.Request{Method: http.MethodPut, Path: operators.Path(owner.plural, name), Body: body})
+		return s.sendFlags(http.MethodPut, operators.Path(owner.plural, name))
 	})
 	addLimitsFlags(command)
 	command.MarkFlagsOneRequired("limits", "no-limits")

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"strings"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -25,7 +25,6 @@ const (
 // statusError ends the program with this exit status and without an error message.
 type statusError int
 
-// Error returns the exit status as text, such as "exit status 2".
 func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // shortestLease is the shortest lease that leaves time to renew it, and to end the command before
@@ -171,12 +170,5 @@ func holderName(prefix string) string {
 		return prefix + number
 	}
 	host, _ := os.Hostname()
-	host = strings.Map(func(c rune) rune {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '-', c == '_':
-			return c
-		}
-		return '-'
-	}, host)
-	return fmt.Sprintf("run-%.40s%s", host, number)
+	return fmt.Sprintf("run-%.40s%s", regexp.MustCompile(`[^A-Za-z0-9._-]`).ReplaceAllString(host, "-"), number)
 }

@@ -36,9 +36,9 @@ func (k *leaseKeeper) remaining() time.Duration { return time.Until(k.held.Usabl
 
 // waitForLease waits until the lease is held. If no slot is granted in time, it leaves the queue and returns an error.
 func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
-	view := newQueueView(k.console)
-	defer view.bar.Clear()
-	k.held, err = k.leases.WaitForSlot(ctx, k.pool, operators.NewLease{Holder: k.holder, LeaseMS: k.lease.Milliseconds()}, k.wait, view.show)
+	line := k.console.newStatusLine()
+	defer line.Clear()
+	k.held, err = k.leases.WaitForSlot(ctx, k.pool, operators.NewLease{Holder: k.holder, LeaseMS: k.lease.Milliseconds()}, k.wait, line.updateWaiting)
 	switch {
 	case err == nil && k.held.State == operators.LeaseHeld:
 		return nil

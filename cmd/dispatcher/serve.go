@@ -15,7 +15,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newServe returns the command `dispatcher serve`.
 func newServe() *cobra.Command {
 	var settings *settings
 	var restored restoreFlag
@@ -82,7 +81,6 @@ func (f *restoreFlag) Set(text string) (err error) {
 // String returns an empty text, so that the help shows no default for the flag.
 func (f *restoreFlag) String() string { return "" }
 
-// Type returns "duration", the name of the value in the help of the flag.
 func (f *restoreFlag) Type() string { return "duration" }
 
 // settings reads the configuration of a command. file is the path in --config.
@@ -107,12 +105,11 @@ func addSettingFlags(flags *pflag.FlagSet) {
 // load returns the configuration from the file, the environment and flags.
 func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
 	var file []byte
+	var err error
 	if s.file != "" {
-		content, err := os.ReadFile(s.file)
-		if err != nil {
+		if file, err = os.ReadFile(s.file); err != nil {
 			return app.Config{}, fmt.Errorf("--config: %w", err)
 		}
-		file = content
 	}
 	set := make(map[string]string)
 	for _, setting := range app.Settings() {
@@ -123,20 +120,20 @@ func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
 	return app.Load(file, os.Environ(), set)
 }
 
-// newMigrate returns the command `migrate` with its subcommands.
 func newMigrate() *cobra.Command {
-	var s *settings
-	withStore := func(work func(*cobra.Command, *store.Store) error) func(*cobra.Command, []string) error {
-		return func(cmd *cobra.Command, _ []string) error { return withLedger(cmd, s, work) }
-	}
 	command := &cobra.Command{Use: "migrate", Short: "Change or show the schema of the Postgres database (DISPATCHER_POSTGRES_DSN)"}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	s = addSettings(command.PersistentFlags())
-	command.AddCommand(
-		&cobra.Command{Use: "up", Short: "Apply every migration that is missing", Args: cobra.NoArgs, RunE: withStore(migrateUp)},
-		&cobra.Command{Use: "down", Short: "Undo the newest migration, and delete its data", Args: cobra.NoArgs, RunE: withStore(migrateDown)},
-		&cobra.Command{Use: "status", Short: "List the migrations", Args: cobra.NoArgs, RunE: withStore(migrateStatus)},
-	)
+	s := addSettings(command.PersistentFlags())
+	add := func(verb, short string, work func(*cobra.Command, *store.Store) error) {
+		command.AddCommand(&cobra.Command{Use: verb, Short: short, RunE: func(cmd *cobra.Command, _ []string) error { return withLedger(cmd, s, work) }})
+	}
+	add("up", "Apply every migration that is missing", func(cmd *cobra.Command, ledger *store.Store) error {
+		applied, err := ledger.Migrate(cmd.Context())
+		_, printErr := fmt.Fprintln(cmd.OutOrStdout(), "applied", applied)
+		return errors.Join(err, printErr)
+	})
+	add("down", "Undo the newest migration, and delete its data", func(cmd *cobra.Command, ledger *store.Store) error { return ledger.MigrateDown(cmd.Context()) })
+	add("status", "List the migrations", migrateStatus)
 	return command
 }
 
@@ -155,18 +152,6 @@ func withLedger(cmd *cobra.Command, configuration *settings, work func(*cobra.Co
 	}
 	defer func() { err = errors.Join(err, ledger.Close()) }()
 	return work(cmd, ledger)
-}
-
-// migrateUp applies the missing migrations of the ledger and writes their number.
-func migrateUp(cmd *cobra.Command, ledger *store.Store) error {
-	applied, err := ledger.Migrate(cmd.Context())
-	_, printErr := fmt.Fprintln(cmd.OutOrStdout(), "applied", applied)
-	return errors.Join(err, printErr)
-}
-
-// migrateDown reverts the newest migration of the ledger.
-func migrateDown(cmd *cobra.Command, ledger *store.Store) error {
-	return ledger.MigrateDown(cmd.Context())
 }
 
 // migrateStatus writes the migrations of the ledger and whether they are applied.

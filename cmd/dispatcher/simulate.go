@@ -18,7 +18,6 @@ import (
 
 const missingTokensText = "set DISPATCHER_TOKEN (role admin; not required for --idle with a fleet token) and, except with --credentials own, DISPATCHER_FLEET_TOKEN"
 
-// newSimulate returns the command `dispatcher simulate`.
 func newSimulate() *cobra.Command {
 	config, idle := simulator.Config{}, false
 	via, credentials := string(simulator.ViaHTTP), string(simulator.CredentialsFleet)
@@ -177,7 +176,6 @@ type share float64
 // String returns the share as a percentage.
 func (s *share) String() string { return strconv.FormatFloat(100*float64(*s), 'g', -1, 64) + "%" }
 
-// Type returns "share", the name of the value in the help of the flag.
 func (s *share) Type() string { return "share" }
 
 // Set parses text, a number from 0 to 1 or a percentage such as 2%, and stores it as the share.

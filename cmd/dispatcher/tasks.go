@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newTasks returns the command `tasks` with its subcommands.
 func newTasks() *cobra.Command {
 	o := &operatorFlags{}
 	t := o.tasks()
@@ -66,7 +64,6 @@ func taskError(e entry) string {
 	return "next try with the next slot: " + t.LastErrorText()
 }
 
-// getTask returns the command `tasks get`.
 func getTask(tasks noun) *cobra.Command {
 	return tasks.objectCommand("get", "Show a task and its attempts", func(s *session, task string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("tasks", task), nil)
@@ -94,7 +91,7 @@ type taskDetail struct {
 func (d taskDetail) writeAttempts(out io.Writer) error {
 	if d.Grant != nil {
 		_, _ = fmt.Fprintln(out, "\nIt runs:")
-		if err := terminal.WriteFields(out, d.Grant); err != nil {
+		if err := terminal.WriteFields(out, d.Grant, nil); err != nil {
 			return err
 		}
 	}
@@ -113,26 +110,31 @@ func outputOf(attempt entry) string {
 	return attempt.text("output")
 }
 
-// taskExplanation is the response to GET /v1/tasks/{id}/why. The reasons stay JSON objects.
-type taskExplanation struct {
-	State   string
+// explanation is the answer to GET /v1/tasks/{id}/why, or to the same path of a device. The reasons stay JSON objects.
+type explanation struct {
+	Task    *int64 // of a device: the task that it would be given first; nil means that no task waits for it
+	State   string // of a task
 	Reasons []entry
 	Mark    *operators.Mark
 }
 
-// explainTask returns the command `tasks why`, which shows why a task does not run.
+// whyCommand returns the command `why` of tasks or devices with the help short. heading returns the first line of the output.
+func (n noun) whyCommand(short string, heading func(name string, found explanation) string) *cobra.Command {
+	return n.objectCommand("why", short, func(s *session, name string) error {
+		var found explanation
+		return s.getAndShow(operators.Path(n.plural, name, "why"), nil, &found, func() error { return found.writeReasons(s.console.out, heading(name, found)) })
+	})
+}
+
 func explainTask(tasks noun) *cobra.Command {
-	return tasks.objectCommand("why", "Show why a task does not run, and what would change that", func(s *session, task string) error {
-		var answer taskExplanation
-		return s.getAndShow(operators.Path("tasks", task, "why"), nil, &answer, func() error {
-			return answer.writeReasons(s.console.out, "task "+task+" is "+answer.State)
-		})
+	return tasks.whyCommand("Show why a task does not run, and what would change that", func(task string, found explanation) string {
+		return "task " + task + " is " + found.State
 	})
 }
 
 // writeReasons writes heading and the reasons in their order, each with its remedy. The texts of detail
 // and remedy are written by the server (package decision).
-func (w taskExplanation) writeReasons(out io.Writer, heading string) error {
+func (w explanation) writeReasons(out io.Writer, heading string) error {
 	lines := []string{heading}
 	for i, r := range w.Reasons {
 		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
@@ -172,7 +174,7 @@ func changeTasks(operator *operatorFlags, verb, short string) *cobra.Command {
 			case len(q) == 0:
 				return usageError{errors.New("give a task, or at least one of --device, --batch, --pool, --state, --kind, --error, --since, --until")}
 			}
-			return bulkChange{s.Client, s.console, verb, q}.run(s.cmd.Context(), yes, dryRun)
+			return s.changeMatching(verb, q, yes, dryRun)
 		}),
 	}
 	command.Args = func(cmd *cobra.Command, args []string) error {
@@ -188,63 +190,41 @@ func changeTasks(operator *operatorFlags, verb, short string) *cobra.Command {
 	return command
 }
 
-// bulkChange cancels or retries all tasks that match a filter.
-type bulkChange struct {
-	client  *operators.Client
-	console *console
-	verb    string // cancel or retry
-	filter  url.Values
+// changeMatching cancels or retries (verb) all tasks that match the filter, as bulkChange does.
+func (s *session) changeMatching(verb string, filter url.Values, isConfirmed, dryRun bool) error {
+	words := map[string][3]string{"cancel": {"Cancel ", "cancelled", "would be cancelled"}, "retry": {"Retry ", "will be retried", "would be retried"}}[verb]
+	return bulkChange[operators.Bulk]{
+		send: func(dryRun bool) (operators.Bulk, error) { return s.sendMatching(verb, filter, dryRun) },
+		question: func(counted operators.Bulk) string {
+			if counted.Tasks == 0 {
+				return ""
+			}
+			return words[0] + countText(counted.Tasks, "task", "tasks")
+		},
+		describe: func(changed operators.Bulk, participle string) string {
+			text := countText(changed.Tasks, "task", "tasks") + " " + participle
+			if changed.AskedToStop > 0 {
+				text += fmt.Sprintf(", %d run and were asked to stop", changed.AskedToStop)
+			}
+			return text
+		},
+		done: words[1], wouldBe: words[2],
+	}.run(s.console, isConfirmed, dryRun)
 }
 
-// run counts the tasks, asks for confirmation unless isConfirmed is true, and sends the request until no task matches. If dryRun is true,
-// it only counts.
-func (b bulkChange) run(ctx context.Context, isConfirmed, dryRun bool) error {
-	count, err := b.send(ctx, true)
-	if err != nil {
-		return err
-	}
-	if dryRun {
-		return b.writeResult(count, true)
-	}
-	if count.Tasks > 0 {
-		if err := b.console.confirm(isConfirmed, map[string]string{"cancel": "Cancel ", "retry": "Retry "}[b.verb]+countText(count.Tasks, "task", "tasks")); err != nil {
-			return err
-		}
-	}
-	var all operators.Bulk
-	for more := count.Tasks > 0; more; {
-		done, err := b.send(ctx, false)
-		if err != nil {
-			return errors.Join(err, b.writeResult(all, false))
-		}
-		all.Tasks, all.AskedToStop, more = all.Tasks+done.Tasks, all.AskedToStop+done.AskedToStop, done.More
-	}
-	return b.writeResult(all, false)
-}
-
-// send sends one request that cancels or retries matching tasks, or only counts them if dryRun is true.
-func (b bulkChange) send(ctx context.Context, dryRun bool) (result operators.Bulk, err error) {
-	query := maps.Clone(b.filter)
+// sendMatching cancels or retries (verb) the tasks that match the filter, with one request after the other until no task matches. It returns
+// the sums of the answers, even if it returns an error. If dryRun is true, it only counts the tasks, with one request.
+func (s *session) sendMatching(verb string, filter url.Values, dryRun bool) (sum operators.Bulk, err error) {
+	query := maps.Clone(filter)
 	if dryRun {
 		query.Set("dry_run", "true")
 	}
-	err = b.client.Do(ctx, operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", b.verb), Query: query}, &result)
-	return result, err
-}
-
-// writeResult writes how many tasks were changed, or would be changed if dryRun is true.
-func (b bulkChange) writeResult(result operators.Bulk, dryRun bool) error {
-	if b.console.isJSON {
-		return writeJSON(b.console.out, result, jsonIndent)
+	for {
+		var done operators.Bulk
+		err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", verb), Query: query}, &done)
+		sum.Tasks, sum.AskedToStop = sum.Tasks+done.Tasks, sum.AskedToStop+done.AskedToStop
+		if err != nil || dryRun || !done.More {
+			return sum, err
+		}
 	}
-	words := map[string]string{"cancel": "cancelled", "retry": "will be retried"}
-	if dryRun {
-		words = map[string]string{"cancel": "would be cancelled", "retry": "would be retried"}
-	}
-	text := countText(result.Tasks, "task", "tasks") + " " + words[b.verb]
-	if result.AskedToStop > 0 {
-		text += fmt.Sprintf(", %d run and were asked to stop", result.AskedToStop)
-	}
-	_, err := fmt.Fprintln(b.console.out, text)
-	return err
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// newTokens returns the command `tokens` with its subcommands.
 func newTokens() *cobra.Command {
 	o := &operatorFlags{}
 	list := listSpec{path: operators.Path("tokens"), columns: columns("ID", "NAME", "ROLE", "POOLS", "LIMIT SETS", "CREATED=created_at", "EXPIRES=expires_at", "LAST USED=last_used_at", "REQUESTS")}

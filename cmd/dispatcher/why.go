@@ -49,15 +49,13 @@ func (w waitingTasks) writeReasons(output *console) error {
 	if _, err := fmt.Fprintln(output.out, text); err != nil || len(w.Parts) == 0 {
 		return err
 	}
-	t := terminal.NewTable(output.out, "COUNT", "WHY", "CODE", "UNTIL", "REMEDY")
-	about := ""
-	if w.Sampled {
-		about = "about "
-	}
-	for _, p := range w.Parts {
-		t.AddRow(about+p.text("count"), p.text("label"), p.text("code"), p.text("until"), p.text("remedy"))
-	}
-	if err := t.Flush(); err != nil {
+	count := column{"COUNT", func(part entry) string {
+		if w.Sampled {
+			return "about " + part.text("count")
+		}
+		return part.text("count")
+	}}
+	if err := writeTable(output.out, w.Parts, append([]column{count}, columns("WHY=label", "CODE", "UNTIL", "REMEDY")...)); err != nil {
 		return err
 	}
 	output.note("To list the tasks of one reason: --code %s", w.Parts[0].text("code"))

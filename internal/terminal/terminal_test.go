@@ -66,7 +66,7 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := WriteFields(&out, object); err != nil {
+		if err := WriteFields(&out, object, nil); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range strings.ReplaceAll(out.String(), "\n", "") {

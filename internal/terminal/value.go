@@ -12,19 +12,18 @@ import (
 	"time"
 )
 
-// Member is a member of a JSON object.
-type Member struct {
-	Name  string
-	Value json.RawMessage
+// member is a member of a JSON object.
+type member struct {
+	name  string
+	value json.RawMessage
 }
 
-// Members returns the members of a JSON object in their order.
-func Members(object json.RawMessage) ([]Member, error) {
+// readMembers returns the members of a JSON object in their order.
+func readMembers(object json.RawMessage) (members []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if _, err := d.Token(); err != nil {
 		return nil, err
 	}
-	var members []Member
 	for d.More() {
 		name, err := d.Token()
 		if err != nil {
@@ -34,7 +33,7 @@ func Members(object json.RawMessage) ([]Member, error) {
 		if err := d.Decode(&value); err != nil {
 			return nil, err
 		}
-		members = append(members, Member{fmt.Sprint(name), value})
+		members = append(members, member{fmt.Sprint(name), value})
 	}
 	return members, nil
 }
@@ -145,16 +144,18 @@ func formatLimits(value json.RawMessage) string {
 	}
 	_ = json.Unmarshal(value, &list) // a value of another form is shown as nothing
 	texts := make([]string, len(list))
+	perMS := func(maximum, ms int64) string {
+		return fmt.Sprintf(" %d/%s", maximum, FormatDuration(time.Duration(ms)*time.Millisecond))
+	}
 	for i, p := range list {
 		texts[i] = p.Name
 		for _, w := range p.Windows {
-			texts[i] += fmt.Sprintf(" %d/%s", w.Max, FormatDuration(time.Duration(w.PerMS)*time.Millisecond))
+			texts[i] += perMS(w.Max, w.PerMS)
 		}
-		switch {
-		case p.Period != "":
+		if p.Period != "" {
 			texts[i] += strings.TrimRight(fmt.Sprintf(" %d/%s %s", p.Max, p.Period, p.Timezone), " ")
-		case p.PerMS != 0:
-			texts[i] += fmt.Sprintf(" %d/%s", p.Max, FormatDuration(time.Duration(p.PerMS)*time.Millisecond))
+		} else if p.PerMS != 0 {
+			texts[i] += perMS(p.Max, p.PerMS)
 		}
 		if p.Per != "" {
 			texts[i] += " per " + p.Per
@@ -185,34 +186,31 @@ func shortenTime(text string) string {
 
 // FormatDuration formats duration without zeros at the end: 5m, not 5m0s.
 func FormatDuration(duration time.Duration) string {
-	text := duration.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = strings.TrimSuffix(text, zero[1:])
-		}
-	}
-	return text
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(duration.String())
 }
 
 // WriteFields writes the members of a JSON object to out, one a line, except the members with names in omitted, and members that are null
-// or empty.
-func WriteFields(out io.Writer, object json.RawMessage, omitted ...string) error {
-	members, err := Members(object)
+// or empty. shown has the texts of members that are not shown as FormatValue formats them.
+func WriteFields(out io.Writer, object json.RawMessage, shown map[string]string, omitted ...string) error {
+	members, err := readMembers(object)
 	if err != nil {
 		return err
 	}
 	var lines strings.Builder
 	labelWidth := 0
 	for _, m := range members {
-		labelWidth = max(labelWidth, len(Label(m.Name)))
+		labelWidth = max(labelWidth, len(Label(m.name)))
 	}
 	for _, m := range members {
-		value := FormatValue(m.Name, m.Value)
-		if string(m.Value) == "false" {
+		value, ok := shown[m.name]
+		if !ok {
+			value = FormatValue(m.name, m.value)
+		}
+		if string(m.value) == "false" {
 			value = "no"
 		}
-		if value != "" && !slices.Contains(omitted, m.Name) {
-			_, _ = fmt.Fprintf(&lines, "%-*s  %s\n", labelWidth, EscapeUnprintable(Label(m.Name)), EscapeUnprintable(value))
+		if value != "" && !slices.Contains(omitted, m.name) {
+			_, _ = fmt.Fprintf(&lines, "%-*s  %s\n", labelWidth, EscapeUnprintable(Label(m.name)), EscapeUnprintable(value))
 		}
 	}
 	_, err = io.WriteString(out, lines.String())
