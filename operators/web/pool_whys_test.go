@@ -24,6 +24,12 @@ func TestTheFirstPageTellsAllTrouble(t *testing.T) {
 	b.createPool("e-zero", 0, "z-1")
 	b.callAPI("PUT", "/v1/pools/f-failing", map[string]any{"capacity": 6}, nil)
 	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "f-failing", "max_attempts": 9, "retry_backoff_ms": 3_600_000, "devices": deviceIDs(6)}, nil)
+	// More tasks wait in g-later than in others, but they will start without help: its card comes after those of pools that need help.
+	b.createPool("g-later", 9)
+	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "g-later", "not_before": "2099-01-01T00:00:00Z", "devices": []string{"g-1", "g-2", "g-3", "g-4", "g-5", "g-6", "g-7", "g-8"}}, nil)
+	for i := range 8 {
+		b.sendReport(fmt.Sprintf("g-%d", i+1), map[string]any{"id": "x"})
+	}
 	for _, device := range deviceIDs(6) {
 		granted := b.reportUntilGranted(device)
 		b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": "failed", "error": "connection refused"}}})
@@ -35,7 +41,7 @@ func TestTheFirstPageTellsAllTrouble(t *testing.T) {
 	})
 	tab := openTab(t)
 	tab.open(b.url + "/")
-	tab.waitForJS(`[...document.querySelectorAll(".card")].map((c) => c.id).join() === "pool-f-failing,pool-e-zero,pool-d-shut,pool-b-silent,pool-c-limit,pool-a-fine"`)
+	tab.waitForJS(`[...document.querySelectorAll(".card")].map((c) => c.id).join() === "pool-f-failing,pool-e-zero,pool-d-shut,pool-b-silent,pool-c-limit,pool-g-later,pool-a-fine"`)
 	for pool, want := range map[string][]string{
 		"a-fine": {"0 / 2 held", "tasks wait0", "devices in line0"}, "b-silent": {"device not registered", "3 of 3 tasks: ", "s-1", "tasks wait3"}, "c-limit": {"limited (1 per 1h by once)", "1 of 1 task: policy once"},
 		"d-shut": {"closed while tasks wait", "1 of 1 task: "}, "e-zero": {"no slots", "1 of 1 task: "}, "f-failing": {"many attempts fail", "100 % of 6 attempts failed within the last 5 min: connection refused (6)"},
