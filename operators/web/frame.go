@@ -40,7 +40,6 @@ func visitorOf(ctx context.Context) api.Operator {
 type frame struct {
 	set      *template.Template
 	prefix   string
-	mode     string
 	readOnly bool
 	system   System
 	isLive   func(address *url.URL) bool // reports whether the page at address is live: the hub reads it again while it is open
@@ -52,7 +51,7 @@ type frame struct {
 // newFrame returns the frame of the dashboard with these options.
 func newFrame(options Options) *frame {
 	set := template.Must(template.New("").Funcs(templateFuncs(options)).ParseFS(templates, "templates/*.html"))
-	return &frame{set: set, prefix: options.Prefix, mode: options.System.Mode, system: options.System, readOnly: options.ReadOnly, gate: options.Gate, logger: options.Logger, now: options.Now}
+	return &frame{set: set, prefix: options.Prefix, system: options.System, readOnly: options.ReadOnly, gate: options.Gate, logger: options.Logger, now: options.Now}
 }
 
 // url returns the address of path behind the prefix of a proxy.
@@ -161,7 +160,7 @@ func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, co
 // sendRendered sends a rendered page with this HTTP status. section is the entry of the navigation that is current.
 func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int, section string, rendered *renderedPage) {
 	out := shell{
-		Title: rendered.title, Section: section, Main: rendered.main, Snapshot: rendered.snapshot, Version: rendered.version(), Who: visitorOf(r.Context()), Mode: f.mode,
+		Title: rendered.title, Section: section, Main: rendered.main, Snapshot: rendered.snapshot, Version: rendered.version(), Who: visitorOf(r.Context()), Mode: f.system.Mode,
 		ReadOnly: f.readOnly, Done: doneMessages()[r.URL.Query().Get("done")],
 		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: rendered.searchText,
 	}

@@ -24,6 +24,9 @@ func (c poolCounts) plus(other poolCounts) poolCounts {
 	return poolCounts{c.Grants + other.Grants, c.Reaps + other.Reaps, c.Denied + other.Denied, c.Conflicts + other.Conflicts, c.Drift + other.Drift}
 }
 
+// hasTrouble reports whether Redis and the ledger disagreed.
+func (c poolCounts) hasTrouble() bool { return c.Conflicts+c.Drift > 0 }
+
 // intervalCounts holds the counts of one interval of countEvery, which ended at the time end.
 type intervalCounts struct {
 	poolCounts
@@ -34,19 +37,17 @@ type intervalCounts struct {
 // history holds the recent counts of the pools in which something happened. It is in the memory of a replica, which has no counts from the
 // time before its start.
 type history struct {
-	mu        sync.Mutex
-	sinceLast map[string]poolCounts       // by pool: counts after the last interval
-	intervals map[string][]intervalCounts // by pool, oldest first: those of the last minute, and those with trouble for troubleShownFor
-	denied    map[string]map[int64]int64  // by pool and minuteOf: denials, for denialsKept
-	last      time.Time                   // end of the last interval
-
-	disagreeing  map[string]struct{} // pools with conflicts or drift, also with those that are too old to be shown
-	talliesSince time.Time           // time since which the counts of the replicas are known; zero if they are not known yet
+	mu           sync.Mutex
+	sinceLast    map[string]poolCounts       // by pool: counts after the last interval
+	intervals    map[string][]intervalCounts // by pool, oldest first: those of the last minute, and those with trouble for troubleShownFor
+	denied       map[string]map[int64]int64  // by pool and minuteOf: denials, for denialsKept
+	last         time.Time                   // end of the last interval
+	talliesSince time.Time                   // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
 // newHistory returns a history without counts.
 func newHistory() *history {
-	return &history{sinceLast: map[string]poolCounts{}, intervals: map[string][]intervalCounts{}, denied: map[string]map[int64]int64{}, disagreeing: map[string]struct{}{}}
+	return &history{sinceLast: map[string]poolCounts{}, intervals: map[string][]intervalCounts{}, denied: map[string]map[int64]int64{}}
 }
 
 // addSlotChanges adds the grants and reaps in changes, which come from the log of events, to the current interval.
@@ -63,9 +64,6 @@ func (h *history) addTally(pool string, counts meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sinceLast[pool] = h.sinceLast[pool].plus(poolCounts{Denied: counts.Denied, Conflicts: counts.Conflicts, Drift: counts.Drift})
-	if counts.Conflicts+counts.Drift > 0 {
-		h.disagreeing[pool] = struct{}{}
-	}
 }
 
 // isIntervalOver reports whether the current interval ends at the time now or ended earlier.
@@ -100,7 +98,7 @@ func (h *history) deleteOld() {
 	for pool, list := range h.intervals {
 		h.intervals[pool] = slices.DeleteFunc(list, func(i intervalCounts) bool {
 			age := h.last.Sub(i.end)
-			return age >= troubleShownFor || age >= time.Minute && i.Conflicts+i.Drift == 0
+			return age >= troubleShownFor || age >= time.Minute && !i.hasTrouble()
 		})
 		if len(h.intervals[pool]) == 0 {
 			delete(h.intervals, pool)
@@ -150,19 +148,12 @@ func (h *history) recentCounts(pool string) poolCounts {
 // whether there are more such pools.
 func (h *history) disagreeingPools(maxPools int) (pools []string, hasMore bool) {
 	h.mu.Lock()
-	all := slices.Sorted(maps.Keys(h.disagreeing))
-	h.mu.Unlock()
-	for _, pool := range all {
-		if s := h.recentCounts(pool); s.Conflicts+s.Drift == 0 {
-			h.mu.Lock()
-			delete(h.disagreeing, pool)
-			h.mu.Unlock()
-			continue
+	defer h.mu.Unlock()
+	for pool, list := range h.intervals {
+		if slices.ContainsFunc(list, func(i intervalCounts) bool { return i.hasTrouble() }) {
+			pools = append(pools, pool)
 		}
-		if len(pools) == maxPools {
-			return pools, true
-		}
-		pools = append(pools, pool)
 	}
-	return pools, false
+	slices.Sort(pools)
+	return pools[:min(len(pools), maxPools)], len(pools) > maxPools
 }

@@ -20,22 +20,13 @@ type eventFollower struct {
 	returned    map[int64]struct{} // ids above completeID that read has returned
 }
 
-// read returns the events since the previous call. If allChanged is true, all pages count as changed: it is the first call, or there were
-// too many events to return.
-func (n *eventFollower) read(ctx context.Context) (events []event, allChanged bool, err error) {
-	return n.advance(ctx, true)
-}
-
-// skipEvents advances completeID without reading events. A later read returns the events after completeID.
-func (n *eventFollower) skipEvents(ctx context.Context) error {
-	clear(n.returned)
-	_, _, err := n.advance(ctx, false)
-	return err
-}
-
-// advance increases completeID if no event up to the next position in the log can appear any more. It returns events only if withEvents is
-// true. Its first call only stores the end of the log.
-func (n *eventFollower) advance(ctx context.Context, withEvents bool) (events []event, allChanged bool, err error) {
+// read returns the events since the previous call, or no events if withEvents is false. If allChanged is true, all pages count as changed: it
+// is the first call, which only stores the end of the log, or there were too many events to return. read increases completeID if no event
+// up to the next position in the log can appear any more.
+func (n *eventFollower) read(ctx context.Context, withEvents bool) (events []event, allChanged bool, err error) {
+	if !withEvents {
+		clear(n.returned)
+	}
 	if !n.hasBegun {
 		mark, err := n.log.ReadEventPosition(ctx, -1)
 		if err != nil {

@@ -46,7 +46,7 @@ func TestNewsMissesNothing(t *testing.T) {
 	n := &eventFollower{log: log}
 	told := func() (ids []int64) {
 		t.Helper()
-		events, _, err := n.read(t.Context())
+		events, _, err := n.read(t.Context(), true)
 		if err != nil {
 			t.Fatal(err)
 		}

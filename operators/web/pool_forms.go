@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -49,7 +50,7 @@ func (p *poolPages) createPage(r *http.Request) (page, error) {
 
 // create creates a pool as the submitted form says.
 func (p *poolPages) create(r *http.Request) (next, messageKey string, err error) {
-	name, err := newName(r, "pool", func(name string) error { _, err := p.api.Pools.Get(r.Context(), name); return err })
+	name, err := newName(r, "pool", p.api.Pools.Get)
 	if err != nil {
 		return "", "", err
 	}
@@ -64,12 +65,12 @@ func (p *poolPages) create(r *http.Request) (next, messageKey string, err error)
 }
 
 // newName returns the name of a new object (noun) in the submitted form. get reads the object that has this name: it must fail with 404.
-func newName(r *http.Request, noun string, get func(name string) error) (string, error) {
+func newName[T any](r *http.Request, noun string, get func(ctx context.Context, name string) (T, error)) (string, error) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	if name == "" {
 		return "", newFormError("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
 	}
-	err := get(name)
+	_, err := get(r.Context(), name)
 	switch {
 	case err == nil:
 		return "", &operators.Problem{Status: http.StatusConflict, Detail: "There is a " + noun + " of that name already: change that one."}

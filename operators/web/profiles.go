@@ -55,7 +55,7 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 
 // create creates a profile as the submitted form says.
 func (p *profilePages) create(r *http.Request) (next, messageKey string, err error) {
-	name, err := newName(r, "profile", func(name string) error { _, err := p.api.Profiles.Get(r.Context(), name); return err })
+	name, err := newName(r, "profile", p.api.Profiles.Get)
 	if err != nil {
 		return "", "", err
 	}

@@ -61,11 +61,6 @@ func addLivePageWithRedis[T any](target *site, pattern string, readRedis func(r 
 	})
 }
 
-// addLivePageWithChecks registers a live page that shows the state of the dependencies: load gets the checks of system.
-func (s *site) addLivePageWithChecks(pattern string, system System, load func(r *http.Request, checks []dependency) (page, error)) {
-	addLivePageWithRedis(s, pattern, func(r *http.Request) ([]dependency, error) { return system.checkDependencies(r.Context()), nil }, load)
-}
-
 // withSnapshot returns a loader that reads one snapshot of the ledger, so that the numbers of a page agree
 // with each other. It records in page.snapshot which snapshot that is.
 func (s *site) withSnapshot(load pageLoader) pageLoader {

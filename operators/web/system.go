@@ -62,7 +62,8 @@ type systemPages struct {
 }
 
 func (s *systemPages) registerRoutes(target *site) {
-	target.addLivePageWithChecks("/system", s.system, s.show)
+	readChecks := func(r *http.Request) ([]dependency, error) { return s.system.checkDependencies(r.Context()), nil }
+	addLivePageWithRedis(target, "/system", readChecks, s.show)
 }
 
 // show returns the system page. checks are the states of the dependencies of this replica.

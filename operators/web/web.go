@@ -161,7 +161,7 @@ func (w *Web) Tick(ctx context.Context) error {
 	if !watched && !countsDue {
 		return nil
 	}
-	events, allChanged, err := w.readEvents(ctx, watched)
+	events, allChanged, err := w.events.read(ctx, watched)
 	if err != nil {
 		w.streams.hub.setErrors(err)
 		return fmt.Errorf("reading events: %w", err)
@@ -171,15 +171,6 @@ func (w *Web) Tick(ctx context.Context) error {
 		return w.addCounts(ctx, now)
 	}
 	return nil
-}
-
-// readEvents returns the events since the previous call if a page is open (isWatched), and no events otherwise. If allChanged is true, all
-// pages count as changed.
-func (w *Web) readEvents(ctx context.Context, isWatched bool) (events []event, allChanged bool, err error) {
-	if isWatched {
-		return w.events.read(ctx)
-	}
-	return nil, false, w.events.skipEvents(ctx)
 }
 
 // addCounts adds the counts since its previous call to the history. It counts the grants and reaps in the events of the log that became
