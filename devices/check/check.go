@@ -75,12 +75,12 @@ func Run(ctx context.Context, options Options) ([]Finding, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := newRun(ctx, options, options.System.Addr().String())
-	names := ""
+	var names []string
 	for _, s := range r.scenarios() {
-		names += ", " + s.name
+		names = append(names, s.name)
 	}
-	if !strings.Contains(names, options.Only) {
-		return nil, fmt.Errorf("no scenario has %q in its name: %s", options.Only, names[2:])
+	if !strings.Contains(strings.Join(names, "\n"), options.Only) {
+		return nil, fmt.Errorf("no scenario has %q in its name: %s", options.Only, strings.Join(names, ", "))
 	}
 	rescue.Async(func() error { return r.serveSystem(ctx) })
 	if options.HTTP != nil {

@@ -202,7 +202,7 @@ func (s *simulation) compareFinished(ctx context.Context) {
 		s.work.err = err
 		return
 	}
-	s.summary.Comparison.add(found)
+	s.summary.add(found)
 	s.fleet.results.dropAcknowledged(last)
 	s.work.batches = s.work.batches[1:]
 	s.work.droppedTasks += b.Total
@@ -229,7 +229,7 @@ func (s *simulation) verify(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("simulation: verifying batch %d: %w", b.ID, err)
 		}
-		s.summary.Comparison.add(found)
+		s.summary.add(found)
 	}
 	return nil
 }
