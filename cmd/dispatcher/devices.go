@@ -55,9 +55,11 @@ func addDeviceFilters(command *cobra.Command) {
 func createDevice(devices noun) *cobra.Command {
 	var tags map[string]string
 	var profile *string
+	var token *tokenFlag
 	command := devices.objectCommand("create", "Register a device, and show its token once", func(s *session, device string) error {
 		text, _, err := s.createWithSecret(operators.Request{
-			Method: http.MethodPost, Path: operators.Path("devices"), Key: newIdempotencyKey(), Body: operators.NewDevice{ID: device, Tags: tags, Profile: *profile},
+			Method: http.MethodPost, Path: operators.Path("devices"), Key: newIdempotencyKey(),
+			Body: operators.NewDevice{ID: device, Tags: tags, Profile: *profile, Token: token.String()},
 		}, "dispatcher devices token "+device)
 		if err != nil {
 			return err
@@ -67,6 +69,7 @@ func createDevice(devices noun) *cobra.Command {
 	command.ValidArgsFunction = cobra.NoFileCompletions
 	command.Flags().StringToStringVar(&tags, "tag", nil, "tags: area=330100,city=hz")
 	profile = addProfileFlag(devices.operatorFlags, command)
+	token = addDeviceTokenFlag(command)
 	return command
 }
 
@@ -111,6 +114,7 @@ func newDeviceToken(devices noun) *cobra.Command {
 		return s.sendFlags(http.MethodPost, operators.Path("devices", device, "token"))
 	})
 	command.Flags().Duration("overlap", 24*time.Hour, "how long older tokens of the device stay valid; 0: they are revoked at once")
+	addDeviceTokenFlag(command)
 	return command
 }
 

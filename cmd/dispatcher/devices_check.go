@@ -24,7 +24,8 @@ import (
 type checkFlags struct {
 	options                            check.Options
 	listen, mqttListen, systemListen   string
-	certFile, keyFile, tokenFile       string
+	certFile, keyFile                  string
+	token                              tokenFlag
 	rebootCommand, clockCommand, junit string
 	isJSON                             bool
 	addresses                          []string // of the listeners, each with its flag
@@ -63,7 +64,7 @@ Exit status 1 if the device broke a rule, never reported or fell silent, else 0.
 	flags.StringVar(&f.certFile, "tls-cert", "", "PEM file with the certificate of --listen and --mqtt-listen, which then expect TLS")
 	flags.StringVar(&f.keyFile, "tls-key", "", "PEM file with the key of --tls-cert")
 	flags.StringVar((*string)(&f.options.Device), "device", "", "id of the device (default: the first device that reports)")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file that contains the token of the device (default: any token is right)")
+	flags.Var(&f.token, "token-file", "file that contains the token of the device (default: any token is right)")
 	flags.StringVar(&f.rebootCommand, "reboot-command", "", "shell command that cuts the power of the device, or kills its program, and starts it again")
 	flags.StringVar(&f.clockCommand, "clock-command", "", "shell command that sets the wall clock of the device back by an hour")
 	flags.StringVar(&f.options.Only, "only", "", "play only the scenarios whose names contain this text, such as reboot; an unknown text lists the names")
@@ -97,13 +98,7 @@ func (f *checkFlags) run(cmd *cobra.Command, c *console) error {
 
 // open reads the files of the flags, and opens the listeners of the check.
 func (f *checkFlags) open() (err error) {
-	if f.tokenFile != "" {
-		token, err := os.ReadFile(f.tokenFile)
-		if err != nil {
-			return fmt.Errorf("--token-file: %w", err)
-		}
-		f.options.Token = strings.TrimSpace(string(token))
-	}
+	f.options.Token = f.token.String()
 	for _, l := range []struct {
 		flag, address string
 		listener      *net.Listener

@@ -106,7 +106,7 @@ func TestDevicesCheckRefusesWrongFlags(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--listen nowhere":             "--listen: listen tcp",
 		"--system-listen 0.0.0.0:0":    `--system-listen: "0.0.0.0:0": must name the address`,
-		"--token-file /none":           "--token-file: open /none",
+		"--token-file /none":           `for "--token-file" flag: open /none`,
 		"--tls-cert /none --tls-key x": "--tls-cert, --tls-key: open /none",
 		"--tls-cert x":                 "missing [tls-key]",
 		"--output xml":                 `--output: "xml" is neither`,

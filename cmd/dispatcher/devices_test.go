@@ -44,6 +44,15 @@ token  SECRET
 	if d.decodeOutput(&made, "devices token d-1 --overlap 0s"); len(made.Token) != 43 {
 		t.Errorf("%+v", made)
 	}
+	file := writeTemp(t, "0123456789abcdef0123456789abcdef\n")
+	for _, line := range []string{"devices create short --device-token-file " + file, "devices token d-1 --device-token-file " + writeTemp(t, "f123456789abcdef0123456789abcdef")} {
+		if d.decodeOutput(&made, line); len(made.Token) != 32 {
+			t.Errorf("%s: %+v", line, made)
+		}
+	}
+	d.runCommand("", "devices", "token", "d-1", "--device-token-file", writeTemp(t, "short")).expectExit(1).expectErrors("token")
+	d.runCommand("", "devices", "token", "d-1", "--device-token-file", "/none").expectExit(2).expectErrors("--device-token-file", "/none")
+	d.run("devices delete short")
 	d.run("batches create --pool p --device d-1")
 	d.runCommand("", "devices", "delete", "d-1").expectExit(1).expectErrors("open_tasks")
 	d.expectOutput("devices delete d-1 --cancel", "id  d-1\ncancelled  1\nstopping  0\n")

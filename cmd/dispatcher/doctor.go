@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -20,9 +19,9 @@ const devDiskBytes = 1 << 30
 
 // doctorFlags contains the flags of the command doctor.
 type doctorFlags struct {
-	settings          *settings
-	output, data      string
-	device, tokenFile string
+	settings             *settings
+	output, data, device string
+	token                tokenFlag
 }
 
 func newDoctor() *cobra.Command {
@@ -48,7 +47,7 @@ Exit status 1 if a check failed, else 0.`,
 	addOutputFlag(command, command.Flags(), &e.output)
 	command.Flags().StringVar(&e.data, "data", "", "data folder of the dispatcher dev to check (default: the folder of the dispatcher dev that runs here)")
 	command.Flags().StringVar(&e.device, "device", "", "id of a device whose account at the broker is used for a check")
-	command.Flags().StringVar(&e.tokenFile, "device-token-file", "", "file that contains the token of --device")
+	command.Flags().Var(&e.token, "device-token-file", "file that contains the token of --device")
 	command.MarkFlagsRequiredTogether("device", "device-token-file")
 	return command
 }
@@ -58,14 +57,7 @@ func (e *doctorFlags) run(cmd *cobra.Command) error {
 	if err := checkOutput(e.output); err != nil {
 		return err
 	}
-	p := doctor.Installation{Version: version, Now: time.Now, Device: e.device}
-	if e.tokenFile != "" {
-		content, err := os.ReadFile(e.tokenFile)
-		if err != nil {
-			return usageError{fmt.Errorf("--device-token-file: %w", err)}
-		}
-		p.DeviceToken = strings.TrimSpace(string(content))
-	}
+	p := doctor.Installation{Version: version, Now: time.Now, Device: e.device, DeviceToken: e.token.String()}
 	findings := e.examine(cmd, p)
 	if err := e.writeFindings(cmd, findings); err != nil {
 		return err
