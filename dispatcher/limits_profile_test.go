@@ -20,7 +20,7 @@ const twoAnHourPerDevice = `[{"name":"per-device","per":"device","algorithm":"sl
 
 func (b *testBench) putProfile(name, policies string) {
 	b.t.Helper()
-	_, _, err := b.store.PutProfile(b.ctx, "test", name, json.RawMessage(policies))
+	_, _, err := b.store.PutProfile(b.ctx, "test", store.Profile{Name: name, Limits: json.RawMessage(policies)})
 	b.must(err)
 }
 

@@ -102,7 +102,7 @@ func TestChangesOfAWaitAreReadFromTheLedger(t *testing.T) {
 			{"a resumed pool", changePool(func(spec *store.PoolSpec) { spec.Paused = false }), devices.ReasonFull},
 			{"a cancelled task", func() error { _, err := w.store.CancelTask(w.ctx, "op", w.taskOfDevice("d")); return err }, devices.ReasonFull},
 			{"a profile", func() error {
-				_, _, err := w.store.PutProfile(w.ctx, "op", "slow", []byte(`[]`))
+				_, _, err := w.store.PutProfile(w.ctx, "op", store.Profile{Name: "slow", Limits: []byte(`[]`)})
 				return err
 			}, devices.ReasonFull},
 			{policies, changeProfile("slow"), devices.ReasonFull},

@@ -9,11 +9,12 @@ import (
 
 // Profile has policies that apply to the starts of its devices, in every pool.
 type Profile struct {
-	Name    string   `json:"name" readOnly:"true"`
-	Limits  []Policy `json:"limits" doc:"How often its devices may start tasks; each pool is counted separately"`
-	Version int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
-	Created Time     `json:"created_at" readOnly:"true"`
-	Updated Time     `json:"updated_at" readOnly:"true"`
+	Name         string   `json:"name" readOnly:"true"`
+	Limits       []Policy `json:"limits" doc:"How often its devices may start tasks; each pool is counted separately"`
+	MetadataOnly bool     `json:"metadata_only" doc:"true: devices that report by hawkBit's DDI also get tasks whose payload is no deployment, as a deployment without artifacts"`
+	Version      int64    `json:"version" readOnly:"true" doc:"Increases with every change"`
+	Created      Time     `json:"created_at" readOnly:"true"`
+	Updated      Time     `json:"updated_at" readOnly:"true"`
 }
 
 // ProfileChanged is a profile after a change.
@@ -24,7 +25,8 @@ type ProfileChanged struct {
 
 // ProfileSettings has all settings of a profile that an operator can set.
 type ProfileSettings struct {
-	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list; empty: the profile limits nothing"`
+	Limits       []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list; empty: the profile limits nothing"`
+	MetadataOnly bool     `json:"metadata_only,omitempty" doc:"true: devices that report by hawkBit's DDI also get tasks whose payload is no deployment, as a deployment without artifacts"`
 }
 
 // ProfileList is a page of profiles.
@@ -81,7 +83,7 @@ func (c Profiles) Get(ctx context.Context, name string) (Profile, error) {
 	return getJSON[Profile](ctx, c.client, Path("profiles", name), nil)
 }
 
-// Put creates the profile name with these settings, or replaces the policies of an existing profile.
+// Put creates the profile name with these settings, or replaces the settings of an existing profile.
 func (c Profiles) Put(ctx context.Context, name string, settings ProfileSettings) (ProfileChanged, error) {
 	return sendJSON[ProfileChanged](ctx, c.client, http.MethodPut, Path("profiles", name), settings)
 }

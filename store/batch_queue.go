@@ -116,12 +116,14 @@ func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id 
 	return counts, err
 }
 
-// countWrongWire counts the tasks of the batch whose devices speak DDI and whose payload is no deployment. Few devices are in its index.
+// countWrongWire counts the tasks of the batch with this id whose devices speak DDI and cannot read the payload. The index of these devices
+// is empty in a fleet that has none.
 func (s batchesIn) countWrongWire(ctx context.Context, id int64) (count int64, err error) {
 	defer describe(&err, "counting devices of another wire")
 	err = s.scanRow(ctx, []any{&count}, `
-		SELECT count(*) FROM devices d JOIN tasks t ON t.device = d.id AND t.state = 'pending' AND t.batch * 1 = $1 JOIN batches b ON b.id = t.batch
-		WHERE d.wire = 'hawkbit' AND (NOT b.is_deployment OR t.payload IS NOT NULL)`, id)
+		SELECT count(*) FROM devices d JOIN tasks o ON o.device = d.id AND o.state = 'pending' AND o.batch * 1 = $1 JOIN batches c ON c.id = o.batch
+			LEFT JOIN profiles w ON w.name = d.profile
+		WHERE d.wire = 'hawkbit' AND NOT `+fitsDDI, id)
 	return count, err
 }
 

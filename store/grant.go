@@ -64,7 +64,7 @@ type Candidate struct {
 	Kind    string
 	Payload json.RawMessage
 
-	IsDeployment bool // the payload of the task is a DDI deployment
+	FitsDDI bool // a device that speaks DDI can do the task: see fitsDDI
 }
 
 // DeviceView is one consistent reading of everything that concerns a report of a device.

@@ -27,7 +27,7 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 		if c := candidate(); c.PoolLimits != nil || c.Limits != nil || c.Kind != "" || c.Payload != nil {
 			l.Errorf("without policies: %+v", c)
 		}
-		_, _, err := l.PutProfile(l.Context(), "op", "slow", json.RawMessage(policiesJSON))
+		_, _, err := l.PutProfile(l.Context(), "op", store.Profile{Name: "slow", Limits: json.RawMessage(policiesJSON)})
 		l.must(err)
 		_, err = l.CreateDevice(l.Context(), "op", "d", store.DeviceSpec{Profile: "slow"}, []byte("d"), nil)
 		l.must(err)

@@ -43,7 +43,7 @@ func candidateDest(candidate *Candidate) []any {
 		&candidate.NotBefore, &candidate.RetryAt, &candidate.RetryAtIsNotBefore, &candidate.Attempt, &candidate.StartedBefore,
 		&candidate.Lease, &candidate.PoolPaused, &candidate.BatchPaused, &candidate.FinishInside, &candidate.Standstill,
 		&candidate.Window.From, &candidate.Window.Until, &candidate.PoolWindow.From, &candidate.PoolWindow.Until, &candidate.ExpiresAt,
-		&candidate.PoolLimits, &candidate.Limits, &candidate.ProfileLimits, &candidate.Kind, &candidate.Payload, &candidate.IsDeployment,
+		&candidate.PoolLimits, &candidate.Limits, &candidate.ProfileLimits, &candidate.Kind, &candidate.Payload, &candidate.FitsDDI,
 	}
 }
 
@@ -241,7 +241,7 @@ const (
 
 	// taskOfEach adds the given task of each device to the candidates, even if other tasks are better.
 	taskOfEach     = ` UNION ALL SELECT {columns of best} FROM tasks t WHERE t.id = {task of n} AND t.device = w.device AND t.state = w.pending AND t.batch = ` + openBatch + notEnded
-	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
+	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.metadata_only, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
 	nextBatch = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
 	// expiresAtSQL is the earliest of three times that may be NULL. Each comes first in one coalesce, because least of SQLite returns NULL
@@ -250,12 +250,13 @@ const (
 	hasPoliciesSQL = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices  = `
 		WITH RECURSIVE clock AS (SELECT {now} AS now),
-		leap(n, name, now, limits, pending, leaps, batch) AS (
+		leap(n, name, now, limits, metadata_only, pending, leaps, batch) AS (
 			SELECT w.n, w.name, clock.now,
 				(SELECT p.limits FROM profiles p WHERE p.name = (SELECT own.profile FROM devices own WHERE own.id = w.name)),
+				(SELECT p.metadata_only FROM profiles p WHERE p.name = (SELECT own.profile FROM devices own WHERE own.id = w.name)),
 				` + hiddenPending + `, 0, ` + nextBatch + hiddenPending + `) FROM (SELECT * FROM {names}) AS w CROSS JOIN clock
 			UNION ALL
-			SELECT w.n, w.name, w.now, w.limits, w.pending, w.leaps + 1, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
+			SELECT w.n, w.name, w.now, w.limits, w.metadata_only, w.pending, w.leaps + 1, ` + nextBatch + `w.pending AND t.batch * 1 > w.batch)
 			FROM leap w WHERE w.batch IS NOT NULL`
 	shownBatches = `)
 		SELECT w.n, w.now, (SELECT holds.stands_until FROM pools holds WHERE holds.name = g.pool), ` + wasDeletedSQL + `,
@@ -263,8 +264,8 @@ const (
 			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.attempts + o.returned > 0,
 			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, p.stands_until, c.opens_at, c.closes_at, p.opens_at, p.closes_at, ` + expiresAtSQL + `,
 			p.limits, c.limits, w.limits, CASE WHEN ` + hasPoliciesSQL + ` THEN c.kind END, CASE WHEN ` + hasPoliciesSQL + ` THEN coalesce(o.payload, c.payload) END,
-			c.is_deployment AND o.payload IS NULL
-		FROM (SELECT n, now, limits, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
+			` + fitsDDI + `
+		FROM (SELECT n, now, limits, metadata_only, pending, batch, name AS device, CASE WHEN leaps = 0 THEN name END AS name FROM leap WHERE leaps = 0 OR batch IS NOT NULL`
 	joinViewRows = `) AS w
 			{device of w} {grant of w} {task of g} {batch of g} {batch c of w} {pool of c}
 			{best (}`

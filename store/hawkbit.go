@@ -31,16 +31,25 @@ type HawkbitAction struct {
 	Task, Token    int64 // the grant of the action
 	State          HawkbitState
 	AsksAttributes bool
-	Payload        json.RawMessage // nil if the payload of the task is no deployment
+	Kind           string          // of the batch of the task
+	Payload        json.RawMessage // nil if a device that speaks DDI cannot read the payload of the task
 	Attributes     json.RawMessage // attributes of the device
 }
 
 // hawkbitDest returns pointers to the fields of a for hawkbitColumns.
 func hawkbitDest(a *HawkbitAction) []any {
-	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, &a.Payload, &a.Attributes}
+	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, &a.Kind, &a.Payload, &a.Attributes}
 }
 
-const hawkbitColumns = `a.action, a.task, a.token, a.state, a.asks, CASE WHEN b.is_deployment AND t.payload IS NULL THEN b.payload END, d.attributes`
+// hawkbitColumns are the columns of a HawkbitAction. o is the task, c the batch, w the profile of the device.
+const hawkbitColumns = `a.action, a.task, a.token, a.state, a.asks, c.kind,
+	CASE WHEN ` + fitsDDI + ` THEN coalesce(CAST(coalesce(o.payload, c.payload) AS text), 'null') END, d.attributes`
+
+// fitsDDI is the SQL condition that a device which speaks DDI can read the payload of task o in batch c: it is a deployment, or the column
+// metadata_only of w, from the profile of the device, allows another payload. Such a payload has at most 256 bytes, because it is sent as a
+// text inside a text, together with the kind of the batch, in an answer of at most 1,100 bytes.
+const fitsDDI = `CASE WHEN c.is_deployment AND o.payload IS NULL THEN TRUE
+	WHEN w.metadata_only AND c.id IS NOT NULL THEN coalesce(octet_length(CAST(coalesce(o.payload, c.payload) AS text)), 0) <= 256 ELSE FALSE END`
 
 // HawkbitAction returns the newest action of a device. If the device had none, the ID of the action is 0.
 func (s hawkbit) HawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
@@ -49,8 +58,8 @@ func (s hawkbit) HawkbitAction(ctx context.Context, device string) (HawkbitActio
 
 func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
 	found, err := queryOne(ctx, s, hawkbitDest, `
-		SELECT `+hawkbitColumns+` FROM hawkbit_actions a LEFT JOIN tasks t ON t.id = a.task LEFT JOIN batches b ON b.id = t.batch
-			LEFT JOIN devices d ON d.id = a.device
+		SELECT `+hawkbitColumns+` FROM hawkbit_actions a LEFT JOIN tasks o ON o.id = a.task LEFT JOIN batches c ON c.id = o.batch
+			LEFT JOIN devices d ON d.id = a.device LEFT JOIN profiles w ON w.name = d.profile
 		WHERE a.device = $1`, device)
 	if errors.Is(err, ErrNotFound) {
 		return HawkbitAction{State: HawkbitClosed, AsksAttributes: true}, nil

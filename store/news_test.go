@@ -126,7 +126,7 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 		r.expectNews("a resumed batch", "pool p")
 		l.putPool("p", 3)
 		r.expectNews("another capacity", "pool p")
-		_, _, err = l.PutProfile(l.Context(), "op", "slow", []byte(`[]`))
+		_, _, err = l.PutProfile(l.Context(), "op", store.Profile{Name: "slow", Limits: []byte(`[]`)})
 		l.must(err)
 		r.expectNews("a profile", "pool *")
 		_, err = l.ChangeDevice(l.Context(), "op", "a", func(spec *store.DeviceSpec) error { spec.Profile = "slow"; return nil })

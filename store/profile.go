@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -14,28 +15,33 @@ type profiles struct{ *connection }
 
 // Profile is a named list of policies that devices share.
 type Profile struct {
-	Name      string
-	Limits    json.RawMessage // a valid JSON array of policies; nil means no policies
-	Version   int64           // increases with every change
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	Name         string
+	Limits       json.RawMessage // a valid JSON array of policies; nil means no policies
+	MetadataOnly bool            // devices that speak DDI also get tasks whose payload is no DDI deployment. A limit set has false
+	Version      int64           // increases with every change
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
 }
 
 // policyTable describes a table of lists of policies: its name, the word for a list in errors, and the kinds of its events. In this file a
 // list is a Profile or a LimitSet.
 type policyTable struct {
 	table, noun               string
+	metadataOnly              string // SQL expression for the field MetadataOnly of row p
 	created, changed, deleted string // kinds of events
 }
 
 func profileTable() policyTable {
-	return policyTable{"profiles", "profile", "profile.created", "profile.changed", "profile.deleted"}
+	return policyTable{"profiles", "profile", "p.metadata_only", "profile.created", "profile.changed", "profile.deleted"}
 }
 
-const profileColumns = `p.name, p.limits, p.version, p.created_at, p.updated_at`
+// columns returns the columns of a Profile, for a row p of the table.
+func (t policyTable) columns() string {
+	return `p.name, p.limits, ` + t.metadataOnly + `, p.version, p.created_at, p.updated_at`
+}
 
 func profileDest(profile *Profile) []any {
-	return []any{&profile.Name, &profile.Limits, &profile.Version, &profile.CreatedAt, &profile.UpdatedAt}
+	return []any{&profile.Name, &profile.Limits, &profile.MetadataOnly, &profile.Version, &profile.CreatedAt, &profile.UpdatedAt}
 }
 
 // Profile returns one profile, or ErrNotFound.
@@ -45,7 +51,7 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 
 // readPolicyList reads the list with this name from table, or returns ErrNotFound. lockSQL is the locking clause, or empty.
 func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
-	return queryOne(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
+	return queryOne(ctx, s.session, profileDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
 
 // Profiles returns at most limit profiles with a name > afterName, in the order of names.
@@ -55,47 +61,57 @@ func (s profiles) Profiles(ctx context.Context, afterName string, limit int) ([]
 
 // readPolicyListPage reads at most limit lists of policies with a name > afterName from table.
 func (s profilesIn) readPolicyListPage(ctx context.Context, table policyTable, afterName string, limit int) ([]Profile, error) {
-	return collect(ctx, s.session, profileDest, `SELECT `+profileColumns+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
+	return collect(ctx, s.session, profileDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
 }
 
-// PutProfile creates a profile or replaces its policies, which must be valid. created is true if it is new. If nothing changes, the version
-// stays.
-func (s profiles) PutProfile(ctx context.Context, actor, name string, policies json.RawMessage) (profile Profile, created bool, err error) {
-	return s.putPolicyList(ctx, profileTable(), actor, name, policies, false)
+// PutProfile creates the profile with the name of settings, or replaces its settings: Limits, which must be valid, and MetadataOnly.
+// created is true if the profile is new. If nothing changes, nothing is written and the version stays.
+func (s profiles) PutProfile(ctx context.Context, actor string, settings Profile) (profile Profile, created bool, err error) {
+	return s.putPolicyList(ctx, profileTable(), actor, settings, false)
 }
 
-// putPolicyList creates or replaces the list with this name in table. created is true if it is new. If dryRun is true, nothing is changed.
-func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage, dryRun bool) (list Profile, created bool, err error) {
+// putPolicyList creates or replaces the list of policies with the name of wanted in table. created is true if the list is new. If dryRun is
+// true, putPolicyList checks everything and changes nothing.
+func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile, dryRun bool) (list Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
-		list, created, err = tx.profiles().putPolicyList(ctx, table, actor, name, policies)
+		list, created, err = tx.profiles().putPolicyList(ctx, table, actor, wanted)
 		if err == nil && dryRun {
 			err = errDryRun // rolls the transaction back
 		}
 		return err
 	})
 	if err != nil && !errors.Is(err, errDryRun) {
-		return Profile{}, false, fmt.Errorf("changing %s %s: %w", table.noun, name, err)
+		return Profile{}, false, fmt.Errorf("changing %s %s: %w", table.noun, wanted.Name, err)
 	}
 	return list, created, nil
 }
 
-// putPolicyList creates or replaces the list with this name in table and records the event.
-func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor, name string, policies json.RawMessage) (list Profile, created bool, err error) {
+// settings returns the settings of a profile as the audit log shows them.
+func (p Profile) settings() settings {
+	return settings{"limits", limitsText(p.Limits), "metadata_only", strconv.FormatBool(p.MetadataOnly)}
+}
+
+// putPolicyList creates or replaces the list of policies with the name of wanted in table and records the event.
+func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile) (list Profile, created bool, err error) {
+	name := wanted.Name
 	list, err = s.readPolicyList(ctx, table, name, "FOR UPDATE")
-	if err == nil && bytes.Equal(list.Limits, policies) {
+	if err == nil && bytes.Equal(list.Limits, wanted.Limits) && list.MetadataOnly == wanted.MetadataOnly {
 		return list, false, nil
 	}
-	limits := describeChanges(settings{"limits", limitsText(list.Limits)}, settings{"limits", limitsText(policies)})
+	changes := describeChanges(list.settings(), wanted.settings())
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return list, false, err
 	}
 	if _, err := s.exec(ctx, `
 		INSERT INTO `+table.table+` (name, limits, version, created_at, updated_at) VALUES ($1, $2::json, 1, {now}, {now})
 		ON CONFLICT (name) DO UPDATE SET limits = excluded.limits, version = `+table.table+`.version + 1, updated_at = excluded.updated_at`,
-		name, nullText(policies)); err != nil {
+		name, nullText(wanted.Limits)); err != nil {
 		return list, false, fmt.Errorf("writing the policies: %w", err)
 	}
 	if table.table == profileTable().table {
+		if _, err := s.exec(ctx, `UPDATE profiles SET metadata_only = $2 WHERE name = $1`, name, wanted.MetadataOnly); err != nil {
+			return list, false, fmt.Errorf("writing metadata_only: %w", err)
+		}
 		s.pendingNews.addPool(AllPools) // the devices with this profile may have tasks in any pool
 	}
 	if list, err = s.readPolicyList(ctx, table, name, ""); err != nil {
@@ -103,9 +119,12 @@ func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor,
 	}
 	kind := table.changed
 	if created = list.Version == 1; created {
-		kind, limits = table.created, "limits="+limitsText(policies)
+		kind, changes = table.created, "limits="+limitsText(wanted.Limits)
+		if wanted.MetadataOnly {
+			changes += " metadata_only=true"
+		}
 	}
-	return list, created, s.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: table.noun + "=" + name + " " + limits})
+	return list, created, s.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: table.noun + "=" + name + " " + changes})
 }
 
 // DeleteProfile deletes a profile that no device has. Errors: ErrNotFound, ErrInUse.
@@ -154,7 +173,7 @@ func (s profilesIn) lockProfile(ctx context.Context, name string) error {
 type LimitSet Profile
 
 func limitSetTable() policyTable {
-	return policyTable{"limit_sets", "limit_set", "limit_set.created", "limit_set.changed", "limit_set.deleted"}
+	return policyTable{"limit_sets", "limit_set", "FALSE", "limit_set.created", "limit_set.changed", "limit_set.deleted"}
 }
 
 // LimitSet returns one limit set, or ErrNotFound.
@@ -176,7 +195,7 @@ func (s profiles) LimitSets(ctx context.Context, afterName string, limit int) ([
 // PutLimitSet creates a limit set or replaces its policies, which must be valid. created is true if it is new. If nothing changes, the
 // version stays. If dryRun is true, it only checks.
 func (s profiles) PutLimitSet(ctx context.Context, actor, name string, policies json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
-	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, name, policies, dryRun)
+	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, Profile{Name: name, Limits: policies}, dryRun)
 	return LimitSet(put), created, err
 }
 

@@ -17,7 +17,7 @@ func TestAProfileIsNeverTakenFromADevice(t *testing.T) {
 	runOnEachDialect(t, func(l *ledger) {
 		for i := range 15 {
 			name, device := fmt.Sprintf("p-%d", i), fmt.Sprintf("d-%d", i)
-			_, created, err := l.PutProfile(l.Context(), "op", name, json.RawMessage(policiesJSON))
+			_, created, err := l.PutProfile(l.Context(), "op", store.Profile{Name: name, Limits: json.RawMessage(policiesJSON)})
 			l.must(err)
 			if !created {
 				l.Errorf("%s was there", name)
@@ -51,7 +51,7 @@ func TestProfilesPutAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range writers {
 		all.Go(func() {
-			p, created, err := l.PutProfile(l.Context(), "op", "p", json.RawMessage(fmt.Sprintf(`[{"name":"n-%d"}]`, i)))
+			p, created, err := l.PutProfile(l.Context(), "op", store.Profile{Name: "p", Limits: json.RawMessage(fmt.Sprintf(`[{"name":"n-%d"}]`, i))})
 			if err != nil || created != (p.Version == 1) {
 				l.Errorf("%+v, created %t, %v", p, created, err)
 			}

@@ -101,7 +101,7 @@ func TestSuppressedTasksFromTheShell(t *testing.T) {
 func TestProfilesFromTheShell(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)
-	if got := maskVariableText(d.run("profiles put solar --limits", onePerDayPolicy)); !strings.HasPrefix(got, "name  solar\nlimits  one 1/24h per device\nversion  1\n") {
+	if got := maskVariableText(d.run("profiles put solar --limits", onePerDayPolicy)); !strings.HasPrefix(got, "name  solar\nlimits  one 1/24h per device\nmetadata_only  no\nversion  1\n") {
 		t.Error(got)
 	}
 	d.expectOutput("profiles list", "NAME  LIMITS  UPDATED\nsolar  one 1/24h per device  TIME\n")
@@ -120,7 +120,12 @@ func TestProfilesFromTheShell(t *testing.T) {
 		}
 	}
 	d.runCommand("", "profiles", "put", "solar").expectExit(2).expectErrors("limits")
-	d.run("profiles put solar --no-limits")
+	if got := d.run("profiles put solar --no-limits --metadata-only"); !strings.Contains(got, "metadata_only  yes") {
+		t.Error(got)
+	}
+	if got := d.run("profiles put solar --no-limits"); !strings.Contains(got, "metadata_only  no") {
+		t.Error(got)
+	}
 	d.run("profiles delete solar")
 	d.runCommand("", "profiles", "get", "solar").expectExit(1).expectErrors("not_found")
 	d.expectOutput("profiles list --output json", "[]\n")

@@ -50,9 +50,16 @@ func newProfiles() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.profiles()
 	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}, "List profiles by name", nil)
-	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putPolicies(p, "Create a profile, or replace its policies"),
+	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putProfile(p),
 		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
 	return o.newGroup("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
+}
+
+// putProfile returns the command `profiles put`.
+func putProfile(profiles noun) *cobra.Command {
+	command := putPolicies(profiles, "Create a profile, or replace its settings")
+	command.Flags().Bool("metadata-only", false, "devices that report by hawkBit's DDI also get tasks whose payload is no deployment")
+	return command
 }
 
 // putPolicies returns the command `put` of profiles or limit sets, with the help short; owner is the kind of object. The command stores a

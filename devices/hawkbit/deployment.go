@@ -34,10 +34,13 @@ func (x *exchange) installed() (answer, error) {
 	return deploymentAnswer(newest)
 }
 
-// deploymentAnswer returns the answer with the deployment of an action.
+// deploymentAnswer returns the answer with the deployment of an action. A payload that is no deployment becomes one without artifacts.
 func deploymentAnswer(of Action) (answer, error) {
 	payload, err := ParsePayload(of.Payload)
-	return answer{http.StatusOK, payload.body(of.ID)}, unavailable(err)
+	if err != nil {
+		payload = metadataPayload(of.Kind, of.Payload)
+	}
+	return answer{http.StatusOK, payload.body(of.ID)}, nil
 }
 
 // cancelBody is the answer to the request for the cancel of an action.

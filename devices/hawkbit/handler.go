@@ -38,7 +38,8 @@ type Action struct {
 	IsOpen         bool // its end was neither reported nor found
 	IsInstalled    bool // the device reported its success
 	AsksAttributes bool
-	Payload        json.RawMessage // the payload of the task, if it is a deployment; else nil
+	Kind           string          // of the batch of the task
+	Payload        json.RawMessage // nil if the device cannot read the payload of the task. A payload that is no deployment is sent as metadata
 	Attributes     json.RawMessage // attributes of the device
 }
 
@@ -103,7 +104,7 @@ func (h *Handler) serve(response http.ResponseWriter, request *http.Request, han
 	got, err := x.run(handle)
 	var body []byte
 	if err == nil && got.body != nil {
-		body, err = json.Marshal(got.body)
+		body, err = encode(got.body)
 	}
 	if err != nil {
 		h.Intake.Refuse(response, request, transport, err, started)

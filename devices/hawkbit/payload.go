@@ -1,6 +1,8 @@
 package hawkbit
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,11 +66,26 @@ func ParsePayload(raw []byte) (Payload, error) {
 			return p, err
 		}
 	}
-	text, err := json.Marshal(p.body(1<<31 - 1))
+	text, err := encode(p.body(1<<31 - 1))
 	if err == nil && len(text) > MaxAnswer {
 		err = fmt.Errorf("payload.deployment: %d bytes as sent to devices, at most %d", len(text), MaxAnswer)
 	}
 	return p, err
+}
+
+// metadataPayload returns a deployment without artifacts that carries a payload which is no deployment. kind may be empty.
+func metadataPayload(kind string, payload json.RawMessage) (p Payload) {
+	p.Deployment.Chunks = []Chunk{{Part: "task", Version: "1", Name: cmp.Or(kind, "task"), Metadata: []Metadata{{"payload", string(payload)}}}}
+	return p
+}
+
+// encode returns value as JSON. Characters such as & are not escaped, because small clients do not decode escapes in links.
+func encode(value any) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return bytes.TrimSpace(text.Bytes()), err
 }
 
 // check returns an error that begins with field if the chunk is invalid.

@@ -125,7 +125,7 @@ func codeTexts() []codeText {
 		{CodeRevoked, stays, "without a valid token", "give each device a new token: dispatcher devices token DEVICE"},
 		{CodeBlocked, stays, "blocked", "unblock the devices: dispatcher devices unblock DEVICE"},
 		{CodeBusy, passes, "device busy", "wait for the results of the tasks that the devices hold, or the end of their leases"},
-		{CodeWrongWire, stays, "payload is no DDI deployment", "queue a batch whose payload is a deployment; to end the tasks: dispatcher tasks cancel TASK"},
+		{CodeWrongWire, stays, "payload is no DDI deployment", "queue a batch whose payload is a deployment, or set metadata_only in the profile of the devices; to end the tasks: dispatcher tasks cancel TASK"},
 		{CodePoolPaused, stays, "pool paused", "resume the pool: dispatcher pools resume POOL"},
 		{CodeBatchPaused, stays, "batch paused", "resume the batches: dispatcher batches resume BATCH"},
 		{CodeNotBefore, passes, "not_before not reached", NothingToDo},

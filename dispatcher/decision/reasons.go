@@ -61,7 +61,7 @@ func (x causeWriter) busy(Obstacle) Cause {
 func (x causeWriter) wrongWire(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s last reported by hawkBit's DDI, and the payload of the task is no deployment that it could read", x.Task.Device),
-	}.withRemedy("queue a batch whose payload is a deployment; to end this task: %s", ActCancel.actionOn(SubjectTask, x.Task.ID))
+	}.withRemedy("queue a batch whose payload is a deployment, or set metadata_only in the profile of the device and use payloads of at most 256 bytes; to end this task: %s", ActCancel.actionOn(SubjectTask, x.Task.ID))
 }
 
 func (x causeWriter) poolPaused(Obstacle) Cause {

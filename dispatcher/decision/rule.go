@@ -57,7 +57,7 @@ func busyObstacle(situation *Situation, _ *store.Candidate) (Obstacle, bool) {
 func taskRules() []rule {
 	return []rule{
 		{CodeWrongWire, devices.ReasonWrongWire, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
-			return Obstacle{}, s.Wire == devices.WireHawkbit && !task.IsDeployment
+			return Obstacle{}, s.Wire == devices.WireHawkbit && !task.FitsDDI
 		}, causeWriter.wrongWire},
 		{CodePoolPaused, devices.ReasonPaused, blocksAllTasks, func(_ *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, task.PoolPaused

@@ -59,7 +59,7 @@ type hawkbitLedger struct{ store *store.Store }
 func hawkbitAction(a store.HawkbitAction) hawkbit.Action {
 	return hawkbit.Action{
 		ID: a.ID, Task: a.Task, Token: a.Token, IsOpen: a.State == store.HawkbitOpen, IsInstalled: a.State == store.HawkbitInstalled,
-		AsksAttributes: a.AsksAttributes, Payload: a.Payload, Attributes: a.Attributes,
+		AsksAttributes: a.AsksAttributes, Kind: a.Kind, Payload: a.Payload, Attributes: a.Attributes,
 	}
 }
 

@@ -288,3 +288,47 @@ func TestATaskThatIsNoDeploymentIsNotSentOverDDI(t *testing.T) {
 	}
 	device.expect("GET", "", "", "200 "+sleep+"*}") // it holds a task that DDI cannot carry
 }
+
+// TestMetadataOnly allows metadata_only in the profile of a device that speaks DDI: a short payload that is no deployment is sent as
+// metadata, byte for byte, and its end is recorded. A payload of more than 256 bytes stays wrong_wire.
+func TestMetadataOnly(t *testing.T) {
+	t.Parallel()
+	i, d := startDev(t, t.TempDir())
+	i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":1}`)
+	i.callOperator(t, "PUT", "/v1/profiles/own", `{"metadata_only":true}`)
+	i.callOperator(t, "POST", "/v1/devices", `{"id":"one","profile":"own"}`)
+	device := newDDIDevice(t, i, "one")
+	device.expect("GET", "", "", "200 *")
+	if err := d.app.dispatcher.Seen.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	longest := `{"text":"` + strings.Repeat(`\\\"`, 61) + `x"}` // 256 bytes; each of the 61 * 4 becomes two
+	for _, batch := range []struct{ payload, task, chunk string }{
+		{`{"server": "a&b <1>"}`, "", `"name":"task","metadata":[{"key":"payload","value":"{\"server\": \"a&b <1>\"}"}]`},
+		{``, `,"kind":"reboot"`, `"name":"reboot","metadata":[{"key":"payload","value":"null"}]`},
+		{longest, `,"kind":"` + strings.Repeat("k", 64) + `"`, `"name":"k*`},
+	} {
+		text := `{"pool":"p","devices":["one"]` + batch.task
+		if batch.payload != "" {
+			text += `,"payload":` + batch.payload
+		}
+		if got := string(i.callOperator(t, "POST", "/v1/batches?dry_run=true", text+"}")); strings.Contains(got, "wrong_wire") {
+			t.Errorf("%s: %s", text, got)
+		}
+		i.callOperator(t, "POST", "/v1/batches", text+"}")
+		link := device.awaitAction("deploymentBase")
+		device.expect("GET", link, "", `200 {"id":"*","deployment":{"download":"forced","update":"forced","chunks":[{"part":"task","version":"1",`+batch.chunk+`,"artifacts":[]}]}}`)
+		device.feedback(link, "closed", "success", 200)
+	}
+	tooLong := `{"pool":"p","devices":["one"],"payload":` + strings.Replace(longest, "x", "xy", 1) + `}`
+	if got := string(i.callOperator(t, "POST", "/v1/batches?dry_run=true", tooLong)); !strings.Contains(got, "wrong_wire: 1 tasks") {
+		t.Errorf("a payload of 257 bytes: %s", got)
+	}
+	i.callOperator(t, "POST", "/v1/batches", tooLong)
+	device.expect("GET", "", "", "200 "+sleep+"*}")
+	if got := string(i.callOperator(t, "GET", "/v1/tasks/4/why", "")); !strings.Contains(got, `"code":"wrong_wire"`) {
+		t.Errorf("why: %s", got)
+	}
+	i.callOperator(t, "POST", "/v1/batches", `{"pool":"p","payload":`+deploymentPayload+`,"devices":["one"]}`)
+	device.expect("GET", device.awaitAction("deploymentBase"), "", `200 *router.swu*`)
+}

@@ -405,12 +405,14 @@ CREATE INDEX late_results_received ON late_results (received_at);
 -- Profiles: named sets of policies for devices. A policy is a rule about how often tasks may start. The
 -- policies of a profile apply to each device of the profile, in every pool.
 -- limits: the policies, as a JSON array; null means that there are none.
+-- metadata_only: true if devices that speak hawkBit's DDI also get tasks whose payload is no DDI deployment.
 CREATE TABLE profiles (
-    name       TEXT PRIMARY KEY,
-    limits     TEXT,
-    version    INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
+    name          TEXT PRIMARY KEY,
+    limits        TEXT,
+    metadata_only INTEGER NOT NULL DEFAULT false,
+    version       INTEGER NOT NULL,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL
 );
 
 -- Limit sets: named sets of policies by which callers limit their own work, without a slot. Only Redis stores

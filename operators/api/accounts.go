@@ -11,7 +11,7 @@ import (
 )
 
 type profileStore interface {
-	PutProfile(ctx context.Context, actor, name string, policies json.RawMessage) (profile store.Profile, created bool, err error)
+	PutProfile(ctx context.Context, actor string, settings store.Profile) (profile store.Profile, created bool, err error)
 	Profile(ctx context.Context, name string) (store.Profile, error)
 	Profiles(ctx context.Context, afterName string, limit int) ([]store.Profile, error)
 	DeleteProfile(ctx context.Context, actor, name string) error
@@ -73,7 +73,7 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	put, isNew, err := p.ledger.PutProfile(ctx, actor(ctx), in.Profile, limited)
+	put, isNew, err := p.ledger.PutProfile(ctx, actor(ctx), store.Profile{Name: in.Profile, Limits: limited, MetadataOnly: in.Body.MetadataOnly})
 	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), WarningList: warned}}, err
 }
 
@@ -83,7 +83,7 @@ func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, erro
 
 func showProfile(profile store.Profile) operators.Profile {
 	return operators.Profile{
-		Name: profile.Name, Limits: showLimits(profile.Limits), Version: profile.Version, Created: apiTime(profile.CreatedAt), Updated: apiTime(profile.UpdatedAt),
+		Name: profile.Name, Limits: showLimits(profile.Limits), MetadataOnly: profile.MetadataOnly, Version: profile.Version, Created: apiTime(profile.CreatedAt), Updated: apiTime(profile.UpdatedAt),
 	}
 }
 

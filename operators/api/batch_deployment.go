@@ -14,7 +14,7 @@ import (
 func deploymentWarnings(batch store.Batch, wrongWire int64, publicURL string) (warnings []string) {
 	payload, err := hawkbit.ParsePayload(batch.Payload)
 	if wrongWire > 0 {
-		why := "it has no member deployment"
+		why := "it has no member deployment, and the profiles of the devices do not allow metadata_only or it is longer than 256 bytes"
 		if hasDeployment(batch.Payload) && err != nil {
 			why = err.Error()
 		}

@@ -46,7 +46,7 @@ func (c client) checkConflict(r *http.Request, current url.Values, kind, noun, i
 
 // conflicts returns in words which inputs were changed in form and have another text in current than the form showed at first.
 func conflicts(form, current url.Values) (changes []string) {
-	labels := map[string]string{"longest": "longest lease", "sleep": "longest sleep", "max_wait": "longest wait", "not_after": "not-after time"}
+	labels := map[string]string{"longest": "longest lease", "sleep": "longest sleep", "max_wait": "longest wait", "not_after": "not-after time", "metadata_only": "setting for DDI"}
 	entered := maps.Clone(form)
 	entered.Set("limits", rowsText(enteredRows(form)))
 	for _, name := range slices.Sorted(maps.Keys(current)) {

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // policyInputNames returns the names of the inputs that one row of the form has for a policy.
@@ -118,6 +120,27 @@ func TestProfilesAreAForm(t *testing.T) {
 	}
 	_, text, _ = b.getPage("/profiles/solar")
 	expectContains(t, text, `name="limit.rate" value="12"`)
+	shown := readFormInputs(text)
+	shown.Del("metadata_only") // an empty checkbox is not sent
+	var profile operators.Profile
+	b.callAPI("GET", "/v1/profiles/solar", nil, &profile)
+	profile.MetadataOnly = true
+	b.callAPI("PUT", "/v1/profiles/solar", profile, nil)
+	isMetadataOnly := func() bool {
+		t.Helper()
+		var profile operators.Profile
+		b.callAPI("GET", "/v1/profiles/solar", nil, &profile)
+		return profile.MetadataOnly && len(profile.Limits) == 1
+	}
+	if status, text, _ := b.postForm("/profiles/solar", shown, nil); status != http.StatusSeeOther || !isMetadataOnly() {
+		t.Errorf("a form undid a change that it did not show: %d %s", status, problemText(text))
+	}
+	shown.Set("metadata_only", "true")
+	if status, text, _ := b.postForm("/profiles/solar", shown, nil); status != http.StatusSeeOther || !isMetadataOnly() {
+		t.Errorf("%d %s", status, problemText(text))
+	}
+	_, text, _ = b.getPage("/profiles/solar")
+	expectContains(t, text, `name="metadata_only" value="true" checked`)
 }
 
 // TestFormsChangeWhatWasEntered checks a form that was shown before others made changes: it sends only what was

@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"net/url"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -49,8 +50,13 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 		title = "New profile"
 	}
 	return page{title: title, section: "devices", template: "profile-edit", data: map[string]any{
-		"Profile": profile, "New": isNew, "Form": newObjectForm(r, nil, profile.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, "/profiles"),
+		"Profile": profile, "New": isNew, "Form": newObjectForm(r, profileTexts(profile), profile.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, "/profiles"),
 	}}
+}
+
+// profileTexts returns the texts of the inputs of the form of a profile, without its policies.
+func profileTexts(profile operators.Profile) url.Values {
+	return url.Values{"metadata_only": {checkboxValue(profile.MetadataOnly)}}
 }
 
 // create creates a profile as the submitted form says.
@@ -62,17 +68,24 @@ func (p *profilePages) create(r *http.Request) (next, messageKey string, err err
 	return p.saveProfile(r, name)
 }
 
-// saveProfile stores the policies of the submitted form under the profile name.
+// saveProfile stores the settings of the submitted form under the profile name. A setting that the form did not change keeps its present
+// value.
 func (p *profilePages) saveProfile(r *http.Request, name string) (next, messageKey string, err error) {
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {
 		return "", "", err
 	}
+	body := map[string]any{"limits": limits, "metadata_only": r.PostForm.Has("metadata_only")}
 	if current, err := p.api.Profiles.Get(r.Context(), name); err == nil {
-		if err := p.api.checkConflict(r, currentTexts(nil, current.Limits), "profile.changed", "profile", name, p.now()); err != nil {
+		if err := p.api.checkConflict(r, currentTexts(profileTexts(current), current.Limits), "profile.changed", "profile", name, p.now()); err != nil {
 			return "", "", err
 		}
+		if isUnchanged(r.PostForm, "metadata_only") {
+			body["metadata_only"] = current.MetadataOnly
+		}
+		if r.PostForm.Get("was.limits") == rowsText(enteredRows(r.PostForm)) {
+			body["limits"] = current.Limits
+		}
 	}
-	request := operators.Request{Method: http.MethodPut, Path: operators.Path("profiles", name), Body: map[string]any{"limits": limits}}
-	return "/profiles", "profile-changed", p.api.Do(r.Context(), request, nil)
+	return "/profiles", "profile-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPut, Path: operators.Path("profiles", name), Body: body}, nil)
 }
