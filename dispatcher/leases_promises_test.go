@@ -7,14 +7,14 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/pages"
 )
 
-// promiseCell is one cell of a table: it names the tests of one promise of the README for one way in which callers
-// differ from devices. If the cell begins with "cannot: ", it gives the reason why the difference cannot break the
+// promiseCell is one cell of a table: it names the tests of one promise of the README for one way in which callers, or devices that speak
+// DDI, differ from devices that report. If the cell begins with "cannot: ", it gives the reason why the difference cannot break the
 // promise.
 type promiseCell string
 
-// callerDifference is one row of the table: one way in which a caller differs from a device, with a cell for each
-// promise.
-type callerDifference struct {
+// difference is one row of a table: one way in which a caller, or a device that speaks DDI, differs from a device that reports, with a cell
+// for each promise.
+type difference struct {
 	name string
 
 	cap, task, result, leak, fenced, failsClosed, idle promiseCell
@@ -26,8 +26,8 @@ const (
 )
 
 // callerDifferences returns the rows of the table. Each new difference between callers and devices gets a row.
-func callerDifferences() []callerDifference {
-	return []callerDifference{
+func callerDifferences() []difference {
+	return []difference{
 		{
 			name: "a lease has a length of its own, and a renewal may change it",
 			cap:  "TestEachLeaseIsDoubtedForItsOwnLength, TestTheLengthOfALease", task: "TestALeaseThatIsNotRenewedIsReaped", result: noResult,
@@ -106,22 +106,22 @@ func callerDifferences() []callerDifference {
 	}
 }
 
-func (d callerDifference) cellsByPromise() map[string]promiseCell {
+func (d difference) cellsByPromise() map[string]promiseCell {
 	return map[string]promiseCell{
 		"cap": d.cap, "no task lost": d.task, "no result lost": d.result, "no leak": d.leak,
 		"idempotent and fenced": d.fenced, "fail closed": d.failsClosed, "no idle slot": d.idle,
 	}
 }
 
-// For each difference between a caller and a device, the table must have a cell for each promise of the README. The
-// tests that a cell names must exist.
-func TestCallersKeepThePromisesOfDevices(t *testing.T) {
+// TestCallersAndDDIKeepThePromises checks the tables of differences: each has a cell for each promise of the README, and the tests that a cell
+// names exist.
+func TestCallersAndDDIKeepThePromises(t *testing.T) {
 	t.Parallel()
 	all, err := pages.TestNames("..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range callerDifferences() {
+	for _, d := range append(callerDifferences(), ddiDifferences()...) {
 		for promise, c := range d.cellsByPromise() {
 			if reason, is := strings.CutPrefix(string(c), "cannot: "); is && reason != "" {
 				continue
