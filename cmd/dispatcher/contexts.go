@@ -74,10 +74,16 @@ func (c contexts) write() error {
 	if err != nil {
 		return err
 	}
-	part := path + ".part"
-	err = os.WriteFile(part, append(content, '\n'), 0o600)
-	if err == nil {
-		err = os.Rename(part, path)
+	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*.json") // with mode 0600; commands that run at once need files of their own
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(content, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	return err
 }

@@ -88,6 +88,9 @@ func (r *recorder) text() string {
 	return strings.Join(r.lines, "\n") + "\n"
 }
 
+// hasEnd reports whether the end of the update is recorded. A request is recorded after its answer was sent.
+func (r *recorder) hasEnd() bool { return strings.Contains(r.text(), "closed") }
+
 // TestTheRequestsOfSwupdate records the requests of swupdate for one update and its restart, and compares them with the transcript. The
 // simulated device must send the same requests in the same order, because the faults under load are tried with it.
 func TestTheRequestsOfSwupdate(t *testing.T) {
@@ -104,6 +107,7 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 	d.boot(0)
 	f.await("the second progress of swupdate", func() bool { return strings.Count(recorded.text(), "proceeding") == 2 })
 	d.succeed()
+	f.await("the record of the last feedback", recorded.hasEnd)
 	d.halt()
 	if f.restarts.Load() > 0 {
 		t.Skip("swupdate ended itself and began again: the transcript is of no use")
@@ -133,7 +137,7 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 		URL: simulated.URL + "/DEFAULT", ID: "simulated", Token: f.dev.FleetToken, ExternalAddr: external.Addr(), Work: 100 * time.Millisecond, Patience: 5 * time.Second, Client: http.DefaultClient,
 	}
 	go one.Run(ctx)
-	f.await("the simulated update", func() bool { return f.taskState("simulated") == "succeeded" })
+	f.await("the simulated update", func() bool { return f.taskState("simulated") == "succeeded" && simulated.hasEnd() })
 	if got := simulated.text(); got != string(want) {
 		t.Errorf("the simulated device sent\n%swant\n%s", got, want)
 	}
