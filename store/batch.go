@@ -102,8 +102,13 @@ const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.wei
 func batchDest(batch *Batch) []any {
 	return []any{
 		&batch.ID, &batch.Name, &batch.Pool, &batch.Kind, &batch.Payload, &batch.Priority, &batch.Weight, &batch.Lane, &batch.NotBefore,
-		&batch.NotAfter, &batch.MaxWait, &batch.MaxAttempts, commaList{&batch.RetryOn}, &batch.RetryBackoff, &batch.OnLost, &batch.Lease,
-		&batch.MaxRun, abortRule{batch}, abortRule{batch}, &batch.Windows, &batch.FinishInside, &batch.Opening.From, &batch.Opening.Until,
+		&batch.NotAfter, &batch.MaxWait, &batch.MaxAttempts,
+		commaList{&batch.RetryOn},
+		&batch.RetryBackoff, &batch.OnLost, &batch.Lease,
+		&batch.MaxRun,
+		abortRule{batch},
+		abortRule{batch},
+		&batch.Windows, &batch.FinishInside, &batch.Opening.From, &batch.Opening.Until,
 		&batch.Limits, &batch.Paused, &batch.PausedBy, &batch.PausedAt, &batch.PauseReason, &batch.CancelledAt, &batch.CreatedAt,
 		&batch.Total, &batch.System, &batch.ReadAt,
 	}

@@ -179,7 +179,8 @@ func grantDest(grant *Grant) []any {
 	return []any{
 		&grant.Task, &grant.Batch, &grant.Pool, &grant.Slot, &grant.Device, &grant.Token, &grant.LeaseID, &grant.Attempt, &grant.Kind,
 		&grant.Payload, &grant.GrantedAt, &grant.LeaseUntil, &grant.MaxUntil, &grant.LeaseLength, &grant.LongestLease, &grant.Redelivered,
-		&grant.CancelWhy, remaining{grant},
+		&grant.CancelWhy,
+		remaining{grant},
 	}
 }
 

@@ -25,7 +25,8 @@ const endingTaskColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.return
 
 func endingTaskDest(task *endingTask) []any {
 	return []any{
-		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts, commaList{&task.retryOn},
+		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts,
+		commaList{&task.retryOn},
 		&task.backoff, &task.onLost,
 	}
 }
