@@ -25,6 +25,11 @@ func newObjectForm(r *http.Request, present url.Values, policies []operators.Pol
 	if again == nil {
 		return form
 	}
+	for input := range present { // a checkbox that is not chosen is not sent
+		if again.values.Has("was."+input) && !again.values.Has(input) {
+			form.Values.Del(input)
+		}
+	}
 	for input, texts := range again.values {
 		if !isUnchanged(again.values, input) {
 			form.Values[input] = texts

@@ -141,6 +141,13 @@ func TestProfilesAreAForm(t *testing.T) {
 	}
 	_, text, _ = b.getPage("/profiles/solar")
 	expectContains(t, text, `name="metadata_only" value="true" checked`)
+
+	shown = readFormInputs(text)
+	shown.Del("metadata_only")
+	shown.Set("limit.rate", "many")
+	if status, text, _ := b.postForm("/profiles/solar", shown, nil); status < 400 || strings.Contains(text, `name="metadata_only" value="true" checked`) {
+		t.Errorf("a refused form has the box chosen again: %d %s", status, problemText(text))
+	}
 }
 
 // TestFormsChangeWhatWasEntered checks a form that was shown before others made changes: it sends only what was
