@@ -20,8 +20,7 @@ type result struct {
 	Error  string `json:"error"`
 }
 
-// journal is the state that survives a restart. The changes of start, keep and save are on disk when the method
-// returns.
+// journal is the state that survives a restart. start, keep and save return when their change is on disk.
 type journal struct {
 	path    string
 	Boot    int      // the number of starts; report ids begin with it, so that they are unique

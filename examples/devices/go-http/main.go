@@ -98,8 +98,7 @@ func (d *device) report() {
 	}()
 }
 
-// exchange returns the status of HTTP, the seconds to wait (-1: not given) and the answer. The status is 0 without an
-// answer.
+// exchange returns the status of HTTP (0 without an answer), the seconds to wait (-1: not given) and the answer.
 func (d *device) exchange(ctx context.Context, header http.Header, body []byte) (status int, after float64, r reply) {
 	after, r.ReportAfterMS = -1, -1
 	token, err := os.ReadFile(d.tokenFile)
