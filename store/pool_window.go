@@ -73,7 +73,7 @@ func (s poolsIn) checkFits(ctx context.Context, batch Batch) error {
 			return fmt.Errorf("evaluating windows: %w", err)
 		}
 	}
-	if lease := cmp.Or(batch.Lease, pool.Lease); !windows.Fits(lease, sets...) {
+	if lease := cmp.Or(batch.Lease, pool.Lease); !windows.HaveCommonOpening(lease, sets...) {
 		return fmt.Errorf("%w of %s", ErrNeverStarts, lease)
 	}
 	return nil

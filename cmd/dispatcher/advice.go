@@ -67,8 +67,8 @@ func adviceAfterProblem(problem *operators.Problem) string {
 		if before, _, isSlotPath := strings.Cut(problem.Path, "/slots/"); isSlotPath {
 			return "see the holders: dispatcher pools slots " + path.Base(before)
 		}
-		if noun := nounInPath(problem.Path); noun != "" {
-			return "to list them: dispatcher " + noun + " list"
+		if objectKind := kindInPath(problem.Path); objectKind != "" {
+			return "to list them: dispatcher " + objectKind + " list"
 		}
 	case http.StatusServiceUnavailable:
 		return "try again in a moment; `dispatcher healthcheck` says whether the server is ready"
@@ -76,9 +76,9 @@ func adviceAfterProblem(problem *operators.Problem) string {
 	return ""
 }
 
-// nounInPath returns the kind of object (such as pool) in the path of an API request.
-func nounInPath(path string) string {
+// kindInPath returns the kind of object (such as pool) in the path of an API request.
+func kindInPath(path string) string {
 	_, rest, _ := strings.Cut(path, "/v1/") // a proxy can add a path in front
-	noun, _, _ := strings.Cut(rest, "/")
-	return noun
+	kind, _, _ := strings.Cut(rest, "/")
+	return kind
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newBatches() *cobra.Command {
+func batchesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	b := o.batches()
 	list := listSpec{path: operators.Path("batches"), columns: slices.Concat(columns("ID", "NAME", "POOL"), []column{
@@ -28,13 +28,13 @@ func newBatches() *cobra.Command {
 		}},
 	}, columns("CREATED=created_at"))}
 	verbs := o.newListCommands(list, "List batches, by default newest first", addBatchFilters)
-	verbs = append(verbs, getBatch(b), createBatch(o), cloneBatch(b), retryBatch(b), setBatch(b),
+	verbs = append(verbs, getBatchCommand(b), createBatchCommand(o), cloneBatchCommand(b), retryBatchCommand(b), setBatchCommand(b),
 		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
-		cancelBatch(b), explainWaiting(b, "Show why the tasks of a batch wait, with the number of tasks per reason"), countFailures(b),
+		cancelBatchCommand(b), explainWaitingCommand(b, "Show why the tasks of a batch wait, with the number of tasks per reason"), countFailuresCommand(b),
 		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error { return newBatchWatch(s, batch).follow() }),
-		batchResults(b))
-	return o.newGroup("batches", "Queue tasks in batches, and control each batch", verbs...)
+		batchResultsCommand(b))
+	return o.groupCommand("batches", "Queue tasks in batches, and control each batch", verbs...)
 }
 
 // addBatchFilters adds the flags by which a command filters batches.
@@ -67,7 +67,7 @@ func exactlyOneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func getBatch(batches noun) *cobra.Command {
+func getBatchCommand(batches objectKind) *cobra.Command {
 	var watch bool
 	command := batches.objectCommand("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
@@ -79,7 +79,7 @@ func getBatch(batches noun) *cobra.Command {
 	return command
 }
 
-func setBatch(batches noun) *cobra.Command {
+func setBatchCommand(batches objectKind) *cobra.Command {
 	command := batches.setCommand("Change the settings of a batch that are given as flags; the others stay unchanged")
 	flags := command.Flags()
 	flags.Int("priority", 0, "priority of the tasks that have none of their own; higher first")
@@ -100,7 +100,7 @@ func setBatch(batches noun) *cobra.Command {
 // exampleTime shows the format of times on the command line.
 const exampleTime = "2027-01-31T22:00:00Z"
 
-func cancelBatch(batches noun) *cobra.Command {
+func cancelBatchCommand(batches objectKind) *cobra.Command {
 	var yes bool
 	command := batches.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, devices that run one of its tasks are asked to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)

@@ -29,7 +29,7 @@ type batchFlags struct {
 	wait         bool
 }
 
-func createBatch(operator *operatorFlags) *cobra.Command {
+func createBatchCommand(operator *operatorFlags) *cobra.Command {
 	b := &batchFlags{fields: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	command := &cobra.Command{
 		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: from a file, for named devices, or for all devices with certain tags",
@@ -126,7 +126,7 @@ func (b *batchFlags) request(command *cobra.Command, stdin io.Reader) (operators
 		if err := operators.AddToQuery(fields, r.Query); err != nil {
 			return r, err
 		}
-		return r, openFile(&r, b.file, b.format, stdin)
+		return r, attachFile(&r, b.file, b.format, stdin)
 	case len(b.devices) > 0:
 		fields["devices"] = b.devices
 	default:
@@ -150,9 +150,9 @@ func mediaType(file, format string) (string, error) {
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
 }
 
-// openFile makes request send a file in this format unchanged, or stdin if file is "-". A file is opened again each time the request is
+// attachFile makes request send a file in this format unchanged, or stdin if file is "-". A file is opened again each time the request is
 // sent. Standard input can be read only once, so a request with it is sent only once.
-func openFile(request *operators.Request, file, format string, stdin io.Reader) (err error) {
+func attachFile(request *operators.Request, file, format string, stdin io.Reader) (err error) {
 	if request.ContentType, err = mediaType(file, format); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type resultFlags struct {
 	csv, asJSON bool
 }
 
-func batchResults(batches noun) *cobra.Command {
+func batchResultsCommand(batches objectKind) *cobra.Command {
 	r := &resultFlags{query: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	command := batches.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", r.run)
 	r.query.StringSliceVar(&r.fields, "fields", nil, "output fields to show, e.g. down_mbps,net.rtt (default: the first fields; with --csv: all)")
@@ -69,7 +69,7 @@ func (r *resultFlags) run(s *session, batch string) error {
 		return err
 	}
 	if r.fields == nil {
-		r.fields = firstFields(summary.Fields)
+		r.fields = firstScalarFields(summary.Fields)
 	}
 	if len(r.fields) > 0 {
 		query.Set("fields", strings.Join(r.fields, ","))
@@ -81,9 +81,9 @@ func (r *resultFlags) run(s *session, batch string) error {
 	return s.writeList(listSpec{path: path, columns: resultColumns(r.fields), query: query}, r.limit)
 }
 
-// firstFields returns the names of the fields that become columns of the table: the first shownFields of fields, without lists, objects and
+// firstScalarFields returns the names of the fields that become columns of the table: the first shownFields of fields, without lists, objects and
 // names with a comma (a comma separates the names in a query).
-func firstFields(fields []operators.OutputField) (names []string) {
+func firstScalarFields(fields []operators.OutputField) (names []string) {
 	for _, f := range fields {
 		if len(names) < shownFields && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
 			names = append(names, f.Name)
@@ -151,7 +151,7 @@ func (r resultReport) writeSummary(summary operators.ResultSummary) error {
 	}
 	var tags, failures [][]any
 	for _, c := range summary.ByTag {
-		tags = append(tags, []any{orText(c.Value, "(without)"), c.Ended, c.Failed})
+		tags = append(tags, []any{textOr(c.Value, "(without)"), c.Ended, c.Failed})
 	}
 	if rest := summary.ByTagRest; rest != nil {
 		tags = append(tags, []any{"(others)", rest.Ended, rest.Failed})
@@ -191,8 +191,8 @@ func cellTexts(row []any) []string {
 	return texts
 }
 
-// orText returns the text that value points to, or absent if value is nil.
-func orText(value *string, absent string) string {
+// textOr returns the text that value points to, or absent if value is nil.
+func textOr(value *string, absent string) string {
 	if value == nil {
 		return absent
 	}

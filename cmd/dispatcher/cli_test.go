@@ -173,7 +173,7 @@ func TestMistypedVariableIsAUsageError(t *testing.T) {
 // The help of each command and of its subcommands must equal its golden file.
 func TestHelpIsAsWritten(t *testing.T) {
 	t.Parallel()
-	for _, command := range append(newRoot(nil, nil, nil).Commands(), newRoot(nil, nil, nil)) {
+	for _, command := range append(rootCommand(nil, nil, nil).Commands(), rootCommand(nil, nil, nil)) {
 		if command.Hidden {
 			continue
 		}

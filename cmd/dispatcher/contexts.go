@@ -112,7 +112,7 @@ func (i installation) applyTo(config operators.Config) (operators.Config, error)
 	return config, nil
 }
 
-func newContext() *cobra.Command {
+func contextCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "context", Short: "Name installations, and select the one that commands use", GroupID: groupOperate,
 		Long: `Name installations, and select the one that commands use:
@@ -128,7 +128,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var added installation
-	add := changeContexts("add NAME", "Add an installation under a name, or change its URL and token file", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+	add := changeContextsCommand("add NAME", "Add an installation under a name, or change its URL and token file", cobra.ExactArgs(1), func(all *contexts, args []string) error {
 		u, err := url.Parse(added.URL)
 		if err != nil || u.Host == "" || u.User != nil {
 			return usageError{errors.New("--url: must begin with http:// or https://, without a password")}
@@ -144,7 +144,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 	add.Flags().StringVar(&added.URL, "url", "", "URL of the dispatcher")
 	add.Flags().StringVar(&added.TokenFile, "token-file", "", "file that holds the token; only you should be able to read it")
 	none := false
-	use := changeContexts("use [NAME]", "Select the installation that commands use", cobra.MaximumNArgs(1), func(all *contexts, args []string) error {
+	use := changeContextsCommand("use [NAME]", "Select the installation that commands use", cobra.MaximumNArgs(1), func(all *contexts, args []string) error {
 		if none == (len(args) > 0) {
 			return usageError{errors.New("give either a name or --none")}
 		}
@@ -156,7 +156,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		return err
 	})
 	use.Flags().BoolVar(&none, "none", false, "let commands use no context")
-	remove := changeContexts("delete NAME", "Remove an installation from the list", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+	remove := changeContextsCommand("delete NAME", "Remove an installation from the list", cobra.ExactArgs(1), func(all *contexts, args []string) error {
 		if all.Current == args[0] {
 			all.Current = ""
 		}
@@ -164,13 +164,13 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		delete(all.Contexts, args[0])
 		return err
 	})
-	command.AddCommand(requireFlag(add, "url"), use, listContexts(), remove)
+	command.AddCommand(requireFlag(add, "url"), use, listContextsCommand(), remove)
 	return command
 }
 
-// changeContexts returns a command that reads the file of the contexts, calls change with them and with the arguments of the command, and
+// changeContextsCommand returns a command that reads the file of the contexts, calls change with them and with the arguments of the command, and
 // writes the file.
-func changeContexts(use, short string, args cobra.PositionalArgs, change func(all *contexts, args []string) error) *cobra.Command {
+func changeContextsCommand(use, short string, args cobra.PositionalArgs, change func(all *contexts, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(_ *cobra.Command, args []string) error {
 		all, err := readContexts()
 		if err == nil {
@@ -183,7 +183,7 @@ func changeContexts(use, short string, args cobra.PositionalArgs, change func(al
 	}}
 }
 
-func listContexts() *cobra.Command {
+func listContextsCommand() *cobra.Command {
 	return &cobra.Command{Use: "list", Short: "List the installations; * marks the one in use", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		all, err := readContexts()
 		if err != nil {

@@ -27,7 +27,7 @@ const (
 	demoSilent = 0.02
 )
 
-func newDev() *cobra.Command {
+func devCommand() *cobra.Command {
 	options := app.DevOptions{Version: version}
 	var simulatedDevices int
 	var redis string
@@ -91,14 +91,14 @@ func invocationName() string {
 		return os.Args[0]
 	}
 	found, err := exec.LookPath("dispatcher")
-	if err != nil || !sameFile(found, self) {
+	if err != nil || !isSameFile(found, self) {
 		return os.Args[0]
 	}
 	return "dispatcher"
 }
 
-// sameFile reports whether the paths a and b name the same file.
-func sameFile(a, b string) bool {
+// isSameFile reports whether the paths a and b name the same file.
+func isSameFile(a, b string) bool {
 	one, err := os.Stat(a)
 	if err != nil {
 		return false

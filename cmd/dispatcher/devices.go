@@ -13,19 +13,19 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newDevices() *cobra.Command {
+func devicesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	d := o.devices()
 	list := listSpec{path: operators.Path("devices"), columns: columns("ID", "LAST SEEN", "BLOCKED", "OWN TOKEN", "TAGS", "ATTRIBUTES")}
 	verbs := o.newListCommands(list, "List devices by id, or by their latest report", addDeviceFilters)
-	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDevice(d), importDevices(o), checkDevice(o), explainDevice(d), setDevice(d), retagDevices(o), newDeviceToken(d),
-		blockDevice(d, true, "block [DEVICE]", "Block a device, or all devices that match: grant no task, and ask them to stop the tasks that they run"),
-		blockDevice(d, false, "unblock [DEVICE]", "Unblock a device, or all devices that match: grant tasks again"),
-		deleteDevice(d))
-	return o.newGroup("devices", "Register, tag, block and find devices", verbs...)
+	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDeviceCommand(d), importDevicesCommand(o), checkDeviceCommand(o), explainDeviceCommand(d), setDeviceCommand(d), retagDevicesCommand(o), newDeviceTokenCommand(d),
+		blockDeviceCommand(d, true, "block [DEVICE]", "Block a device, or all devices that match: grant no task, and ask them to stop the tasks that they run"),
+		blockDeviceCommand(d, false, "unblock [DEVICE]", "Unblock a device, or all devices that match: grant tasks again"),
+		deleteDeviceCommand(d))
+	return o.groupCommand("devices", "Register, tag, block and find devices", verbs...)
 }
 
-func explainDevice(devices noun) *cobra.Command {
+func explainDeviceCommand(devices objectKind) *cobra.Command {
 	return devices.whyCommand("Show why a device gets no task, and what would change that", func(device string, found explanation) string {
 		if found.Task == nil {
 			return "no task waits for device " + device
@@ -52,7 +52,7 @@ func addDeviceFilters(command *cobra.Command) {
 	complete(command, "noisy", "true", "false")
 }
 
-func createDevice(devices noun) *cobra.Command {
+func createDeviceCommand(devices objectKind) *cobra.Command {
 	var tags map[string]string
 	var profile *string
 	var token *tokenFlag
@@ -80,7 +80,7 @@ func addProfileFlag(operator *operatorFlags, command *cobra.Command) *string {
 	return profile
 }
 
-func setDevice(devices noun) *cobra.Command {
+func setDeviceCommand(devices objectKind) *cobra.Command {
 	var tags map[string]string
 	var untag []string
 	command := devices.objectCommand("set", "Change the profile and the given tags of a device; other tags stay unchanged", func(s *session, device string) error {
@@ -109,7 +109,7 @@ func setDevice(devices noun) *cobra.Command {
 	return command
 }
 
-func newDeviceToken(devices noun) *cobra.Command {
+func newDeviceTokenCommand(devices objectKind) *cobra.Command {
 	command := devices.objectCommand("token", "Create a new token for a device, and show it once", func(s *session, device string) error {
 		return s.sendFlags(http.MethodPost, operators.Path("devices", device, "token"))
 	})
@@ -118,8 +118,8 @@ func newDeviceToken(devices noun) *cobra.Command {
 	return command
 }
 
-// blockDevice returns the command `devices block`, or `devices unblock` if blocked is false.
-func blockDevice(devices noun, blocked bool, use, short string) *cobra.Command {
+// blockDeviceCommand returns the command `devices block`, or `devices unblock` if blocked is false.
+func blockDeviceCommand(devices objectKind, blocked bool, use, short string) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")
 	bulk, reason := &bulkFlags{}, ""
 	command := &cobra.Command{
@@ -141,7 +141,7 @@ func blockDevice(devices noun, blocked bool, use, short string) *cobra.Command {
 	return command
 }
 
-func deleteDevice(devices noun) *cobra.Command {
+func deleteDeviceCommand(devices objectKind) *cobra.Command {
 	var options operators.Deletion
 	bulk := &bulkFlags{}
 	command := &cobra.Command{
@@ -175,7 +175,7 @@ The devices that match are counted first. Devices with open tasks are kept, unle
 	return command
 }
 
-func importDevices(operator *operatorFlags) *cobra.Command {
+func importDevicesCommand(operator *operatorFlags) *cobra.Command {
 	var file, format, existing string
 	command := &cobra.Command{
 		Use: "import -f FILE", Short: "Register the devices of a file, and print their tokens once",
@@ -193,7 +193,7 @@ the profile. NDJSON has one line for each device, such as
 			if s.console.isJSON {
 				r.Accept = operators.TypeNDJSON
 			}
-			if err := openFile(&r, file, format, s.console.in); err != nil {
+			if err := attachFile(&r, file, format, s.console.in); err != nil {
 				return err
 			}
 			r.NoRetry = true // a second answer would contain no tokens

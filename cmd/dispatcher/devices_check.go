@@ -31,7 +31,7 @@ type checkFlags struct {
 	addresses                          []string // of the listeners, each with its flag
 }
 
-func checkDevice(operator *operatorFlags) *cobra.Command {
+func checkDeviceCommand(operator *operatorFlags) *cobra.Command {
 	f := &checkFlags{}
 	command := &cobra.Command{
 		Use:   "check",

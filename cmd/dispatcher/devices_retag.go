@@ -16,7 +16,7 @@ type retagFlags struct {
 	set, unset []string
 }
 
-func retagDevices(operator *operatorFlags) *cobra.Command {
+func retagDevicesCommand(operator *operatorFlags) *cobra.Command {
 	r := &retagFlags{}
 	command := &cobra.Command{
 		Use: "retag", Short: "Set or remove tags of all devices that match",

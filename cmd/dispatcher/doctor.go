@@ -24,7 +24,7 @@ type doctorFlags struct {
 	token                tokenFlag
 }
 
-func newDoctor() *cobra.Command {
+func doctorCommand() *cobra.Command {
 	e := &doctorFlags{}
 	command := &cobra.Command{
 		Use:   "doctor",

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newEvents() *cobra.Command {
+func eventsCommand() *cobra.Command {
 	o := &operatorFlags{}
 	l := listSpec{path: operators.Path("events"), columns: slices.Concat(columns("ID", "AT", "KIND"), []column{{"ACTOR", eventActor}, {"ABOUT", eventSubject}}, columns("DETAIL"))}
 	verbs := o.newListCommands(l, "List events, newest first", func(c *cobra.Command) {
@@ -24,7 +24,7 @@ func newEvents() *cobra.Command {
 		c.Flags().Var(new(timeFlag), "until", "only events before this time")
 		complete(c, "order", "newest", "oldest")
 	})
-	command := o.newGroup("events", "Read the audit log", append(verbs, watchEvents(o), newVerifyEvents(o))...)
+	command := o.groupCommand("events", "Read the audit log", append(verbs, watchEventsCommand(o), verifyEventsCommand(o))...)
 	command.Flags().AddFlagSet(verbs[0].Flags()) // if one of the flags is given, events runs events list
 	showHelp := command.RunE
 	command.RunE = func(cmd *cobra.Command, args []string) error {
@@ -66,7 +66,7 @@ func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	operator.devices().completeFlag(command, "device")
 }
 
-func watchEvents(operator *operatorFlags) *cobra.Command {
+func watchEventsCommand(operator *operatorFlags) *cobra.Command {
 	after := ""
 	var filters *pflag.FlagSet
 	command := &cobra.Command{

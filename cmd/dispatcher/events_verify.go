@@ -31,7 +31,7 @@ type sealFault struct {
 	Problem string `json:"problem"`
 }
 
-func newVerifyEvents(operator *operatorFlags) *cobra.Command {
+func verifyEventsCommand(operator *operatorFlags) *cobra.Command {
 	file := ""
 	command := &cobra.Command{
 		Use: "verify", Short: "Find events that were changed, removed or inserted after they were sealed", Args: cobra.NoArgs,

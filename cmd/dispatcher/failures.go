@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// countFailures returns the command failures of pools or of batches (owner). It shows how many attempts failed, in groups of devices.
-func countFailures(owner noun) *cobra.Command {
+// countFailuresCommand returns the command failures of pools or of batches (owner). It shows how many attempts failed, in groups of devices.
+func countFailuresCommand(owner objectKind) *cobra.Command {
 	command := owner.objectCommand("failures", "Show how many attempts failed, by tags and attributes of their devices", func(s *session, name string) error {
 		var found operators.Failures
 		query := requestQuery(s.cmd.LocalNonPersistentFlags())
@@ -43,7 +43,7 @@ func writeFailures(output *console, found operators.Failures) error {
 	for _, group := range found.Groups {
 		values := make([]string, len(group.Values))
 		for i, value := range group.Values {
-			values[i] = orText(value, "(without)")
+			values[i] = textOr(value, "(without)")
 		}
 		addRow(group.FailureCount, values)
 	}

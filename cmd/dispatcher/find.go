@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newFind() *cobra.Command {
+func findCommand() *cobra.Command {
 	o := &operatorFlags{}
-	command := o.newGroup("find TEXT", "Find pools, batches, tasks and devices by name, number, tag or error")
+	command := o.groupCommand("find TEXT", "Find pools, batches, tasks and devices by name, number, tag or error")
 	command.Long = `Find pools, batches, tasks and devices. TEXT is a part of the name of a pool, batch
 or device, the number of a task or batch, a tag (site:berlin), or the beginning of an
 error. An exact match is shown first. At most 10 hits of each kind are shown. A note

@@ -18,8 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newHealthcheck returns the command healthcheck, which serves as the health check of containers without a shell.
-func newHealthcheck() *cobra.Command {
+// healthcheckCommand returns the command healthcheck, which serves as the health check of containers without a shell.
+func healthcheckCommand() *cobra.Command {
 	var url string
 	command := &cobra.Command{
 		Use:   "healthcheck",

@@ -13,14 +13,14 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newLeases() *cobra.Command {
+func leasesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.pools()
 	list := listSpec{columns: columns("LEASE", "CALLER", "HOLDER", "STATE", "SLOT", "TOKEN", "SINCE=granted_at", "LEASE UNTIL")}
-	return o.newGroup("leases", "Lease slots of pools for a program that is not a device", listLeases(p, list), exportLeases(p, list), acquireLease(p), renewLease(p), releaseLease(p))
+	return o.groupCommand("leases", "Lease slots of pools for a program that is not a device", listLeasesCommand(p, list), exportLeasesCommand(p, list), acquireLeaseCommand(p), renewLeaseCommand(p), releaseLeaseCommand(p))
 }
 
-func listLeases(pools noun, list listSpec) *cobra.Command {
+func listLeasesCommand(pools objectKind, list listSpec) *cobra.Command {
 	var limit *int
 	command := pools.objectCommand("list", "List the leases of a pool, held and waiting", func(s *session, pool string) error {
 		list.path = operators.Path("pools", pool, "leases")
@@ -30,7 +30,7 @@ func listLeases(pools noun, list listSpec) *cobra.Command {
 	return command
 }
 
-func exportLeases(pools noun, list listSpec) *cobra.Command {
+func exportLeasesCommand(pools objectKind, list listSpec) *cobra.Command {
 	var format *string
 	command := pools.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error {
 		list.path = operators.Path("pools", pool, "leases")
@@ -40,7 +40,7 @@ func exportLeases(pools noun, list listSpec) *cobra.Command {
 	return command
 }
 
-func acquireLease(pools noun) *cobra.Command {
+func acquireLeaseCommand(pools objectKind) *cobra.Command {
 	var ask operators.NewLease
 	var lease, wait time.Duration
 	var metadata string
@@ -86,8 +86,8 @@ func (s *session) waitForLease(pool string, request operators.NewLease, maxWait 
 	return got, err
 }
 
-// withLease returns a command with the help short about one lease of a pool. run is called with the pool and the id of the lease.
-func (n noun) withLease(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
+// withLeaseCommand returns a command with the help short about one lease of a pool. run is called with the pool and the id of the lease.
+func (n objectKind) withLeaseCommand(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
 	return n.pairCommand(verb+" POOL LEASE", short, func(s *session, pool, id string) error {
 		lease, err := strconv.ParseInt(id, 10, 64)
 		if err != nil || lease < 1 {
@@ -97,10 +97,10 @@ func (n noun) withLease(verb, short string, run func(s *session, pool string, le
 	})
 }
 
-func renewLease(pools noun) *cobra.Command {
+func renewLeaseCommand(pools objectKind) *cobra.Command {
 	var token int64
 	var lease time.Duration
-	command := pools.withLease("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
+	command := pools.withLeaseCommand("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
 		if lease < 0 {
 			return usageError{errors.New("--lease must not be negative")}
 		}
@@ -115,9 +115,9 @@ func renewLease(pools noun) *cobra.Command {
 	return requireFlag(command, "token")
 }
 
-func releaseLease(pools noun) *cobra.Command {
+func releaseLeaseCommand(pools objectKind) *cobra.Command {
 	var token int64
-	command := pools.withLease("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
+	command := pools.withLeaseCommand("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
 		return s.Leases.Release(s.cmd.Context(), pool, leaseID, max(token, 0))
 	})
 	command.Flags().Int64Var(&token, "token", 0, "fencing token of the lease; required if the slot is held")

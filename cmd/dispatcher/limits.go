@@ -17,17 +17,17 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// newLimits returns the command `limits` with its subcommands, which is about limit sets.
-func newLimits() *cobra.Command {
+// limitsCommand returns the command `limits` with its subcommands, which is about limit sets.
+func limitsCommand() *cobra.Command {
 	o := &operatorFlags{}
 	l := o.limitSets()
 	list := listSpec{path: operators.Path("limits"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}
 	verbs := o.newListCommands(list, "List limit sets by name", nil)
-	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPolicies(l, "Create a limit set, or replace its policies"),
+	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPoliciesCommand(l, "Create a limit set, or replace its policies"),
 		l.requestCommand("delete", "Delete a limit set", http.MethodDelete, ""),
-		takeFrom(l, "take", "Ask whether an action is allowed, and count it if it is"), takeFrom(l, "peek", "Show what take would answer, and count nothing"),
-		returnTake(l), showSetUsage(l))
-	return o.newGroup("limits", "Limit the actions of programs that are not devices", verbs...)
+		takeFromCommand(l, "take", "Ask whether an action is allowed, and count it if it is"), takeFromCommand(l, "peek", "Show what take would answer, and count nothing"),
+		returnTakeCommand(l), showSetUsageCommand(l))
+	return o.groupCommand("limits", "Limit the actions of programs that are not devices", verbs...)
 }
 
 // takeFlags contains the flags of the commands take, peek and return.
@@ -70,9 +70,9 @@ func (t *takeFlags) request(set, action string) (httpRequest operators.Request, 
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
-// takeFrom returns the command verb (take or peek) with the help short. The command fails if the take is refused, so that a shell runs
+// takeFromCommand returns the command verb (take or peek) with the help short. The command fails if the take is refused, so that a shell runs
 // another command after && only if the take is allowed.
-func takeFrom(limitSets noun, verb, short string) *cobra.Command {
+func takeFromCommand(limitSets objectKind, verb, short string) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand(verb, short, func(s *session, set string) error {
 		r, err := t.request(set, verb)
@@ -136,7 +136,7 @@ func durationText(ms int64) string {
 	return terminal.FormatDuration((time.Duration(ms) * time.Millisecond).Round(time.Second))
 }
 
-func returnTake(limitSets noun) *cobra.Command {
+func returnTakeCommand(limitSets objectKind) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand("return", "Give back the unused part of a take, and show the total given back", func(s *session, set string) error {
 		r, err := t.request(set, "return")
@@ -150,7 +150,7 @@ func returnTake(limitSets noun) *cobra.Command {
 	return requireFlag(command, "id")
 }
 
-func showSetUsage(limitSets noun) *cobra.Command {
+func showSetUsageCommand(limitSets objectKind) *cobra.Command {
 	var facts []string
 	limit := 0
 	command := limitSets.objectCommand("usage", "Show the usage of a subject, or without facts the subjects with the highest usage", func(s *session, set string) error {

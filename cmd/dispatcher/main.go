@@ -4,7 +4,7 @@
 //
 // main.go contains the code that all commands share. operator.go, nouns.go, listing.go and console.go contain
 // the code that the commands of the operators' API share; fields.go makes requests from flags, and flags.go has
-// the types of flags. A function such as createBatch or showSlots returns the command with its name; the function
+// the types of flags. A function such as createBatchCommand or showSlotsCommand returns the command with its name; the function
 // in its RunE does the work.
 package main
 
@@ -53,7 +53,7 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, releaseSignals, stop := untilSignal()
 	defer stop()
-	root := newRoot(stdout, stderr, releaseSignals)
+	root := rootCommand(stdout, stderr, releaseSignals)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -112,8 +112,8 @@ func untilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	}
 }
 
-// newRoot returns the command `dispatcher` with all its subcommands. releaseSignals lets a command handle signals itself.
-func newRoot(stdout, stderr io.Writer, releaseSignals func()) *cobra.Command {
+// rootCommand returns the command `dispatcher` with all its subcommands. releaseSignals lets a command handle signals itself.
+func rootCommand(stdout, stderr io.Writer, releaseSignals func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "dispatcher",
 		Short:         "Grants the slots of an external system to the devices of a fleet, never more than there are",
@@ -132,11 +132,11 @@ func newRoot(stdout, stderr io.Writer, releaseSignals func()) *cobra.Command {
 		return usageError{err}
 	})
 	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupOperate, Title: "Operate:"})
-	for _, command := range []*cobra.Command{newDev(), newServe(), newMigrate(), newSimulate(), newHealthcheck(), newDoctor()} {
+	for _, command := range []*cobra.Command{devCommand(), serveCommand(), migrateCommand(), simulateCommand(), healthcheckCommand(), doctorCommand()} {
 		command.GroupID = groupRun
 		root.AddCommand(command)
 	}
-	root.AddCommand(newPools(), newBatches(), newTasks(), newDevices(), newProfiles(), newLimits(), newTokens(), newLeases(), newEvents(), newFind(), newRun(releaseSignals), newGuard(), newContext(), newVersion())
+	root.AddCommand(poolsCommand(), batchesCommand(), tasksCommand(), devicesCommand(), profilesCommand(), limitsCommand(), tokensCommand(), leasesCommand(), eventsCommand(), findCommand(), runCommand(releaseSignals), guardCommand(), contextCommand(), versionCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	wrapArgErrors(root)
@@ -195,7 +195,7 @@ func unknownCommandError(parent *cobra.Command, words []string) error {
 	return advisedError{err, "to list the commands: " + parent.CommandPath() + " --help"}
 }
 
-func newVersion() *cobra.Command {
+func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, and the commit and its date",

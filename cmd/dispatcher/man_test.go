@@ -26,7 +26,7 @@ func TestManPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	root := newRoot(&out, &out, func() {})
+	root := rootCommand(&out, &out, func() {})
 	root.DisableAutoGenTag = true
 	header := &doc.GenManHeader{Section: "1", Source: "dispatcher", Manual: "dispatcher"}
 	if err := doc.GenManTree(root, header, dir); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// noun is a kind of object, such as pool or batch, for the commands about one object of this kind.
-type noun struct {
+// objectKind is a kind of object, such as pool or batch, for the commands about one object of this kind.
+type objectKind struct {
 	*operatorFlags
 	plural  string // name of the group, also in paths of the API
 	argName string // name of the argument in the help
@@ -24,33 +24,37 @@ type noun struct {
 	idMember, descriptionMember string
 }
 
-func (o *operatorFlags) pools() noun {
-	return noun{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
+func (o *operatorFlags) pools() objectKind {
+	return objectKind{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
 }
 
-func (o *operatorFlags) batches() noun {
-	return noun{o, "batches", "BATCH", exactlyOneID, "id", "name"}
+func (o *operatorFlags) batches() objectKind {
+	return objectKind{o, "batches", "BATCH", exactlyOneID, "id", "name"}
 }
 
-func (o *operatorFlags) tasks() noun { return noun{o, "tasks", "TASK", exactlyOneID, "", ""} }
-
-func (o *operatorFlags) devices() noun {
-	return noun{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
+func (o *operatorFlags) tasks() objectKind {
+	return objectKind{o, "tasks", "TASK", exactlyOneID, "", ""}
 }
 
-func (o *operatorFlags) profiles() noun {
-	return noun{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
+func (o *operatorFlags) devices() objectKind {
+	return objectKind{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
 }
 
-func (o *operatorFlags) limitSets() noun {
-	return noun{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
+func (o *operatorFlags) profiles() objectKind {
+	return objectKind{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
 }
 
-func (o *operatorFlags) tokens() noun { return noun{o, "tokens", "ID", exactlyOneID, "id", "name"} }
+func (o *operatorFlags) limitSets() objectKind {
+	return objectKind{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
+}
+
+func (o *operatorFlags) tokens() objectKind {
+	return objectKind{o, "tokens", "ID", exactlyOneID, "id", "name"}
+}
 
 // objectCommand returns a command about one object, such as one pool. verb is the name of the command and short its help. run is called
 // with the name or id of the object.
-func (n noun) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
+func (n objectKind) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
 	command := &cobra.Command{
 		Use: verb + " " + n.argName, Short: short, Args: n.args,
 		RunE: n.withSession(func(s *session, args []string) error { return run(s, args[0]) }),
@@ -63,7 +67,7 @@ func (n noun) objectCommand(verb, short string, run func(s *session, name string
 
 // pairCommand returns a command with the help short about an object and a part of it, such as a slot of a pool. use is the name of the command
 // with its two arguments. run is called with their values.
-func (n noun) pairCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
+func (n objectKind) pairCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
 		RunE: n.withSession(func(s *session, args []string) error { return run(s, args[0], args[1]) }),
@@ -72,14 +76,14 @@ func (n noun) pairCommand(use, short string, run func(s *session, name, part str
 
 // requestCommand returns a command that sends a request without a body to the path of an object, extended by pathEnd. The command shows
 // the answer except the members in omitted. verb is the name of the command and short its help.
-func (n noun) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
+func (n objectKind) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
 	return n.objectCommand(verb, short, func(s *session, name string) error {
 		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + pathEnd}, omitted...)
 	})
 }
 
 // pauseCommand returns the command that pauses an object, with the help short. The command shows the answer except the members in omitted.
-func (n noun) pauseCommand(short string, omitted ...string) *cobra.Command {
+func (n objectKind) pauseCommand(short string, omitted ...string) *cobra.Command {
 	var reason string
 	command := n.objectCommand("pause", short, func(s *session, name string) error {
 		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path(n.plural, name, "pause"), Body: operators.PauseReason{Reason: reason}}, omitted...)
@@ -90,7 +94,7 @@ func (n noun) pauseCommand(short string, omitted ...string) *cobra.Command {
 
 // setCommand returns the command `set` with the help short. It changes the settings of an object for which flags are given. The caller adds
 // the flags.
-func (n noun) setCommand(short string) *cobra.Command {
+func (n objectKind) setCommand(short string) *cobra.Command {
 	return n.objectCommand("set", short, func(s *session, name string) error {
 		body, err := changeBody(s.cmd)
 		if err != nil {
@@ -112,13 +116,13 @@ func complete(command *cobra.Command, flag string, values ...string) {
 }
 
 // completeFlag makes the shell complete the flag with the names of the objects on the server.
-func (n noun) completeFlag(command *cobra.Command, flag string) {
+func (n objectKind) completeFlag(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, n.completeNames(-1))
 }
 
 // completeNames returns a function that completes at most maxArgs arguments with the names of objects on the server. If maxArgs is -1, the
 // number of arguments is not limited. Errors are not shown, because the shell waits for the completion.
-func (n noun) completeNames(maxArgs int) cobra.CompletionFunc {
+func (n objectKind) completeNames(maxArgs int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) (names []cobra.Completion, directive cobra.ShellCompDirective) {
 		if maxArgs >= 0 && len(args) >= maxArgs {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -133,7 +137,7 @@ func (n noun) completeNames(maxArgs int) cobra.CompletionFunc {
 }
 
 // findNames returns the names of the objects on the server that begin with prefix, the text that the user has typed.
-func (n noun) findNames(ctx context.Context, client *operators.Client, prefix string) (names []cobra.Completion) {
+func (n objectKind) findNames(ctx context.Context, client *operators.Client, prefix string) (names []cobra.Completion) {
 	var narrowed url.Values
 	if n.plural == "devices" { // the server filters, because there may be very many devices
 		narrowed = operators.Query("prefix", prefix)

@@ -31,8 +31,8 @@ const (
 // of commands has its own operatorFlags.
 type operatorFlags struct{ url, context, output string }
 
-// newGroup returns the command name with the help short. Its subcommands verbs inherit the flags of o.
-func (o *operatorFlags) newGroup(name, short string, verbs ...*cobra.Command) *cobra.Command {
+// groupCommand returns the command name with the help short. Its subcommands verbs inherit the flags of o.
+func (o *operatorFlags) groupCommand(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	command.AddCommand(verbs...)

@@ -16,19 +16,19 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newPools() *cobra.Command {
+func poolsCommand() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.pools()
 	list := listSpec{path: operators.Path("pools"), exportYAML: exportPoolFile, columns: slices.Concat(
 		columns("NAME", "CAPACITY", "HELD", "TASKS WAIT=pending_tasks"), []column{{"TROUBLE", troubleCodes}},
 		columns("LEASE=lease_ms", "PAUSED", "OPENS=opens_at", "CLOSES=closes_at", "UPDATED=updated_at"))}
 	verbs := o.newListCommands(list, "List pools by name, held slots, waiting tasks or trouble", addPoolFilters)
-	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPool(p), setPool(p), applyPools(o),
+	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPoolCommand(p), setPoolCommand(p), applyPoolsCommand(o),
 		p.requestCommand("delete", "Delete a pool without open tasks; its ended batches stay", http.MethodDelete, ""),
-		pausePool(p), resumePool(p),
-		explainWaiting(p, "Show why the tasks of a pool wait, with the number of tasks per reason"),
-		countFailures(p), showSlots(p), showHistory(p), showSeries(p), releaseSlot(p), checkGrant(p), showLimited(p), showPoolUsage(p), watchPool(p))
-	return o.newGroup("pools", "Create, resize, pause and watch pools", verbs...)
+		pausePoolCommand(p), resumePoolCommand(p),
+		explainWaitingCommand(p, "Show why the tasks of a pool wait, with the number of tasks per reason"),
+		countFailuresCommand(p), showSlotsCommand(p), showHistoryCommand(p), showSeriesCommand(p), releaseSlotCommand(p), checkGrantCommand(p), showLimitedCommand(p), showPoolUsageCommand(p), watchPoolCommand(p))
+	return o.groupCommand("pools", "Create, resize, pause and watch pools", verbs...)
 }
 
 // troubleCodes returns the codes of a pool's trouble as the text of a cell.
@@ -58,7 +58,7 @@ func addPoolSettings(flags *pflag.FlagSet) {
 	addWindowFlag(flags)
 }
 
-func createPool(pools noun) *cobra.Command {
+func createPoolCommand(pools objectKind) *cobra.Command {
 	command := pools.objectCommand("create", "Create a pool", func(s *session, pool string) error {
 		path := operators.Path("pools", pool)
 		switch _, err := s.Get(s.cmd.Context(), path, nil); {
@@ -74,7 +74,7 @@ func createPool(pools noun) *cobra.Command {
 	return requireFlag(command, "capacity")
 }
 
-func setPool(pools noun) *cobra.Command {
+func setPoolCommand(pools objectKind) *cobra.Command {
 	command := pools.setCommand("Change the settings of a pool that are given as flags; the others stay unchanged")
 	addPoolSettings(command.Flags())
 	addClearFlag(command, "always-open", "window", "remove all windows")
@@ -82,7 +82,7 @@ func setPool(pools noun) *cobra.Command {
 	return command
 }
 
-func showSlots(pools noun) *cobra.Command {
+func showSlotsCommand(pools objectKind) *cobra.Command {
 	all := false
 	command := pools.objectCommand("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
 		var slots slotList
@@ -126,7 +126,7 @@ func slotState(slot entry) string {
 	return slot.text("state")
 }
 
-func releaseSlot(pools noun) *cobra.Command {
+func releaseSlotCommand(pools objectKind) *cobra.Command {
 	var reason string
 	var now bool
 	var token int64
@@ -145,7 +145,7 @@ the slot is free at once, and the device may use the external system until its l
 	return requireFlag(command, "reason")
 }
 
-func checkGrant(pools noun) *cobra.Command {
+func checkGrantCommand(pools objectKind) *cobra.Command {
 	return pools.pairCommand("grant POOL TOKEN", "Check whether a grant is in force, as the external system does", func(s *session, pool, token string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "grants", token), nil)
 		if err != nil {
@@ -158,7 +158,7 @@ func checkGrant(pools noun) *cobra.Command {
 	})
 }
 
-func watchPool(pools noun) *cobra.Command {
+func watchPoolCommand(pools objectKind) *cobra.Command {
 	return pools.objectCommand("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
 		var last []string
 		table := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "IN LINE")

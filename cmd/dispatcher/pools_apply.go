@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func applyPools(operator *operatorFlags) *cobra.Command {
+func applyPoolsCommand(operator *operatorFlags) *cobra.Command {
 	var file string
 	var dryRun bool
 	command := &cobra.Command{

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func showHistory(pools noun) *cobra.Command {
+func showHistoryCommand(pools objectKind) *cobra.Command {
 	var since time.Duration
 	var limit *int
 	command := pools.objectCommand("history", "Show who held a pool's slots, since when, and how it ended", func(s *session, pool string) error {
@@ -42,7 +42,7 @@ func endReason(holding entry) string {
 	return "holds it"
 }
 
-func showSeries(pools noun) *cobra.Command {
+func showSeriesCommand(pools objectKind) *cobra.Command {
 	command := pools.objectCommand("series", "Show how full a pool was in the last hour, day or week", func(s *session, pool string) error {
 		return s.showTable(operators.Path("pools", pool, "series"), requestQuery(s.cmd.LocalNonPersistentFlags()),
 			columns("UNTIL=at", "HELD", "LEAST=held_min", "MOST=held_max", "CAPACITY", "GRANTED", "ENDED", "LAPSED"), "points")

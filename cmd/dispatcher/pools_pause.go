@@ -8,9 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// withAllPools adds the flags --all and --yes to command, which changes one pool. With --all, the command calls change for all pools. verb and
+// addAllPoolsFlags adds the flags --all and --yes to command, which changes one pool. With --all, the command calls change for all pools. verb and
 // participle describe the change in messages, such as "Pause" and "paused".
-func withAllPools(command *cobra.Command, pools noun, verb, participle string, change func(s *session, dryRun bool) (operators.PoolsChanged, error)) *cobra.Command {
+func addAllPoolsFlags(command *cobra.Command, pools objectKind, verb, participle string, change func(s *session, dryRun bool) (operators.PoolsChanged, error)) *cobra.Command {
 	var all, yes bool
 	one := command.RunE
 	command.Use = command.Name() + " [POOL]"
@@ -58,18 +58,18 @@ func describePools(changed operators.PoolsChanged, participle string) string {
 	return text
 }
 
-func pausePool(pools noun) *cobra.Command {
+func pausePoolCommand(pools objectKind) *cobra.Command {
 	command := pools.pauseCommand("Pause a pool or all pools: grant no more slots; running tasks continue")
 	stopRunning := command.Flags().Bool("stop-running", false, "with --all: also ask the devices that hold a slot to stop; their tasks wait again")
-	return withAllPools(command, pools, "Pause", "paused", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
+	return addAllPoolsFlags(command, pools, "Pause", "paused", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
 		reason, _ := command.Flags().GetString("reason")
 		return s.Pools.PauseAll(s.cmd.Context(), operators.PauseAll{PauseReason: operators.PauseReason{Reason: reason}, StopRunning: *stopRunning}, dryRun)
 	})
 }
 
-func resumePool(pools noun) *cobra.Command {
+func resumePoolCommand(pools objectKind) *cobra.Command {
 	command := pools.requestCommand("resume", "End the pause of a pool, or of all pools that you paused", "POST", "/resume")
-	return withAllPools(command, pools, "Resume", "resumed", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
+	return addAllPoolsFlags(command, pools, "Resume", "resumed", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
 		return s.Pools.ResumeMine(s.cmd.Context(), dryRun)
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func showLimited(pools noun) *cobra.Command {
+func showLimitedCommand(pools objectKind) *cobra.Command {
 	command := pools.objectCommand("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
 		return s.showTable(operators.Path("pools", pool, "limited"), requestQuery(s.cmd.LocalNonPersistentFlags()), columns("POLICY", "SUBJECT", "TIMES"), "limited")
 	})
@@ -19,7 +19,7 @@ func showLimited(pools noun) *cobra.Command {
 	return command
 }
 
-func showPoolUsage(pools noun) *cobra.Command {
+func showPoolUsageCommand(pools objectKind) *cobra.Command {
 	command := pools.objectCommand("usage", "Show the usage of the policies of a pool", func(s *session, pool string) error {
 		return s.showUsage(operators.Path("pools", pool, "usage"), requestQuery(s.cmd.LocalNonPersistentFlags()))
 	})
@@ -46,25 +46,25 @@ func resetColumn() column {
 	}}
 }
 
-func newProfiles() *cobra.Command {
+func profilesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.profiles()
 	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}, "List profiles by name", nil)
-	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putProfile(p),
+	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putProfileCommand(p),
 		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
-	return o.newGroup("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
+	return o.groupCommand("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
 }
 
-// putProfile returns the command `profiles put`.
-func putProfile(profiles noun) *cobra.Command {
-	command := putPolicies(profiles, "Create a profile, or replace its settings")
+// putProfileCommand returns the command `profiles put`.
+func putProfileCommand(profiles objectKind) *cobra.Command {
+	command := putPoliciesCommand(profiles, "Create a profile, or replace its settings")
 	command.Flags().Bool("metadata-only", false, "devices that report by hawkBit's DDI also get tasks whose payload is no deployment")
 	return command
 }
 
-// putPolicies returns the command `put` of profiles or limit sets, with the help short; owner is the kind of object. The command stores a
+// putPoliciesCommand returns the command `put` of profiles or limit sets, with the help short; owner is the kind of object. The command stores a
 // list of policies under a name.
-func putPolicies(owner noun, short string) *cobra.Command {
+func putPoliciesCommand(owner objectKind, short string) *cobra.Command {
 	command := owner.objectCommand("put", short, func(s *session, name string) error {
 		return s.sendFlags(http.MethodPut, operators.Path(owner.plural, name))
 	})

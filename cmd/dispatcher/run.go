@@ -38,11 +38,11 @@ type runner struct {
 	releaseSignals     func() // lets this command handle signals itself
 }
 
-// newRun returns the command `dispatcher run`, which runs a command while it holds a slot. releaseSignals lets this command handle signals
+// runCommand returns the command `dispatcher run`, which runs a command while it holds a slot. releaseSignals lets this command handle signals
 // itself.
-func newRun(releaseSignals func()) *cobra.Command {
+func runCommand(releaseSignals func()) *cobra.Command {
 	o, r := &operatorFlags{}, &runner{releaseSignals: releaseSignals}
-	command := o.newGroup("run --pool POOL [flags] -- COMMAND [ARGS...]", "Run a command while it holds a slot of a pool")
+	command := o.groupCommand("run --pool POOL [flags] -- COMMAND [ARGS...]", "Run a command while it holds a slot of a pool")
 	command.Long = `Run a command while it holds a slot of a pool, and give the slot back when the command has
 ended. It waits in the queue with the devices and the other callers of the pool.
 
@@ -71,9 +71,9 @@ the number of the signal that ended it; 127 if it was not found, 126 if it could
 	return command
 }
 
-// newGuard returns the hidden command of the guard process. The guard, not leaseKeeper, ends a command
+// guardCommand returns the hidden command of the guard process. The guard, not leaseKeeper, ends a command
 // that must not continue: child.Guard sends SIGTERM and then SIGKILL.
-func newGuard() *cobra.Command {
+func guardCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "run-guard GRACE", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func newServe() *cobra.Command {
+func serveCommand() *cobra.Command {
 	var settings *settings
 	var restored restoreFlag
 	command := &cobra.Command{
@@ -120,7 +120,7 @@ func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
 	return app.Load(file, os.Environ(), set)
 }
 
-func newMigrate() *cobra.Command {
+func migrateCommand() *cobra.Command {
 	command := &cobra.Command{Use: "migrate", Short: "Change or show the schema of the Postgres database (DISPATCHER_POSTGRES_DSN)"}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	s := addSettings(command.PersistentFlags())

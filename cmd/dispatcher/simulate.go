@@ -18,7 +18,7 @@ import (
 
 const missingTokensText = "set DISPATCHER_TOKEN (role admin; not required for --idle with a fleet token) and, except with --credentials own, DISPATCHER_FLEET_TOKEN"
 
-func newSimulate() *cobra.Command {
+func simulateCommand() *cobra.Command {
 	config, idle := simulator.Config{}, false
 	via, credentials := string(simulator.ViaHTTP), string(simulator.CredentialsFleet)
 	command := &cobra.Command{

@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newTasks() *cobra.Command {
+func tasksCommand() *cobra.Command {
 	o := &operatorFlags{}
 	t := o.tasks()
 	list := listSpec{path: operators.Path("tasks"), columns: slices.Concat(
@@ -28,10 +28,10 @@ func newTasks() *cobra.Command {
 		c.Flags().String("order", "oldest", "newest or oldest first, by number")
 		complete(c, "order", "newest", "oldest")
 	})
-	verbs = append(verbs, getTask(t), explainTask(t),
-		changeTasks(o, "cancel", "Cancel a task, or all matching tasks; devices that run one of them are asked to stop"),
-		changeTasks(o, "retry", "Retry a task that ended without success, or all matching tasks"))
-	return o.newGroup("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
+	verbs = append(verbs, getTaskCommand(t), explainTaskCommand(t),
+		changeTasksCommand(o, "cancel", "Cancel a task, or all matching tasks; devices that run one of them are asked to stop"),
+		changeTasksCommand(o, "retry", "Retry a task that ended without success, or all matching tasks"))
+	return o.groupCommand("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
 
 // addTaskFilters adds the flags by which a command filters tasks.
@@ -64,7 +64,7 @@ func taskError(e entry) string {
 	return "next try with the next slot: " + t.LastErrorText()
 }
 
-func getTask(tasks noun) *cobra.Command {
+func getTaskCommand(tasks objectKind) *cobra.Command {
 	return tasks.objectCommand("get", "Show a task and its attempts", func(s *session, task string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("tasks", task), nil)
 		if err != nil {
@@ -99,11 +99,11 @@ func (d taskDetail) writeAttempts(out io.Writer) error {
 		return nil
 	}
 	_, _ = fmt.Fprintln(out, "\nAttempts that ended:")
-	return writeTable(out, d.Attempts, append(columns("ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED=granted_at", "ENDED=ended_at", "BY=ended_by", "ERROR"), column{"OUTPUT", outputOf}))
+	return writeTable(out, d.Attempts, append(columns("ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED=granted_at", "ENDED=ended_at", "BY=ended_by", "ERROR"), column{"OUTPUT", outputText}))
 }
 
-// outputOf returns the output of an attempt as text, or a note if the output was dropped.
-func outputOf(attempt entry) string {
+// outputText returns the output of an attempt as text, or a note if the output was dropped.
+func outputText(attempt entry) string {
 	if attempt.text("output_dropped") != "" {
 		return "dropped: too large"
 	}
@@ -119,14 +119,14 @@ type explanation struct {
 }
 
 // whyCommand returns the command `why` of tasks or devices with the help short. heading returns the first line of the output.
-func (n noun) whyCommand(short string, heading func(name string, found explanation) string) *cobra.Command {
+func (n objectKind) whyCommand(short string, heading func(name string, found explanation) string) *cobra.Command {
 	return n.objectCommand("why", short, func(s *session, name string) error {
 		var found explanation
 		return s.getAndShow(operators.Path(n.plural, name, "why"), nil, &found, func() error { return found.writeReasons(s.console.out, heading(name, found)) })
 	})
 }
 
-func explainTask(tasks noun) *cobra.Command {
+func explainTaskCommand(tasks objectKind) *cobra.Command {
 	return tasks.whyCommand("Show why a task does not run, and what would change that", func(task string, found explanation) string {
 		return "task " + task + " is " + found.State
 	})
@@ -157,9 +157,9 @@ func (w explanation) writeReasons(out io.Writer, heading string) error {
 	return nil
 }
 
-// changeTasks returns the command cancel or retry (verb) with the help short. The command changes one task by its id, or all tasks that
+// changeTasksCommand returns the command cancel or retry (verb) with the help short. The command changes one task by its id, or all tasks that
 // match the filters.
-func changeTasks(operator *operatorFlags, verb, short string) *cobra.Command {
+func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Command {
 	var yes, dryRun bool
 	var filters *pflag.FlagSet
 	command := &cobra.Command{

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func newTokens() *cobra.Command {
+func tokensCommand() *cobra.Command {
 	o := &operatorFlags{}
 	list := listSpec{path: operators.Path("tokens"), columns: columns("ID", "NAME", "ROLE", "POOLS", "LIMIT SETS", "CREATED=created_at", "EXPIRES=expires_at", "LAST USED=last_used_at", "REQUESTS")}
 	verbs := o.newListCommands(list, "List operator tokens", func(c *cobra.Command) {
@@ -26,8 +26,8 @@ func newTokens() *cobra.Command {
 	rotate := o.tokens().objectCommand("rotate", "Replace the secret of an operator token and print the new one; all replicas refuse the older one within 5 s", func(s *session, id string) error {
 		return s.printToken(operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", id, "rotate")}, "dispatcher tokens rotate "+id)
 	})
-	verbs = append(verbs, createToken(o), rotate, o.tokens().requestCommand("delete", "Revoke an operator token; all replicas refuse it within 5 s", http.MethodDelete, ""))
-	return o.newGroup("tokens", "Create and revoke operator tokens, including the first one", verbs...)
+	verbs = append(verbs, createTokenCommand(o), rotate, o.tokens().requestCommand("delete", "Revoke an operator token; all replicas refuse it within 5 s", http.MethodDelete, ""))
+	return o.groupCommand("tokens", "Create and revoke operator tokens, including the first one", verbs...)
 }
 
 // roles returns the names of the roles that a token can have.
@@ -35,10 +35,10 @@ func roles() []string {
 	return []string{"viewer", "operator", "admin", "verifier", credentials.RoleCaller}
 }
 
-// createToken returns the command that creates a token. The server creates the token, or the command
+// createTokenCommand returns the command that creates a token. The server creates the token, or the command
 // itself writes it into the ledger: this is the only way to create the first token. It opens no new
 // way for an attacker, because anyone with the password of the ledger can change everything in it.
-func createToken(operator *operatorFlags) *cobra.Command {
+func createTokenCommand(operator *operatorFlags) *cobra.Command {
 	var t tokenFlags
 	var ledgerSettings *settings
 	command := &cobra.Command{

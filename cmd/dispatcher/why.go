@@ -18,10 +18,10 @@ type waitingTasks struct {
 	Recent        *operators.RecentAttempts `json:"recent_attempts"`
 }
 
-// explainWaiting returns the command why of pools or of batches with the help short; owner is the kind of object. The command shows the
-// reasons why the tasks of a pool or a batch wait. With --code it lists the tasks that wait for this reason. (explainTask returns the
+// explainWaitingCommand returns the command why of pools or of batches with the help short; owner is the kind of object. The command shows the
+// reasons why the tasks of a pool or a batch wait. With --code it lists the tasks that wait for this reason. (explainTaskCommand returns the
 // command tasks why.)
-func explainWaiting(owner noun, short string) *cobra.Command {
+func explainWaitingCommand(owner objectKind, short string) *cobra.Command {
 	var code string
 	var limit int
 	command := owner.objectCommand("why", short, func(s *session, name string) error {

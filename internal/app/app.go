@@ -79,15 +79,15 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	a := &App{config: config, log: log, semaphore: slots.New(servers.redis.Client), transports: connections}
 	proxies, _ := config.trustedNetworks() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: servers.store, Proxies: proxies})
-	a.pace = pace.New(paceOf(config.ReportRate, config.ReportBurst))
+	a.pace = pace.New(reportLimit(config.ReportRate, config.ReportBurst))
 	metrics.MustRegister(a.gate, noisyDevices(a.pace))
 	seen := seen.NewList(servers.redis.Client)
 	board := parked.New(servers.redis.Client, servers.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
 		Store: servers.store, Semaphore: a.semaphore, Limits: policies.NewLimits(limits.New(servers.redis.Client)), Accounts: servers.accounts, Recent: seen, Parking: board,
 		Waker: a, Marks: marks.NewHashes(servers.redis.Client),
-		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentShare(),
-		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: paceOf(config.RegistrationRate, config.RegistrationBurst), BlockNewDevices: config.RegistrationApproval == settingOn,
+		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentSharePercent(),
+		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: reportLimit(config.RegistrationRate, config.RegistrationBurst), BlockNewDevices: config.RegistrationApproval == settingOn,
 		Logger: log, Registerer: metrics,
 	})
 	servers.store.OnNews(a.dispatcher.Marks.FollowCommit)
@@ -154,7 +154,7 @@ func (a *App) Stop(ctx context.Context) error {
 func (a *App) run(ctx context.Context) error {
 	err := a.Start(ctx)
 	if err == nil {
-		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "redis", states(a.api.Dependencies(ctx))["redis"], "mqtt", a.mqttState())
+		a.log.InfoContext(ctx, "ready", "http", a.Addr(), "redis", dependencyStates(a.api.Dependencies(ctx))["redis"], "mqtt", a.mqttState())
 		select {
 		case <-ctx.Done():
 			a.log.InfoContext(ctx, "stopping: finishing requests in flight", "grace", stopGrace)

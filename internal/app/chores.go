@@ -43,7 +43,7 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
 		&pass{name: "seal", every: 5 * time.Second, limit: limit, run: keep.SealEvents},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
-		&pass{name: "noisy", every: time.Second, limit: 5 * time.Second, run: a.newNoisyWatch(servers.store).record, quiet: true},
+		&pass{name: "noisy", every: time.Second, limit: 5 * time.Second, run: a.newNoisyWatch(servers.store).recordNoisyDevices, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.updatePages, quiet: true},
 		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.recordHeartbeat, quiet: true},
@@ -51,15 +51,15 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: seen.Flush},
 		&pass{name: "warm", every: replaceConnsEvery, limit: time.Minute, run: servers.store.Warm, quiet: true},
 		&pass{name: "memory", every: memoryEvery, limit: time.Minute, run: adjustMemoryLimit, quiet: true},
-		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: servers.redis, log: a.log}).examine, quiet: true},
+		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: servers.redis, log: a.log}).logRedisState, quiet: true},
 	)
 	if servers.advanceTTLs != nil {
 		p.all = append(p.all, &pass{name: "age", every: advanceTTLsEvery, limit: time.Minute, run: func(context.Context) error {
 			servers.advanceTTLs(advanceTTLsEvery)
 			return nil
-		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{devices: servers.store, log: a.log}).count, quiet: true})
+		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{devices: servers.store, log: a.log}).warnIfTooLarge, quiet: true})
 	}
-	p.addBackground(func(ctx context.Context) { p.reapOnTime(ctx, reap, servers.store.NextLapse) })
+	p.addBackground(func(ctx context.Context) { p.reapAfterLeaseEnds(ctx, reap, servers.store.NextLapse) })
 	return p
 }
 

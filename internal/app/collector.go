@@ -71,17 +71,17 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 
 // metricFamilies returns the families that have a series. waiting has the waiting devices by pool, of the pools that were counted.
 func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
-	held := newFamily("slots_held", "Slots that are held, according to the ledger.")
-	capacity := newFamily("slots_capacity", "Slots of the pool.")
-	queued := newFamily("slots_waiting", "Devices that have no slot and have a task that could start now, up to 10000. The value is up to a minute old, or older if counting in all pools takes longer.")
-	tasks := newFamily("tasks", "Tasks by state.")
-	oldest := newFamily("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: no task is pending.")
+	held := newMetricFamily("slots_held", "Slots that are held, according to the ledger.")
+	capacity := newMetricFamily("slots_capacity", "Slots of the pool.")
+	queued := newMetricFamily("slots_waiting", "Devices that have no slot and have a task that could start now, up to 10000. The value is up to a minute old, or older if counting in all pools takes longer.")
+	tasks := newMetricFamily("tasks", "Tasks by state.")
+	oldest := newMetricFamily("oldest_pending_task_age_seconds", "Age of the oldest pending task; 0: no task is pending.")
 	states := map[store.TaskState]*dto.LabelPair{}
 	for _, state := range store.TaskStates() {
-		states[state] = newLabel("state", string(state))
+		states[state] = newMetricLabel("state", string(state))
 	}
 	for _, s := range stats {
-		pool := newLabel("pool", s.Pool)
+		pool := newMetricLabel("pool", s.Pool)
 		addGauge(held, float64(s.Held), pool)
 		addGauge(capacity, float64(s.Capacity), pool)
 		addGauge(oldest, s.OldestPending.Seconds(), pool)
@@ -95,12 +95,14 @@ func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.Metri
 	return slices.DeleteFunc([]*dto.MetricFamily{oldest, capacity, held, queued, tasks}, func(f *dto.MetricFamily) bool { return len(f.GetMetric()) == 0 })
 }
 
-func newFamily(name, help string) *dto.MetricFamily {
+func newMetricFamily(name, help string) *dto.MetricFamily {
 	name = "dispatcher_" + name
 	return &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum()}
 }
 
-func newLabel(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name, Value: &value} }
+func newMetricLabel(name, value string) *dto.LabelPair {
+	return &dto.LabelPair{Name: &name, Value: &value}
+}
 
 func addGauge(family *dto.MetricFamily, value float64, labels ...*dto.LabelPair) {
 	family.Metric = append(family.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})

@@ -131,14 +131,14 @@ func (c Config) validateRetention() error {
 	return nil
 }
 
-// urgentShare returns the setting in percent; 0 means the default.
-func (c Config) urgentShare() int {
+// urgentSharePercent returns the setting in percent; 0 means the default.
+func (c Config) urgentSharePercent() int {
 	percent, _ := strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has checked it
 	return percent
 }
 
 func (c Config) validateUrgentShare() error {
-	if percent := c.urgentShare(); c.UrgentShare != "" && (percent < 1 || percent > 100 || !strings.HasSuffix(c.UrgentShare, "%")) {
+	if percent := c.urgentSharePercent(); c.UrgentShare != "" && (percent < 1 || percent > 100 || !strings.HasSuffix(c.UrgentShare, "%")) {
 		return errors.New("urgent_share: must be a whole percentage between 1% and 100%, such as 10%")
 	}
 	return nil
@@ -162,8 +162,8 @@ func (c Config) validateRates() error {
 	return errors.Join(errs...)
 }
 
-// paceOf returns the limit of a rate and a burst that Validate has checked.
-func paceOf(rate, burst string) pace.Options {
+// reportLimit returns the limit of a rate and a burst that Validate has checked.
+func reportLimit(rate, burst string) pace.Options {
 	perSecond, _ := strconv.Atoi(rate)
 	atOnce, _ := strconv.Atoi(burst)
 	return pace.Options{Rate: perSecond, Burst: atOnce}

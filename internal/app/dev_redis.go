@@ -49,7 +49,7 @@ func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *c
 	conn = redisconn.Open(at)
 	opened.add("redis client", conn.Close)
 	if options.RedisServer != "" {
-		err = awaitRedis(ctx, conn)
+		err = waitForRedis(ctx, conn)
 	}
 	return conn, advanceTTLs, err
 }
@@ -90,7 +90,7 @@ func (d *DevServer) startPrivateRedis(ctx context.Context, options DevOptions, p
 	return addr, nil
 }
 
-func awaitRedis(ctx context.Context, conn *redisconn.Conn) error {
+func waitForRedis(ctx context.Context, conn *redisconn.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, redisStartLimit)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -27,8 +27,8 @@ type fleetWatch struct {
 	isTooLarge bool // the latest count was above embeddedFleet
 }
 
-// count is a pass that counts the reporting devices, and warns when they become too many.
-func (w *fleetWatch) count(ctx context.Context) error {
+// warnIfTooLarge is a pass that counts the reporting devices, and warns when they become too many.
+func (w *fleetWatch) warnIfTooLarge(ctx context.Context) error {
 	n, err := w.devices.CountReporting(ctx, fleetWatchEvery)
 	if err != nil {
 		return err //nolint:wrapcheck // the error of the store names the operation

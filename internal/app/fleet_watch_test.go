@@ -24,7 +24,7 @@ func TestATooLargeFleetIsLogged(t *testing.T) {
 	w := &fleetWatch{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, n := range []devicesReporting{embeddedFleet, embeddedFleet + 7, embeddedFleet + 8, 10, embeddedFleet + 9} {
 		w.devices = n
-		if err := w.count(t.Context()); err != nil {
+		if err := w.warnIfTooLarge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

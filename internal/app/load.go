@@ -124,7 +124,7 @@ func readEnvironment(environ []string) (map[string]any, error) {
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		short, ours := strings.CutPrefix(name, envPrefix)
-		if !ours || isForeign(short) {
+		if !ours || isKnownNonSetting(short) {
 			continue
 		}
 		s, isFile, ok := settingOfVariable(name)
@@ -149,8 +149,8 @@ func readEnvironment(environ []string) (map[string]any, error) {
 	return values, nil
 }
 
-// isForeign reports whether the variable DISPATCHER_ + suffix belongs to the commands, to `dispatcher run` or to Kubernetes.
-func isForeign(suffix string) bool {
+// isKnownNonSetting reports whether the variable DISPATCHER_ + suffix belongs to the commands, to `dispatcher run` or to Kubernetes.
+func isKnownNonSetting(suffix string) bool {
 	return strings.HasPrefix(suffix, "PORT") || strings.HasPrefix(suffix, "SERVICE_") ||
 		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, suffix) // variables of the commands, and of `run`
 }

@@ -48,8 +48,8 @@ func (a *App) newNoisyWatch(ledger noisyLedger) *noisyWatch {
 	return w
 }
 
-// record is a pass that writes the noisy devices that were not written for noisyRewriteEvery.
-func (w *noisyWatch) record(ctx context.Context) (err error) {
+// recordNoisyDevices is a pass that writes the noisy devices that were not written for noisyRewriteEvery.
+func (w *noisyWatch) recordNoisyDevices(ctx context.Context) (err error) {
 	noisy, now, writes := w.limiter.Noisy(), w.now(), 0
 	written := make(map[string]time.Time, len(noisy))
 	for _, n := range noisy {
@@ -57,7 +57,7 @@ func (w *noisyWatch) record(ctx context.Context) (err error) {
 		at, found := w.written[key]
 		if isDue := !found || now.Sub(at) >= noisyRewriteEvery; isDue && writes < maxNoisyWrites {
 			writes++
-			failed := w.write(ctx, n)
+			failed := w.recordNoisyDevice(ctx, n)
 			at, found, err = now, failed == nil, errors.Join(err, failed)
 		}
 		if found {
@@ -68,8 +68,8 @@ func (w *noisyWatch) record(ctx context.Context) (err error) {
 	return err
 }
 
-// write records one noisy device in the ledger, and suspends its account if it reports over MQTT.
-func (w *noisyWatch) write(ctx context.Context, noisy pace.NoisyDevice) error {
+// recordNoisyDevice records one noisy device in the ledger, and suspends its account if it reports over MQTT.
+func (w *noisyWatch) recordNoisyDevice(ctx context.Context, noisy pace.NoisyDevice) error {
 	via := viaName(noisy.Via)
 	isNew, err := w.ledger.RecordNoisy(ctx, string(noisy.Device), fmt.Sprintf("rate=%d/s limit=%s/s via=%s", noisy.Rate, w.limit, via))
 	if err != nil {

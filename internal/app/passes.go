@@ -61,7 +61,7 @@ func newPasses(log *slog.Logger, panicked rescue.PanicHandler, all ...*pass) *pa
 func (p *passes) start() {
 	for _, one := range p.all {
 		p.cron.Schedule(interval(one.every), cron.FuncJob(func() { p.runOnce(one) }))
-		p.wait.Go("watching "+one.name, func() { p.keepRunning(one) })
+		p.wait.Go("watching "+one.name, func() { p.runWhenOverdue(one) })
 	}
 	p.cron.Start()
 	for _, run := range p.background {
@@ -99,8 +99,8 @@ func (p *passes) runningNames() []string {
 	return names
 }
 
-// keepRunning runs the pass job at once. After that it starts job only when cron has not started it for twice its interval.
-func (p *passes) keepRunning(job *pass) {
+// runWhenOverdue runs the pass job at once. After that it starts job only when cron has not started it for twice its interval.
+func (p *passes) runWhenOverdue(job *pass) {
 	p.wait.Go(job.name, func() { p.runOnce(job) })
 	tick := time.NewTicker(job.every)
 	defer tick.Stop()
@@ -182,17 +182,17 @@ func (o *pass) isOverdue(now time.Time) bool {
 	return now.Sub(o.started) >= 2*o.every
 }
 
-// Times of reapOnTime. A lapse is the end of a lease that was not renewed.
+// Times of reapAfterLeaseEnds. A lapse is the end of a lease that was not renewed.
 const (
 	lapseReadEvery = time.Second           // longest time between two reads of the next end of a lease; no lease is much shorter
 	lapseDelay     = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
 )
 
-// reapOnTime runs the pass reaper just after a lease has ended, so that the slot is not unused until the next regular run. nextLapse
+// reapAfterLeaseEnds runs the pass reaper just after a lease has ended, so that the slot is not unused until the next regular run. nextLapse
 // returns the time until the next lease ends.
-func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(context.Context) (left time.Duration, found bool, err error)) {
+func (p *passes) reapAfterLeaseEnds(ctx context.Context, reaper *pass, nextLapse func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
-		wait, leaseEnds := untilLapse(ctx, nextLapse)
+		wait, leaseEnds := untilLeaseEnds(ctx, nextLapse)
 		select {
 		case <-ctx.Done():
 			return
@@ -204,8 +204,8 @@ func (p *passes) reapOnTime(ctx context.Context, reaper *pass, nextLapse func(co
 	}
 }
 
-// untilLapse returns how long reapOnTime must wait, and whether a lease ends in this time. The passes log an unreachable ledger.
-func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
+// untilLeaseEnds returns how long reapAfterLeaseEnds must wait, and whether a lease ends in this time. The passes log an unreachable ledger.
+func untilLeaseEnds(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	left, found, err := nextLapse(ctx)
@@ -215,7 +215,7 @@ func untilLapse(ctx context.Context, nextLapse func(context.Context) (left time.
 	return lapseWait(left)
 }
 
-// lapseWait returns how long reapOnTime must wait if the next lease ends in the time left, and whether it ends in this time. If a lease has
+// lapseWait returns how long reapAfterLeaseEnds must wait if the next lease ends in the time left, and whether it ends in this time. If a lease has
 // ended and was not reaped, Reap did not trust the clock of the ledger: it is tried again after lapseReadEvery.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {

@@ -40,8 +40,8 @@ type redisWatch struct {
 	lastLogged []string // the state at the last call, whether or not it was logged
 }
 
-// examine is a pass that reads the state of Redis and logs it if it has changed.
-func (w *redisWatch) examine(ctx context.Context) error {
+// logRedisState is a pass that reads the state of Redis and logs it if it has changed.
+func (w *redisWatch) logRedisState(ctx context.Context) error {
 	notes, err := w.conn.Examine(ctx)
 	if err != nil {
 		w.logChange([]string{err.Error()}, func() {

@@ -95,7 +95,7 @@ func newPresence(ledger presenceStore, version string, started time.Time) *prese
 
 func (a *App) recordHeartbeat(ctx context.Context) error {
 	failed, reaped := a.passes.failedAndLastGood("reap")
-	state, err := json.Marshal(web.Heartbeat{Checks: states(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
+	state, err := json.Marshal(web.Heartbeat{Checks: dependencyStates(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (a *App) recordHeartbeat(ctx context.Context) error {
 	return p.ledger.RecordHeartbeat(ctx, heartbeat)
 }
 
-func states(dependencies []api.Dependency) map[string]string {
+func dependencyStates(dependencies []api.Dependency) map[string]string {
 	all := make(map[string]string, len(dependencies))
 	for _, d := range dependencies {
 		all[d.Name] = d.State

@@ -45,7 +45,7 @@ func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 // compressing the metrics of thousands of pools takes up to a tenth of a second of CPU. If one source fails, the answer is an error without
 // any metrics. If the failure is a panic, it is reported to panicked.
 func Handler(metrics prometheus.Gatherer, maxAge time.Duration, panicked rescue.PanicHandler) http.HandlerFunc {
-	texts := reading.New(maxAge, gatherTimeout, time.Now, func(context.Context) (*text, error) { return newText(metrics) })
+	texts := reading.New(maxAge, gatherTimeout, time.Now, func(context.Context) (*text, error) { return gatherText(metrics) })
 	return func(rw http.ResponseWriter, r *http.Request) {
 		current, err := texts.Read(r.Context())
 		if panicked.Report("gathering metrics", err) != nil {
@@ -69,7 +69,7 @@ type text struct {
 	compressed func() []byte // compresses plain at its first call
 }
 
-func newText(metrics prometheus.Gatherer) (*text, error) {
+func gatherText(metrics prometheus.Gatherer) (*text, error) {
 	families, err := metrics.Gather()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the error names the metric
@@ -80,10 +80,10 @@ func newText(metrics prometheus.Gatherer) (*text, error) {
 			return nil, fmt.Errorf("writing %s: %w", family.GetName(), err)
 		}
 	}
-	return &text{plain.Bytes(), sync.OnceValue(func() []byte { return compress(plain.Bytes()) })}, nil
+	return &text{plain.Bytes(), sync.OnceValue(func() []byte { return gzipText(plain.Bytes()) })}, nil
 }
 
-func compress(plain []byte) []byte {
+func gzipText(plain []byte) []byte {
 	var packed bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // the level is valid, and a write to a bytes.Buffer cannot fail
 	_, _ = w.Write(plain)

@@ -71,7 +71,7 @@ func (s *Shares) tryStart(principal string, isAdmin bool) (end func(), freed <-c
 	}
 	s.running++
 	s.runningBy[principal]++
-	return sync.OnceFunc(func() { s.leave(principal) }), nil
+	return sync.OnceFunc(func() { s.endOperation(principal) }), nil
 }
 
 // Running returns how many operations are running.
@@ -81,7 +81,7 @@ func (s *Shares) Running() int {
 	return s.running
 }
 
-func (s *Shares) leave(principal string) {
+func (s *Shares) endOperation(principal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running--

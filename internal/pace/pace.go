@@ -79,7 +79,7 @@ func (l *Limiter) Take(device devices.ID, via devices.Via) bool {
 	now, key := l.options.Now(), sender{device, via}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sweep(now)
+	l.deleteFullBuckets(now)
 	b := l.buckets[key]
 	switch {
 	case b == nil && len(l.buckets) >= maxBuckets:
@@ -107,8 +107,8 @@ func (b *bucket) take(now time.Time, interval time.Duration, burst int) bool {
 	return hasToken
 }
 
-// sweep deletes the full buckets, at most once in sweepEvery. The caller holds mu.
-func (l *Limiter) sweep(now time.Time) {
+// deleteFullBuckets deletes the full buckets, at most once in sweepEvery. The caller holds mu.
+func (l *Limiter) deleteFullBuckets(now time.Time) {
 	if now.Sub(l.swept) < sweepEvery {
 		return
 	}

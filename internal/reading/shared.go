@@ -51,7 +51,7 @@ func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() 
 // Read returns an answer, or an error if ctx ends first. If a read hangs, each caller waits for it as long as its own ctx allows, and no
 // second read starts. The value is shared between callers: do not change it.
 func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
-	a := s.current()
+	a := s.currentRead()
 	select {
 	case <-a.done:
 		return a.value, a.err
@@ -61,9 +61,9 @@ func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 	}
 }
 
-// current returns a complete answer or the read to wait for. If the last answer is older than maxAge, it starts the next read, during which
+// currentRead returns a complete answer or the read to wait for. If the last answer is older than maxAge, it starts the next read, during which
 // lastGood is returned until it is as old as maxStale.
-func (s *SharedRead[T]) current() *readResult[T] {
+func (s *SharedRead[T]) currentRead() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last == nil || s.last.isOlderThan(s.now(), s.maxAge) {

@@ -31,7 +31,7 @@ func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
 		link := newHTTPLink(newHTTPClient(1), newReplicas(c.URL, 0), device, token)
 		defer link.client.CloseIdleConnections()
 		base, _ := link.replicas.current()
-		if a := link.exchange(ctx, base+link.path, outgoingReport{body: []byte(`{"accept":false}`)}); a.kind == forbidden {
+		if a := link.postReport(ctx, base+link.path, outgoingReport{body: []byte(`{"accept":false}`)}); a.kind == forbidden {
 			return errHTTPRefused
 		}
 	}

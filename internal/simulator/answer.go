@@ -122,11 +122,11 @@ func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 		d.setNextReport(d.fleet.config.Period - time.Since(d.started)%d.fleet.config.Period)
 	case r.ReportAfterMS > 0:
 		wait := time.Duration(r.ReportAfterMS) * time.Millisecond
-		d.setNextReport(d.dice.between(wait, wait+min(wait/20, maxDelay)))
+		d.setNextReport(d.dice.randomBetween(wait, wait+min(wait/20, maxDelay)))
 	case message.held:
-		d.setNextReport(d.dice.between(0, maxDelay))
+		d.setNextReport(d.dice.randomBetween(0, maxDelay))
 	default:
-		d.setNextReport(d.dice.around(d.fleet.config.Period))
+		d.setNextReport(d.dice.randomAround(d.fleet.config.Period))
 	}
 }
 
@@ -201,15 +201,15 @@ func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (
 // startTask draws the faults of the device during the granted task, and starts the task.
 func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant, leaseUntil time.Time) {
 	j := &job{visit: visit{task: granted.ID, token: granted.Token, slot: granted.Slot, device: d.id}, leases: d.fleet.leases}
-	j.work = d.drawWork(granted)
+	j.work = d.randomWorkTime(granted)
 	switch {
-	case d.dice.chance(d.fleet.config.Silent):
-		d.fallSilent(j)
-	case d.dice.chance(d.fleet.config.Gone):
+	case d.dice.happens(d.fleet.config.Silent):
+		d.becomeSilent(j)
+	case d.dice.happens(d.fleet.config.Gone):
 		j.gone = true
-		d.fallSilent(j)
-	case d.dice.chance(d.fleet.config.Reboot):
-		j.rebootAt = max(d.dice.between(j.work/10, j.work), 1)
+		d.becomeSilent(j)
+	case d.dice.happens(d.fleet.config.Reboot):
+		j.rebootAt = max(d.dice.randomBetween(j.work/10, j.work), 1)
 	}
 	d.job, d.highestToken = j, granted.Token
 	if d.fleet.results.hasResult(key{granted.ID, granted.Token}) {
@@ -221,20 +221,20 @@ func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant,
 	j.start(ctx, sent.at, leaseUntil, d.fleet.externalAddr(granted.Pool))
 }
 
-// fallSilent makes the device silent: it sends no report until endSilence, and keeps the slot of its task.
-func (d *device) fallSilent(task *job) {
+// becomeSilent makes the device silent: it sends no report until endSilence, and keeps the slot of its task.
+func (d *device) becomeSilent(task *job) {
 	task.silent, d.silent = true, true
 	d.fleet.count.add(&d.fleet.count.Silent, 1)
 }
 
-func (d *device) drawWork(granted *grant) time.Duration {
+func (d *device) randomWorkTime(granted *grant) time.Duration {
 	work, isSet := workTime(granted.Payload)
 	if !isSet {
-		work = d.dice.around(d.fleet.config.Work)
+		work = d.dice.randomAround(d.fleet.config.Work)
 	}
-	if d.dice.chance(d.fleet.config.Slow) {
+	if d.dice.happens(d.fleet.config.Slow) {
 		l := time.Duration(granted.LeaseMS) * time.Millisecond
-		work = max(work, d.dice.between(l*6/10, l*15/10))
+		work = max(work, d.dice.randomBetween(l*6/10, l*15/10))
 	}
 	return work
 }
@@ -270,5 +270,5 @@ func (d *device) backoff(failures int, first, limit time.Duration) time.Duration
 	if failures < maxDoublings {
 		wait = min(first<<failures, limit)
 	}
-	return d.dice.between(0, wait) + time.Millisecond
+	return d.dice.randomBetween(0, wait) + time.Millisecond
 }

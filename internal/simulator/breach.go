@@ -84,7 +84,7 @@ func (s *suspicion) excess(margin time.Duration) int {
 	return inForce - s.allowed
 }
 
-// suspicions holds the suspicions of a run. The mutex of the judge guards it.
+// suspicions holds the suspicions of a run. The mutex of the visitCounter guards it.
 type suspicions struct {
 	all      []*suspicion
 	overflow [breachKinds]int64 // number of suspicions beyond maxSuspicions

@@ -16,9 +16,9 @@ func (s *simulation) currentCapacity() int {
 	return p.Capacity
 }
 
-// followCapacity takes over a changed capacity of the pool. It takes over a lower one after the length of a lease, because a device with an
+// updateCapacity takes over a changed capacity of the pool. It takes over a lower one after the length of a lease, because a device with an
 // earlier grant may still arrive.
-func (s *simulation) followCapacity(ctx context.Context) {
+func (s *simulation) updateCapacity(ctx context.Context) {
 	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if err != nil {
 		return

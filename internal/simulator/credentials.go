@@ -57,7 +57,7 @@ func register(ctx context.Context, operator *Operator, ids []string, onProgress 
 	tokens, err := importDevices(ctx, operator, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
 		if tokens, err = importDevices(ctx, operator, ids, "skip"); err == nil {
-			return rotateEach(ctx, operator, ids, tokens, onProgress)
+			return createMissingTokens(ctx, operator, ids, tokens, onProgress)
 		}
 	}
 	if err != nil {
@@ -90,8 +90,8 @@ func importDevices(ctx context.Context, operator *Operator, ids []string, onExis
 	return tokens, err
 }
 
-// rotateEach creates a token for each device whose entry in tokens is "".
-func rotateEach(ctx context.Context, operator *Operator, ids, tokens []string, onProgress func(made int)) ([]string, error) {
+// createMissingTokens creates a token for each device whose entry in tokens is "".
+func createMissingTokens(ctx context.Context, operator *Operator, ids, tokens []string, onProgress func(made int)) ([]string, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(registerConcurrency)
 	var mu sync.Mutex

@@ -127,9 +127,9 @@ func (d *device) onReportTime(ctx context.Context) {
 
 // report sends a report with the pending results and the running task. If no answer comes, the device reports again after resendWait.
 func (d *device) report(ctx context.Context) {
-	if d.dice.chance(d.fleet.config.Garbage) {
+	if d.dice.happens(d.fleet.config.Garbage) {
 		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
-		d.post(ctx, outgoingReport{body: d.dice.garbage()})
+		d.post(ctx, outgoingReport{body: d.dice.malformedReport()})
 	}
 	d.sequence++
 	r := report{ID: d.boot + "-" + strconv.Itoa(d.sequence), Results: d.journal.nextResults()}
@@ -139,7 +139,7 @@ func (d *device) report(ctx context.Context) {
 	if !d.attributesSent {
 		r.Attributes = json.RawMessage(`{"firmware":"simulator"}`)
 	}
-	s := sentReport{at: time.Now(), woken: d.woken, report: r, number: d.sequence, losesReplies: d.dice.chance(d.fleet.config.LostReplies)}
+	s := sentReport{at: time.Now(), woken: d.woken, report: r, number: d.sequence, losesReplies: d.dice.happens(d.fleet.config.LostReplies)}
 	d.woken = time.Time{}
 	if d.kind == ViaLongPoll && d.job == nil && len(r.Results) == 0 { // a held answer would delay the outcome of a result
 		s.holdTime = longPollWait
@@ -147,10 +147,10 @@ func (d *device) report(ctx context.Context) {
 	p := outgoingReport{id: r.ID, body: r.encode(), holdTime: s.holdTime}
 	if s.losesReplies {
 		d.fleet.count.add(&d.fleet.count.LostReplies, 1)
-		p.closeEarly = d.dice.chance(0.5)
+		p.closeEarly = d.dice.happens(0.5)
 	}
 	copies := 0
-	if d.dice.chance(d.fleet.config.Duplicate) {
+	if d.dice.happens(d.fleet.config.Duplicate) {
 		if copies = d.dice.IntN(2); copies == 0 {
 			s.secondBody = p.body
 		}
@@ -177,7 +177,7 @@ func (d *device) rememberSent(id string, sent sentReport) {
 
 // resendWait returns how long to wait for a reply. With a running task, it is at most half of the rest of the lease, but at least minUse.
 func (d *device) resendWait() time.Duration {
-	wait := d.dice.between(d.fleet.config.ResendAfter, 3*d.fleet.config.ResendAfter)
+	wait := d.dice.randomBetween(d.fleet.config.ResendAfter, 3*d.fleet.config.ResendAfter)
 	if d.job != nil {
 		wait = min(wait, max(d.job.lease.remaining()/2, minUse))
 	}
@@ -199,7 +199,7 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	case errors.Is(cause, errRebooted):
 		d.fleet.count.add(&d.fleet.count.Reboots, 1)
 		d.reboot()
-		d.setNextReport(d.dice.around(d.fleet.config.FirstRetry))
+		d.setNextReport(d.dice.randomAround(d.fleet.config.FirstRetry))
 	case j.silent:
 		d.endSilence(j)
 	default:
@@ -215,17 +215,17 @@ func (d *device) endSilence(task *job) {
 		d.timer.Stop()
 		return
 	}
-	if d.dice.chance(d.fleet.config.Late) {
+	if d.dice.happens(d.fleet.config.Late) {
 		d.recordResult(task, nil)
 	}
-	d.setNextReport(min(task.lease.length(), maxSilence) + d.dice.around(d.fleet.config.Period))
+	d.setNextReport(min(task.lease.length(), maxSilence) + d.dice.randomAround(d.fleet.config.Period))
 }
 
 // recordResult writes the result of a task, which ended because of cause, into the journal.
 func (d *device) recordResult(task *job, cause error) {
 	e := &entry{key: key{task.task, task.token}, status: statusSucceeded}
 	if cause == nil {
-		e.output = d.dice.output(task.task, time.Since(task.started))
+		e.output = d.dice.randomOutput(task.task, time.Since(task.started))
 	} else {
 		e.status, e.err = statusFailed, cause.Error()
 	}

@@ -19,7 +19,7 @@ import (
 // its connection. A leaving device waits for the goodbye line before it reports a result, so a device that has reported
 // its result is no longer counted.
 type External struct {
-	*judge
+	*visitCounter
 
 	listener net.Listener
 	wait     sync.WaitGroup
@@ -45,7 +45,7 @@ func NewExternal(ctx context.Context, addr string, capacity int, leases *leases,
 	if err != nil {
 		return nil, fmt.Errorf("external system: %w", err)
 	}
-	e := &External{listener: l, conns: map[net.Conn]struct{}{}, judge: newJudge(capacity, leases, onFull)}
+	e := &External{listener: l, conns: map[net.Conn]struct{}{}, visitCounter: newVisitCounter(capacity, leases, onFull)}
 	e.wait.Go(e.accept)
 	return e, nil
 }
@@ -115,12 +115,12 @@ func (e *External) serve(conn net.Conn) {
 	if _, err := fmt.Sscanf(line, helloFormat, &v.task, &v.token, &v.slot, &v.device); err != nil {
 		return
 	}
-	if overSuspicion, inside := e.arrive(v); overSuspicion != nil {
-		e.withdrawIfRaised(overSuspicion, inside)
+	if overSuspicion, inside := e.countArrival(v); overSuspicion != nil {
+		e.clearIfCapacityRaised(overSuspicion, inside)
 	}
 	if _, err = io.WriteString(conn, greeting); err == nil {
 		_, _ = io.Copy(io.Discard, in)
 	}
-	e.leave(v)
+	e.countExit(v)
 	_, _ = io.WriteString(conn, goodbye)
 }

@@ -30,20 +30,22 @@ type dice struct{ *rand.Rand }
 // newDice returns the dice (random number generator) of one device: equal seeds and streams give equal numbers.
 func newDice(seed, stream uint64) dice { return dice{rand.New(rand.NewPCG(seed, stream))} }
 
-func (d dice) chance(probability float64) bool { return probability > 0 && d.Float64() < probability }
+func (d dice) happens(probability float64) bool { return probability > 0 && d.Float64() < probability }
 
-// between returns a random duration in [low, high).
-func (d dice) between(low, high time.Duration) time.Duration {
+// randomBetween returns a random duration in [low, high).
+func (d dice) randomBetween(low, high time.Duration) time.Duration {
 	if high <= low {
 		return low
 	}
 	return low + time.Duration(d.Int64N(int64(high-low)))
 }
 
-// around returns a random duration between 0.5 and 1.5 times mean.
-func (d dice) around(mean time.Duration) time.Duration { return d.between(mean/2, mean*3/2) }
+// randomAround returns a random duration between 0.5 and 1.5 times mean.
+func (d dice) randomAround(mean time.Duration) time.Duration {
+	return d.randomBetween(mean/2, mean*3/2)
+}
 
-func (d dice) garbage() []byte {
+func (d dice) malformedReport() []byte {
 	switch d.IntN(6) {
 	case 0:
 		return []byte(`{"id": "torn`)

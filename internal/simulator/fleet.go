@@ -37,7 +37,7 @@ func (f *Fleet) Run(ctx context.Context) {
 	var wait sync.WaitGroup
 	for i := range f.config.Devices {
 		d := f.newDevice(i)
-		start := d.dice.between(0, spread)
+		start := d.dice.randomBetween(0, spread)
 		wait.Go(func() { d.run(ctx, start) })
 	}
 	wait.Wait()

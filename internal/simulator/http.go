@@ -56,7 +56,7 @@ func (l *httpLink) open(context.Context, chan<- linkMessage) (hangUp func()) { r
 func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	go func() {
 		base, position := l.replicas.current()
-		a := l.exchange(ctx, base+l.path, outgoing)
+		a := l.postReport(ctx, base+l.path, outgoing)
 		if a.kind == failed && !outgoing.closeEarly {
 			l.replicas.failOver(position)
 		}
@@ -70,7 +70,7 @@ func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, inbox chan
 	}()
 }
 
-func (l *httpLink) exchange(ctx context.Context, url string, outgoing outgoingReport) linkMessage {
+func (l *httpLink) postReport(ctx context.Context, url string, outgoing outgoingReport) linkMessage {
 	timeout := httpTimeout
 	if outgoing.holdTime > 0 {
 		timeout = outgoing.holdTime + heldTimeout

@@ -54,13 +54,13 @@ func TestTurnover(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	visits := newTurnover()
-	visits.enter(0, 1, at(1))
-	visits.leave(0, at(3))
-	visits.enter(0, 2, at(7))
-	visits.leave(0, at(8))
-	visits.enter(1, 3, at(2))
-	visits.leave(1, at(9))
-	before, after := visits.idleEdges(3, at(0), at(10))
+	visits.recordEntry(0, 1, at(1))
+	visits.recordExit(0, at(3))
+	visits.recordEntry(0, 2, at(7))
+	visits.recordExit(0, at(8))
+	visits.recordEntry(1, 3, at(2))
+	visits.recordExit(1, at(9))
+	before, after := visits.idleAtStartAndEnd(3, at(0), at(10))
 	if before != 13*time.Second || after != 3*time.Second {
 		t.Errorf("before %s, after %s; want 13 s and 3 s", before, after)
 	}
@@ -68,8 +68,8 @@ func TestTurnover(t *testing.T) {
 		t.Errorf("gaps %v, want %v", visits.gaps, want)
 	}
 	for i := range int64(2 * maxGaps) {
-		visits.leave(0, at(10))
-		visits.enter(0, i, at(10))
+		visits.recordExit(0, at(10))
+		visits.recordEntry(0, i, at(10))
 	}
 	if len(visits.gaps) != maxGaps {
 		t.Errorf("%d gaps remembered, want %d", len(visits.gaps), maxGaps)
@@ -151,17 +151,17 @@ func TestIntroducedFleet(t *testing.T) {
 func TestIdeal(t *testing.T) {
 	t.Parallel()
 	w := workload{taskWork: []time.Duration{time.Second, 3 * time.Second, time.Second, 2 * time.Second}}
-	if got := w.ideal(2, 0, nil); got != 4*time.Second {
+	if got := w.idealMakespan(2, 0, nil); got != 4*time.Second {
 		t.Errorf("%s, want 4 s", got)
 	}
-	if got := w.ideal(2, time.Second, nil); got != 7*time.Second {
+	if got := w.idealMakespan(2, time.Second, nil); got != 7*time.Second {
 		t.Errorf("with a second more each: %s, want 7 s", got)
 	}
 	w.lease = 10 * time.Second
-	if got := w.ideal(2, 0, []Start{{}, {}, {Gone: true}, {}}); got != 11*time.Second {
+	if got := w.idealMakespan(2, 0, []Start{{}, {}, {Gone: true}, {}}); got != 11*time.Second {
 		t.Errorf("with one that is gone: %s, want 11 s", got)
 	}
-	if got := w.ideal(2, time.Second, []Start{{Gone: true}}); got != 10*time.Second {
+	if got := w.idealMakespan(2, time.Second, []Start{{Gone: true}}); got != 10*time.Second {
 		t.Errorf("with the first one gone, and a second more each: %s, want 10 s", got)
 	}
 }

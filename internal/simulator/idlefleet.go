@@ -118,7 +118,7 @@ func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, devic
 	outgoing := report{ID: f.boot + "-" + strconv.Itoa(round*f.config.Devices+device)}
 	base, position := replicas.current()
 	began := time.Now()
-	a := link.exchange(ctx, base+link.path, outgoingReport{id: outgoing.ID, body: outgoing.encode()})
+	a := link.postReport(ctx, base+link.path, outgoingReport{id: outgoing.ID, body: outgoing.encode()})
 	if ctx.Err() != nil {
 		return
 	}

@@ -72,15 +72,15 @@ type tally struct {
 }
 
 func (t *tally) add(outgoing report, answer linkMessage, took time.Duration) {
-	name, wrong := classify(outgoing, answer)
+	name, wrong := classifyAnswer(outgoing, answer)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all.add(name, wrong, took)
 	t.recent.add(name, wrong, took)
 }
 
-// classify returns the name under which an answer is counted. wrong describes its error; it is empty for a correct answer.
-func classify(outgoing report, answer linkMessage) (name, wrong string) {
+// classifyAnswer returns the name under which an answer is counted. wrong describes its error; it is empty for a correct answer.
+func classifyAnswer(outgoing report, answer linkMessage) (name, wrong string) {
 	switch {
 	case answer.err != nil:
 		return "no answer", answer.err.Error()

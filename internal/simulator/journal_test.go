@@ -95,7 +95,7 @@ func TestReportsKeepTheBytesOfOutputs(t *testing.T) {
 	d := newDice(3, 4)
 	seen := map[string]bool{}
 	for i := range int64(500) {
-		output := d.output(i, 0)
+		output := d.randomOutput(i, 0)
 		if !json.Valid(output) || !utf8.Valid(output) || bytes.ContainsRune(output, 0) {
 			t.Fatalf("output %q", output)
 		}
@@ -115,7 +115,7 @@ func TestGarbageIsNoReport(t *testing.T) {
 	d := newDice(1, 1)
 	kinds := map[int]bool{}
 	for range 100 {
-		b := d.garbage()
+		b := d.malformedReport()
 		kinds[len(b)] = true
 		var r report
 		if err := json.Unmarshal(b, &r); err == nil && len(r.Results) <= 100 && len(b) <= 64<<10 && !strings.Contains(string(b), `"a":{"a":`) {

@@ -16,19 +16,19 @@ func trickyValues() []string {
 	}
 }
 
-// output returns a random output of a task that worked for this time: compact JSON that differs every time.
-func (d dice) output(task int64, worked time.Duration) json.RawMessage {
+// randomOutput returns a random output of a task that worked for this time: compact JSON that differs every time.
+func (d dice) randomOutput(task int64, worked time.Duration) json.RawMessage {
 	b := append([]byte(`{"task":`), strconv.FormatInt(task, 10)...)
 	b = append(b, `,"worked_ms":`...)
 	b = strconv.AppendInt(b, worked.Milliseconds(), 10)
 	all := trickyValues()
 	b = append(append(b, `,"value":`...), all[d.IntN(len(all))]...)
-	b = append(append(b, `,"noise":`...), d.noise()...)
+	b = append(append(b, `,"noise":`...), d.randomString()...)
 	return append(b, '}')
 }
 
-// noise returns a JSON string of random characters from all planes, without NUL, control characters and surrogates.
-func (d dice) noise() []byte {
+// randomString returns a JSON string of random characters from all planes, without NUL, control characters and surrogates.
+func (d dice) randomString() []byte {
 	text := make([]rune, 0, 24)
 	for range d.IntN(24) {
 		r := rune(' ' + d.IntN(0x10ffff-' '))

@@ -174,8 +174,8 @@ func (s *simulation) poll(ctx context.Context) {
 		s.summary.InsideWhileTasksWaited = s.external.Stats().InsideTime
 	}
 	if s.config.Endless {
-		s.followCapacity(ctx)
-		s.compareFinished(ctx)
+		s.updateCapacity(ctx)
+		s.compareOldestBatch(ctx)
 	}
 	if s.isFilling() && s.work.waitingTasks() <= int64(s.config.Devices/2) {
 		s.work.err = cmp.Or(s.work.queueTasks(ctx), s.work.err)
@@ -191,8 +191,8 @@ func (s *simulation) isFilling() bool {
 	}
 }
 
-// compareFinished compares the oldest batch with the journals once all of its tasks have ended, and then forgets the batch.
-func (s *simulation) compareFinished(ctx context.Context) {
+// compareOldestBatch compares the oldest batch with the journals once all of its tasks have ended, and then forgets the batch.
+func (s *simulation) compareOldestBatch(ctx context.Context) {
 	if len(s.work.batches) == 0 || !s.work.batches[0].isFinished() {
 		return
 	}
@@ -240,7 +240,7 @@ func (s *simulation) fillSummary() {
 	s.summary.Devices = s.config.Devices
 	s.summary.Tasks, s.summary.Ended = s.work.totals()
 	s.summary.Bound = s.work.planned / time.Duration(max(s.summary.Capacity, 1))
-	s.summary.Ideal = s.work.ideal(s.summary.Capacity, s.config.RoundTrip, s.fleet.results.startsByTask())
+	s.summary.Ideal = s.work.idealMakespan(s.summary.Capacity, s.config.RoundTrip, s.fleet.results.startsByTask())
 	s.summary.Fleet = s.fleet.Stats()
 	s.summary.External = s.external.Stats()
 	s.summary.Breaches = s.external.breaches(s.config.Margin)
@@ -257,12 +257,12 @@ func (s *simulation) measureTimes(ctx context.Context) {
 	if s.config.Endless || s.config.FillUntil != nil || sum.Makespan == 0 {
 		return
 	}
-	if last := s.fleet.results.lastAckTime(); !s.work.hasLapsed() && s.fleet.Unacknowledged() == 0 && last.After(s.started) {
+	if last := s.fleet.results.lastAckTime(); !s.work.hasTasksWithoutResult() && s.fleet.Unacknowledged() == 0 && last.After(s.started) {
 		sum.Makespan = last.Sub(s.started)
 	}
 	capacity := s.external.Capacity()
 	slotTime := float64(capacity) * float64(sum.Makespan)
-	sum.SlotIdle.Start, sum.SlotIdle.End = s.external.idleEdges(s.started, s.started.Add(sum.Makespan))
+	sum.SlotIdle.Start, sum.SlotIdle.End = s.external.idleAtStartAndEnd(s.started, s.started.Add(sum.Makespan))
 	sum.SlotIdle.Between = time.Duration(slotTime) - s.external.Stats().InsideTime - sum.SlotIdle.Start - sum.SlotIdle.End
 	sum.MaxDelay, sum.LongestWait = longestDelays(s.fleet.results.startsByTask(), s.started, s.work.planned/time.Duration(max(capacity, 1)))
 }

@@ -22,7 +22,7 @@ type Summary struct {
 	InsideWhileTasksWaited time.Duration // device-time spent inside until that poll
 	Makespan               time.Duration // time until the last task ended; 0 means that some did not end
 	Bound                  time.Duration // work of all tasks / capacity: no dispatcher can be faster
-	Ideal                  time.Duration // makespan of an ideal dispatcher for the same tasks, see workload.ideal; 0 with Config.Endless or Config.FillUntil
+	Ideal                  time.Duration // makespan of an ideal dispatcher for the same tasks, see workload.idealMakespan; 0 with Config.Endless or Config.FillUntil
 
 	Handoff     Handoff
 	SlotIdle    SlotIdle

@@ -10,7 +10,7 @@ type Gap struct {
 	Left, Entered time.Time
 }
 
-// turnover records when devices left and entered slots. The mutex of the judge guards it.
+// turnover records when devices left and entered slots. The mutex of the visitCounter guards it.
 type turnover struct {
 	first map[int]time.Time // slot -> when it was first entered
 	left  map[int]time.Time // slot -> when it was last left
@@ -22,7 +22,7 @@ func newTurnover() turnover {
 	return turnover{first: map[int]time.Time{}, left: map[int]time.Time{}}
 }
 
-func (t *turnover) enter(slot int, token int64, now time.Time) {
+func (t *turnover) recordEntry(slot int, token int64, now time.Time) {
 	left, used := t.left[slot]
 	if !used {
 		if _, wasEntered := t.first[slot]; !wasEntered {
@@ -39,11 +39,11 @@ func (t *turnover) enter(slot int, token int64, now time.Time) {
 	t.count++
 }
 
-func (t *turnover) leave(slot int, now time.Time) { t.left[slot] = now }
+func (t *turnover) recordExit(slot int, now time.Time) { t.left[slot] = now }
 
-// idleEdges returns the empty time before the first visit and after the last visit, summed over the slots 0 to slots - 1. The whole time of
+// idleAtStartAndEnd returns the empty time before the first visit and after the last visit, summed over the slots 0 to slots - 1. The whole time of
 // an unused slot counts as before.
-func (t *turnover) idleEdges(slots int, begin, end time.Time) (before, after time.Duration) {
+func (t *turnover) idleAtStartAndEnd(slots int, begin, end time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]
 		if !used {

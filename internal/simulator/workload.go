@@ -74,7 +74,7 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	}
 	var planned time.Duration
 	for i := from; i < to; i++ {
-		work := w.drawWork()
+		work := w.randomWorkTime()
 		planned += work
 		if !w.config.Endless && w.config.FillUntil == nil {
 			w.taskWork = append(w.taskWork, work)
@@ -101,9 +101,9 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// ideal returns the makespan of a dispatcher that loses no time: each task, in order, gets the slot that becomes free first, for its work
+// idealMakespan returns the makespan of a dispatcher that loses no time: each task, in order, gets the slot that becomes free first, for its work
 // plus overhead. A task whose device is gone (see starts) holds its slot for the lease.
-func (w *workload) ideal(slots int, overhead time.Duration, starts []Start) time.Duration {
+func (w *workload) idealMakespan(slots int, overhead time.Duration, starts []Start) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.taskWork {
 		if i < len(starts) && starts[i].Gone {
@@ -120,11 +120,11 @@ func (w *workload) ideal(slots int, overhead time.Duration, starts []Start) time
 	return slices.Max(free)
 }
 
-func (w *workload) drawWork() time.Duration {
-	if w.dice.chance(w.config.LongShare) {
+func (w *workload) randomWorkTime() time.Duration {
+	if w.dice.happens(w.config.LongShare) {
 		return w.lease * 9 / 10
 	}
-	return w.dice.around(w.config.Work).Round(time.Millisecond)
+	return w.dice.randomAround(w.config.Work).Round(time.Millisecond)
 }
 
 // refreshCounts reads the counts of the open batches. If a request fails, the remaining counts stay as they were.
@@ -156,8 +156,8 @@ func (w *workload) isFinished() bool {
 	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.isFinished() })
 }
 
-// hasLapsed reports whether tasks ended without a result: they neither succeeded nor failed.
-func (w *workload) hasLapsed() bool {
+// hasTasksWithoutResult reports whether tasks ended without a result: they neither succeeded nor failed.
+func (w *workload) hasTasksWithoutResult() bool {
 	return slices.ContainsFunc(w.batches, func(b *openBatch) bool {
 		return b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total
 	})

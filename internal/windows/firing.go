@@ -12,11 +12,11 @@ func (w window) nextFiring(after time.Time) time.Time {
 	if !w.byWallClock {
 		return w.nextByElapsedHours(after.In(w.zone))
 	}
-	for wall := wallClock(after.In(w.zone)); ; {
+	for wall := wallClockAsUTC(after.In(w.zone)); ; {
 		if wall = nextFiringUTC(w.schedule, wall); wall.IsZero() {
 			return time.Time{}
 		}
-		if at := instant(wall, w.zone); at.After(after) {
+		if at := firstTimeAt(wall, w.zone); at.After(after) {
 			return at.UTC()
 		}
 	}
@@ -25,7 +25,7 @@ func (w window) nextFiring(after time.Time) time.Time {
 // nextByElapsedHours returns the first firing after from of a window whose hour field begins with *. It fires twice at a wall-clock time
 // that occurs twice, and not at one that is skipped.
 func (w window) nextByElapsedHours(from time.Time) time.Time {
-	for after := wallClock(from); ; after = wallClock(from).Add(-1) {
+	for after := wallClockAsUTC(from); ; after = wallClockAsUTC(from).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)
 		if wall.IsZero() {
 			return wall
@@ -89,16 +89,16 @@ func nextFiringUTC(schedule *cron.SpecSchedule, after time.Time) time.Time {
 	return schedule.Next(after.Truncate(time.Minute).Add(time.Minute - time.Second))
 }
 
-// wallClock returns the wall-clock time of at in its zone, as if it were UTC.
-func wallClock(at time.Time) time.Time {
+// wallClockAsUTC returns the wall-clock time of at in its zone, as if it were UTC.
+func wallClockAsUTC(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
 }
 
-// instant returns the first time at which the wall clock shows wallTime, or the time of the change that skips wallTime.
-func instant(wallTime time.Time, zone *time.Location) time.Time {
+// firstTimeAt returns the first time at which the wall clock shows wallTime, or the time of the change that skips wallTime.
+func firstTimeAt(wallTime time.Time, zone *time.Location) time.Time {
 	at := time.Date(wallTime.Year(), wallTime.Month(), wallTime.Day(), wallTime.Hour(), wallTime.Minute(), 0, 0, zone)
 	since, until := at.ZoneBounds()
-	switch shown := wallClock(at); {
+	switch shown := wallClockAsUTC(at); {
 	case shown.After(wallTime): // this wall-clock time is skipped
 		return since
 	case shown.Before(wallTime):

@@ -6,7 +6,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// The years that Fits searches for a common opening. Within 28 years, each date (and each day of a clock change)
+// The years that HaveCommonOpening searches for a common opening. Within 28 years, each date (and each day of a clock change)
 // falls on each day of the week. The calendar is fixed, so the answer does not depend on the current time.
 const (
 	firstYear = 2024
@@ -19,17 +19,17 @@ const (
 	lead = MaxDuration + 3*day
 )
 
-// Fits reports whether all sets of windows are ever open at the same time for longer than minOpen. If not, a task that needs this time
-// could never start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows, Fits may
+// HaveCommonOpening reports whether all sets of windows are ever open at the same time for longer than minOpen. If not, a task that needs this time
+// could never start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows, HaveCommonOpening may
 // also return true if minOpen is longer than the longest common opening by less than a minute.
-func Fits(minOpen time.Duration, sets ...Set) bool {
-	_, fits := firstFit(minOpen, sets)
+func HaveCommonOpening(minOpen time.Duration, sets ...Set) bool {
+	_, fits := firstCommonOpening(minOpen, sets)
 	return fits
 }
 
-// firstFit does the work of Fits and also returns the start of the first common opening. It is zero if the sets are always open, or if
+// firstCommonOpening does the work of HaveCommonOpening and also returns the start of the first common opening. It is zero if the sets are always open, or if
 // minOpen is shorter than the seconds part of a duration.
-func firstFit(minOpen time.Duration, sets []Set) (time.Time, bool) {
+func firstCommonOpening(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
 		for _, w := range s.windows {

@@ -54,10 +54,10 @@ func TestWhatNeverFits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			batch, pool := parseWindows(t, test.batch...), parseWindows(t, test.pool...)
-			if windows.Fits(test.longest, batch, pool) {
+			if windows.HaveCommonOpening(test.longest, batch, pool) {
 				t.Errorf("more than %s fits", test.longest)
 			}
-			if test.longest > 0 && !windows.Fits(test.longest-1, batch, pool) {
+			if test.longest > 0 && !windows.HaveCommonOpening(test.longest-1, batch, pool) {
 				t.Errorf("less than %s does not fit", test.longest)
 			}
 		})
@@ -73,7 +73,7 @@ func TestEverythingFitsIntoWhatIsNeverClosed(t *testing.T) {
 		"fixed hours":  windowsIn("Asia/Kathmandu", "0 0-23 * * *", "1h"),
 		"half the day": windowsIn("Pacific/Kiritimati", "0 0 * * *", "12h", "0 12 * * *", "12h"),
 	} {
-		if !windows.Fits(7*24*time.Hour, parseWindows(t, always...)) {
+		if !windows.HaveCommonOpening(7*24*time.Hour, parseWindows(t, always...)) {
 			t.Errorf("%s: does not fit into what is never closed", name)
 		}
 	}
@@ -121,8 +121,8 @@ func genSet(t *rapid.T) windows.Set {
 	return set
 }
 
-// Fits does not know the current time, so its answer must be right at any time. The test compares it with the
-// openings in which tasks start. An opening that Fits finds must be long enough. If Fits finds none, no opening may
+// HaveCommonOpening does not know the current time, so its answer must be right at any time. The test compares it with the
+// openings in which tasks start. An opening that HaveCommonOpening finds must be long enough. If HaveCommonOpening finds none, no opening may
 // be long enough, from any time on.
 func TestFitsAgreesWithTheOpenings(t *testing.T) {
 	t.Parallel()

@@ -59,13 +59,13 @@ func appMistakes() []Mistake {
 			Breaks: "a command whose guard was killed outlives its lease",
 		},
 		{
-			Package: "internal/windows", Func: "instant",
+			Package: "internal/windows", Func: "firstTimeAt",
 			Old:    `return since`,
 			New:    `return at`,
 			Breaks: "a window whose hour is skipped opens later than the moment at which the clocks change",
 		},
 		{
-			Package: "internal/windows", Func: "firstFit",
+			Package: "internal/windows", Func: "firstCommonOpening",
 			Old:    `int((minOpen-rest)/time.Minute) + 1`,
 			New:    `int((minOpen - rest) / time.Minute)`,
 			Breaks: "a batch is queued although its windows are too short for any of its tasks to start",

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// judge counts the devices inside the external system and the arrivals that violate the rules.
-type judge struct {
+// visitCounter counts the devices inside the external system and the arrivals that violate the rules.
+type visitCounter struct {
 	leases *leases    // nil if no leases are known, so that none excuses a late device
 	onFull func() int // nil if the capacity cannot change
 
@@ -23,10 +23,10 @@ type judge struct {
 	turnover turnover
 }
 
-// newJudge returns a judge for capacity devices. If knownLeases is nil, no lease excuses a late device. onFull returns the current capacity
+// newVisitCounter returns a visitCounter for capacity devices. If knownLeases is nil, no lease excuses a late device. onFull returns the current capacity
 // after an arrival above the capacity; if onFull is nil, the capacity does not change.
-func newJudge(capacity int, knownLeases *leases, onFull func() int) *judge {
-	return &judge{
+func newVisitCounter(capacity int, knownLeases *leases, onFull func() int) *visitCounter {
+	return &visitCounter{
 		leases: knownLeases, onFull: onFull, capacity: capacity, changed: time.Now(),
 		inside: map[*visit]*lease{}, tokens: map[int]int64{}, holders: map[int]*visit{}, turnover: newTurnover(),
 	}
@@ -46,38 +46,38 @@ type ExternalStats struct {
 }
 
 // Capacity returns the number of devices above which an arrival is a violation.
-func (j *judge) Capacity() int {
+func (j *visitCounter) Capacity() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.capacity
 }
 
 // SetCapacity changes the capacity (the number of devices above which an arrival is a violation) for later arrivals.
-func (j *judge) SetCapacity(capacity int) {
+func (j *visitCounter) SetCapacity(capacity int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.elapse()
+	j.addElapsedTime()
 	j.capacity = capacity
 }
 
 // breaches returns the violations that late devices do not explain. Call it when the devices have left.
-func (j *judge) breaches(margin time.Duration) Breaches {
+func (j *visitCounter) breaches(margin time.Duration) Breaches {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.suspects.breaches(margin)
 }
 
 // Stats returns all counts at one instant.
-func (j *judge) Stats() ExternalStats {
+func (j *visitCounter) Stats() ExternalStats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.elapse()
+	j.addElapsedTime()
 	return j.stats
 }
 
-// withdrawIfRaised clears the suspicion if an operator has just raised the capacity to at least inside. The arrival was counted first,
+// clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least inside. The arrival was counted first,
 // because onFull may take a while.
-func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
+func (j *visitCounter) clearIfCapacityRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
 		return
 	}
@@ -87,17 +87,17 @@ func (j *judge) withdrawIfRaised(overSuspicion *suspicion, inside int) {
 	if now < inside {
 		return
 	}
-	j.elapse()
+	j.addElapsedTime()
 	overSuspicion.cleared = true
 	j.stats.OverLimitInstants--
 	j.capacity = max(j.capacity, now)
 }
 
-// arrive counts a device that arrives. It returns the number of devices inside, and a suspicion if this number exceeds the capacity.
-func (j *judge) arrive(visitor *visit) (overSuspicion *suspicion, inside int) {
+// countArrival counts a device that arrives. It returns the number of devices inside, and a suspicion if this number exceeds the capacity.
+func (j *visitCounter) countArrival(visitor *visit) (overSuspicion *suspicion, inside int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.elapse()
+	j.addElapsedTime()
 	var ownLease *lease
 	if j.leases != nil && !visitor.isCaller() { // the fleet does not know a caller's lease, so nothing excuses a caller that stays
 		ownLease = j.leases.leaseOf(visitor.token)
@@ -120,43 +120,43 @@ func (j *judge) arrive(visitor *visit) (overSuspicion *suspicion, inside int) {
 	}
 	j.tokens[visitor.slot] = max(j.tokens[visitor.slot], visitor.token)
 	j.holders[visitor.slot] = visitor
-	j.turnover.enter(visitor.slot, visitor.token, j.changed)
+	j.turnover.recordEntry(visitor.slot, visitor.token, j.changed)
 	return overSuspicion, j.stats.Inside
 }
 
 // addSuspicion records that more than allowed of the leases in concerned may be in force now. The caller holds mu.
-func (j *judge) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
+func (j *visitCounter) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
 
-func (j *judge) leave(visitor *visit) {
+func (j *visitCounter) countExit(visitor *visit) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.elapse()
+	j.addElapsedTime()
 	delete(j.inside, visitor)
 	j.stats.Inside = len(j.inside)
 	if j.holders[visitor.slot] == visitor {
 		delete(j.holders, visitor.slot)
-		j.turnover.leave(visitor.slot, j.changed)
+		j.turnover.recordExit(visitor.slot, j.changed)
 	}
 }
 
 // Gaps returns the times between the visits of two devices to a slot, at most the last maxGaps.
-func (j *judge) Gaps() []Gap {
+func (j *visitCounter) Gaps() []Gap {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.turnover.gaps)
 }
 
-// idleEdges returns the empty time before the first visit and after the last visit to each slot, summed over the slots.
-func (j *judge) idleEdges(begin, end time.Time) (before, after time.Duration) {
+// idleAtStartAndEnd returns the empty time before the first visit and after the last visit to each slot, summed over the slots.
+func (j *visitCounter) idleAtStartAndEnd(begin, end time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.turnover.idleEdges(j.capacity, begin, end)
+	return j.turnover.idleAtStartAndEnd(j.capacity, begin, end)
 }
 
-// elapse adds the time since the last change to the totals. The caller holds mu.
-func (j *judge) elapse() {
+// addElapsedTime adds the time since the last change to the totals. The caller holds mu.
+func (j *visitCounter) addElapsedTime() {
 	now := time.Now()
 	d := now.Sub(j.changed)
 	j.changed = now
