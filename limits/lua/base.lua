@@ -1,8 +1,8 @@
 -- base: functions for the scripts that count starts of tasks by rules (rate limits). scripts.go puts this
 -- file after keys.lua and times.lua.
 
--- subject_name: returns the short name of a subject, with which each member of KEYS[2] begins: the last 35
--- characters of its Redis key, that is the id of the rule (12), ':' and the digest of the subject (22).
+-- subject_name: returns the last 35 characters of `key`, the Redis key of a subject: the id of the rule (12
+-- characters), ':' and the digest of the subject (22). Each member of KEYS[2] begins with this short name.
 local function subject_name(key)
   return string.sub(key, -35)
 end
@@ -12,23 +12,24 @@ local function rule_name(key)
   return string.sub(key, -35, -24)
 end
 
--- set_known: writes the state "known" into `rule`, the Redis key of a rule. If epoch is nil, the key must be
--- in this state and keeps its epoch. The TTL is at least 2 * longest (ms), so that the key outlives the keys
--- of its subjects, and at least one hour, so that a rarely used rule is not filled before each use.
+-- set_known: writes the state "known" into `rule`, the Redis key of a rule. If epoch is nil, the rule must be
+-- known already, and the key keeps its epoch. The TTL is at least 2 * longest (ms), so that the key outlives
+-- the keys of its subjects. It is also at least one hour, so that a rarely used rule is not filled before each
+-- use.
 local function set_known(rule, longest, now, epoch)
   epoch = epoch or string.match(redis.call('GET', rule), '^known|%d+|(.*)$')
   redis.call('SET', rule, 'known|' .. text(now) .. '|' .. epoch, 'PX', text(math.max(2 * longest, 3600000)))
 end
 
--- reservation: returns the member of KEYS[2] for a reserved start of the subject with the Redis key `key`.
--- `at` is the time of the reservation (ms, a text), lease the id of the start.
+-- reservation: returns the member of KEYS[2] for a reserved start of the subject with the Redis key `key`. at
+-- is the time of the reservation (ms, as text), group the group of its check, and lease the id of the start.
 local function reservation(key, at, group, lease)
   return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end
 
--- other_reservations: returns the times (ms) of the open reservations of the subject with the Redis key
--- `key`. It leaves out the reservations of `group`. Each other group adds one time, because at most one of
--- its checks starts.
+-- other_reservations: returns the times (ms) of the open reservations of the subject with the Redis key `key`,
+-- without the reservations of `group`. It returns one time for each other group, because at most one check of
+-- a group leads to a start.
 local function other_reservations(key, group)
   local times = {}
   local seen_groups = {}
@@ -48,9 +49,10 @@ end
 -- of the subject with the Redis key `key`. pending lists the times (ms) of its open reservations. Returns:
 --  nil           the window allows a start
 --  nil, true     a stored time is in the future: the clock of Redis was set back
---  wait, ago, 0  counted starts fill the window: ms until it allows a start, and the age (ms) of the start that
---                must leave the window for that
---  0, 0, 1       the window is full only together with the reservations; when they end is not known
+--  wait, ago, 0  counted starts fill the window. It allows a start in `wait` ms. The start that must leave the
+--                window before that is `ago` ms old
+--  0, 0, 1       counted starts and reservations together fill the window. Nobody knows when the reservations
+--                end, so wait and ago are 0
 local function check_window(key, max, per, pending, now)
   local t = nth_newest(key, max)
   if t and t > now + MAX_AHEAD then
@@ -79,8 +81,8 @@ local function delete_old_leases(now)
   redis.call('ZREMRANGEBYSCORE', DONE, '-inf', text(now - REMEMBER))
 end
 
--- record_counted: records in KEYS[3] that the rule with this id has counted the start `lease`. If this is
--- recorded already, it returns false, and the caller must not count the start again.
+-- record_counted: records in KEYS[3] that the rule with this id has counted the start `lease`. It returns false
+-- if KEYS[3] contains this record already. Then the caller must not count the start again.
 local function record_counted(id, lease, now)
   if redis.call('ZADD', DONE, 'NX', text(now), id .. '|' .. lease) == 0 then
     return false

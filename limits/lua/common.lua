@@ -1,15 +1,17 @@
 -- common: functions that parse the specs of rules (texts that describe rate limits; see keys.lua), and that
 -- read and write the counts of subjects.
 
--- Cache of read_spec: most items of a call have the same specs.
+-- Cache of read_spec: text of a spec -> its table. Most items of a call have the same specs.
 local specs = {}
 
--- read_spec: parses `line`, the spec of a rule. An invalid spec ends the script with an error. Returns a
--- table:
+-- read_spec: parses `line`, the spec of a rule. It returns the spec table below, or ends the script with an
+-- error if the spec is invalid.
 --  kind     S (sliding windows), F (fixed window) or C (calendar)
 --  longest  ms after which a start has no effect on the rule
---  cap, windows, max, per  only for S: maximum number of stored starts, number of windows, and for each window
---           its maximum and its length in ms
+--  cap      only for S: maximum number of stored starts of a subject
+--  windows  only for S: number of windows
+--  max      only for S: list with the maximum number of starts of each window
+--  per      only for S: list with the length of each window in ms
 --  most     only for F and C: maximum number of starts in the window or period
 --  starts   only for C: the times (ms) at which the calendar periods start
 local function read_spec(line)
@@ -46,8 +48,9 @@ local function read_spec(line)
   return s
 end
 
--- read_rule_state: returns the state of a rule ("filling", "settling" or "known") and the time (ms) at which
--- it was written, from its Redis key. If Redis does not know the rule, it returns nil.
+-- read_rule_state: reads the state of a rule from `rule`, the Redis key of the rule. It returns the state
+-- ("filling", "settling" or "known") and the time (ms) at which the state was written. If the key is missing,
+-- it returns nil.
 local function read_rule_state(rule)
   local value = redis.call('GET', rule)
   if not value then
@@ -67,15 +70,16 @@ local function period_containing(s, at)
   end
 end
 
--- read_count: returns what the Redis key of a subject stores for a fixed window (F) or a calendar period (C):
--- the start (ms) of the window or period, and its number of starts; nil if there is none.
+-- read_count: reads `key`, the Redis key of a subject of a rule with a fixed window (F) or calendar periods (C).
+-- It returns the time (ms) at which the window or period began, and the number of task starts in it. If the key
+-- is missing, it returns nil.
 local function read_count(key)
   local window_start, n = string.match(redis.call('GET', key) or '', '^(%d+)|(%d+)$')
   return tonumber(window_start), tonumber(n)
 end
 
--- write_count: stores what read_count returns. s is the spec table of the rule. The key expires when the
--- count has no effect any more.
+-- write_count: writes to `key` the two values that read_count returns: window_start (ms) and n, the number of
+-- task starts. s is the spec table of the rule. The key expires when the count has no effect any more.
 local function write_count(s, key, window_start, n, now)
   local ttl = math.max(window_start + s.longest - now, 1)
   redis.call('SET', key, text(window_start) .. '|' .. text(n), 'PX', text(ttl))

@@ -1,6 +1,6 @@
--- epoch: makes rules (rate limits) unknown if their counts come from another epoch. An epoch is a period in
--- which Redis lost no data. Counts of another epoch may lack starts, so the rule must be filled again
--- (fill.lua).
+-- epoch: deletes the keys of rules (rate limits) whose counts come from another epoch. An epoch is a period in
+-- which Redis lost no data. Counts of another epoch may lack starts. A rule without a key is unknown and must
+-- be filled again (fill.lua).
 --
 -- KEYS     the keys of rules (keys.lua)
 -- ARGV[1]  the current epoch

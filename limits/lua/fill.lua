@@ -5,10 +5,10 @@
 -- KEYS[1...3]  as in keys.lua
 -- KEYS[4]      the key of the rule
 -- KEYS[5...]   only for the step "fill": the keys of the subjects
--- ARGV[1]  the step: begin, fill, settle or known. "settle" only changes the state of the rule to
---          "settling": from then on settle.lua counts starts by the rule
+-- ARGV[1]  the step: begin, fill, settle or known. The step "settle" only changes the state of the rule to
+--          "settling". In this state, settle.lua counts starts by the rule
 -- ARGV[2]  token of the process that fills the rule: "epoch~name"
--- ARGV[3]  time in ms. If this process does no step for this time, another process may fill the rule
+-- ARGV[3]  time in ms. If this process does no step for so long, another process may fill the rule instead
 --     Only for the step "known":
 -- ARGV[4]  spec of the rule (keys.lua)
 -- ARGV[5]  epoch of Redis
@@ -28,15 +28,16 @@
 -- Invariants:
 --   A process does the steps in this order, with one token: begin, fill (any number of times), settle,
 --   known.
---   Before the step "settle" other scripts count no starts by this rule; after this step they do.
+--   Other scripts count starts by this rule only after the step "settle".
 --   If a step is sent again, it changes nothing. After the step "settle", the step "fill" is refused,
 --   because it could overwrite starts that other scripts have counted.
 
--- Result of a step: the rule is known already.
+-- Result of a step: the rule is known already, so the step was not done.
 local DONE_BEFORE = 0
 -- Result of a step: another process fills the rule, or the state or the spec of the rule does not allow the
 -- step.
 local BUSY = 2
+-- Result of a step: the step is done.
 local OK = 1
 local rule = KEYS[FIXED_KEYS + 1]
 local step = ARGV[1]
@@ -48,15 +49,15 @@ local state, at = read_rule_state(rule)
 -- The state in the key of the rule ends with the token of the process that fills it.
 local is_mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
--- write_state: writes the state of the rule ("filling" or "settling"), the time and the token. The time shows
--- other processes that this process still works. Returns OK.
+-- write_state: writes the state of the rule ("filling" or "settling"), the current time and the token to the key
+-- of the rule. Other processes see from the time that this process still works. Returns OK.
 local function write_state(state_name)
   redis.call('SET', rule, state_name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK
 end
 
--- keep_first: makes the step "fill" repeatable for the subject with the Redis key `key`: it keeps the starts
--- that earlier calls stored, and drops what this call stored when it was sent before.
+-- keep_first: keeps the first `earlier` starts in the Redis list `key`, which earlier calls have stored. It
+-- deletes the later ones: if this call was sent before, it has stored them then.
 local function keep_first(key, earlier)
   if earlier == 0 then
     redis.call('DEL', key)
@@ -75,8 +76,8 @@ local function fill_subject(s, key, i)
   if s.most then
     local ago, starts = string.match(ARGV[i], '^(%d+)|(%d+)$')
     local newest = now - tonumber(ago)
-    -- The history does not contain the start of a fixed window (F). With the latest possible time, the newest
-    -- start, the rule never allows more starts than its maximum.
+    -- The history does not say when a fixed window (F) began. The time of the newest start is the latest
+    -- possible time. With it, the rule never allows more starts than its maximum.
     write_count(s, key, s.kind == 'C' and period_containing(s, now) or newest, tonumber(starts), now)
     return i + n
   end
@@ -107,8 +108,8 @@ local function do_fill()
   return write_state('filling')
 end
 
--- do_known: does the step "known": from now on checks use the counts of the rule. It needs the state
--- "settling".
+-- do_known: does the step "known": it changes the state of the rule from "settling" to "known". Checks then use
+-- the counts of the rule. In any other state it returns BUSY.
 local function do_known()
   if state ~= 'settling' then
     return BUSY

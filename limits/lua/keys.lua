@@ -5,10 +5,10 @@
 -- Terms of these scripts:
 --     scope        a name, usually a pool; all keys of one call belong to one scope
 --     rule         a rate limit, for example at most 5 starts in 1 hour
---     subject      what a rule counts separately, for example one account
+--     subject      one of the values for which a rule counts starts separately, for example one account
 --     item         a rule and one of its subjects
 --     lease        id of one start of a task
---     check        the question whether one start may happen now, with all items that must allow it
+--     check        the question whether one start may happen now, and all items that must allow this start
 --     reservation  a start that counts before it happens. It is open until settle.lua counts it or gives it back
 --     group        a name: checks with the same group are alternatives, so at most one of them starts
 
@@ -59,8 +59,8 @@ local DONE = KEYS[3]
 local FIXED_KEYS = 3
 -- Time in ms for which KEYS[3] remembers a counted start, so that a repeated call does not count it twice.
 local REMEMBER = 60000
--- Time in ms by which a stored time may be later than the time of Redis. A later time shows that the clock of
--- Redis was set back.
+-- Maximum time in ms by which a stored time may be later than the time of Redis. If a stored time is even
+-- later, the clock of Redis was set back.
 local MAX_AHEAD = 1000
 -- Status of a check: Redis may lack starts of one of its rules, which must first be filled from the history.
 local UNKNOWN = 0
@@ -68,8 +68,8 @@ local UNKNOWN = 0
 local LIMITED = 1
 -- Status of a check: all rules allow the start.
 local PASSED = 2
--- Status of a check: a reservation of the scope is overdue (SETTLE). A process must first find out whether
--- its start happened.
+-- Status of a check: some reservation of the scope is overdue (SETTLE). A process must first find out whether
+-- the start of this reservation happened.
 local UNSETTLED = 3
 -- Status of a check: the spec of a calendar rule has no period for the current time of Redis.
 local NO_PERIOD = 4

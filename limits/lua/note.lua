@@ -1,5 +1,5 @@
--- note: adds the refusals of starts of tasks that a process has counted to the counts in Redis. top.lua reads
--- the counts to find the subjects (for example accounts) with the most refusals.
+-- note: adds numbers of refused starts of tasks to the counts in Redis. top.lua reads these counts to find the
+-- subjects (for example accounts) with the most refusals.
 --
 -- KEYS[1]  ZSET  label -> number of refusals in the latest hour with an even number
 -- KEYS[2]  ZSET  label -> number of refusals in the latest hour with an odd number
@@ -9,7 +9,7 @@
 -- Returns  1
 --
 -- Invariant: the count of a stored label is never too low, but it can be too high. If the ZSET is full, a new
--- label replaces the label with the lowest count, and starts from that lowest count.
+-- label replaces the label with the lowest count. The count of the new label then begins at that lowest count.
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then
@@ -18,8 +18,8 @@ end
 local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local top = KEYS[1 + hour % 2]
--- The first refusal of an hour deletes the counts of two or more hours ago: in `top`, and if the previous
--- hour had no refusal, also in the other ZSET.
+-- The first refusal of an hour deletes the ZSET `top`, whose counts are at least two hours old. If the previous
+-- hour had no refusal, the counts in the other ZSET are too old, too, so it is also deleted.
 if last_hour ~= hour then
   redis.call('DEL', top)
   if last_hour ~= hour - 1 then

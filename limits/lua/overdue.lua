@@ -1,5 +1,5 @@
--- overdue: returns the leases (ids of starts) of overdue reservations. A reservation counts a start before it
--- happens. It is overdue if no process has closed it (settle.lua) for more than SETTLE ms.
+-- overdue: returns the leases (ids of starts) of overdue reservations. A reservation counts a start before the
+-- start happens. A reservation is overdue if no process has closed it (settle.lua) within SETTLE ms.
 --
 -- KEYS     KEYS[1] to KEYS[3] as in keys.lua
 -- ARGV[1]  maximum number of leases

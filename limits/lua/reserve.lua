@@ -1,6 +1,6 @@
 -- reserve: evaluates checks. A check asks whether one start of a task may happen now under the given rules
 -- (rate limits). In mode R, the script also reserves each start whose check passes: the start counts before
--- it happens, so that two starts cannot use the same room.
+-- it happens. So if a rule allows one more start, only one of two simultaneous checks passes.
 --
 -- KEYS     as in keys.lua
 -- MODE     a constant that scripts.go puts in front of the script. R: reserve. P: write nothing
@@ -20,14 +20,15 @@
 --     wait    ms until the window allows a start
 --     ago     age in ms of the oldest start that blocks the window
 --     only_reserved
---             1 if the window is full only together with reservations; else 0
+--             1 if only counted starts and reservations together fill the window; else 0
 --
 -- Invariants:
 --   If an item of a check refuses the start, the script reserves nothing for the check.
 --   A check does not count the reservations of its own group.
 --   In mode R, a check passes again if its lease was reserved or counted before.
---   Any other check does not pass while one of its rules is unknown. It also does not pass while any
---   reservation of the scope is overdue: a process must first find out whether that start happened.
+--   Any other check does not pass while one of its rules is unknown.
+--   Any other check does not pass while a reservation of the scope is overdue: a process must first find out
+--   whether the start of this reservation happened.
 
 -- All arguments are read before the first write, because Redis does not undo the writes of a script that
 -- fails.
@@ -56,8 +57,9 @@ local open = redis.call('ZCARD', OPEN)
 -- While a reservation is overdue, nobody knows whether its start happened, so no new check passes.
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
--- forget_rule: handles a stored time in the future, which would block starts until the clock of Redis reaches
--- it: in mode R it makes the rule unknown, so that a process fills it again. Returns UNKNOWN.
+-- forget_rule: is called if a stored time of the item is in the future. This time would block starts until the
+-- clock of Redis reaches it. In mode R, the function makes the rule unknown, so that a process fills it again.
+-- Returns UNKNOWN.
 local function forget_rule(item)
   if MODE ~= 'P' then
     redis.call('DEL', item.rule)
@@ -65,22 +67,22 @@ local function forget_rule(item)
   return UNKNOWN
 end
 
--- counted_entry: returns the entry of the reply for a window (index from 1) that counted starts fill. wait is
--- the time (ms) until it allows a start, ago the age (ms) of the start that blocks it.
+-- counted_entry: returns the entry of the reply for a window that counted starts fill. window is its index from
+-- 1, wait the time (ms) until the window allows a start, and ago the age (ms) of the start that blocks it.
 local function counted_entry(window, wait, ago)
   return { window = window - 1, wait = wait, ago = ago, only_reserved = 0 }
 end
 
--- reserved_entry: returns the entry for a window that is full only together with reservations. It is not
--- known when they end.
+-- reserved_entry: returns the entry of the reply for a window that only counted starts and reservations together
+-- fill. wait and ago are 0, because nobody knows when the reservations end.
 local function reserved_entry(window)
   return { window = window - 1, wait = 0, ago = 0, only_reserved = 1 }
 end
 
 -- check_sliding: evaluates an item whose rule has sliding windows. pending lists the times (ms) of the
--- reservations of its subject. Returns nil if all windows allow the start, a status, or the entry of the
--- window with the longest wait. A window that is full only with reservations comes last: its wait is not
--- known.
+-- reservations of its subject. If all windows allow the start, it returns nil. If a stored time is in the
+-- future, it returns a status (forget_rule). Otherwise it returns the entry of the full window with the longest
+-- wait. An entry with only_reserved = 1 has no known wait, so it is returned only if there is no other.
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil
@@ -98,8 +100,9 @@ local function check_sliding(item, pending)
   return blocking
 end
 
--- check_count: evaluates a fixed window or a calendar period with n counted starts, from `from` to `to` (ms).
--- s is the spec table of the rule. Returns nil if the start is allowed, else an entry.
+-- check_count: evaluates a fixed window or a calendar period that lasts from `from` to `to` (ms) and has n
+-- counted starts. s is the spec table of the rule, pending the list of reservations of the subject. Returns nil
+-- if the start is allowed, else an entry of the reply.
 local function check_count(s, from, to, n, pending)
   if n >= s.most then
     return counted_entry(1, to - now, now - from)
@@ -110,7 +113,7 @@ local function check_count(s, from, to, n, pending)
 end
 
 -- check_item: evaluates an item for a check of `group`. Returns nil if the rule allows the start, an entry of
--- the reply if it refuses the start, or a status if it cannot be evaluated.
+-- the reply if the rule refuses the start, or a status if the rule cannot be evaluated.
 local function check_item(item, group)
   local s = item.spec
   if read_rule_state(item.rule) ~= 'known' then
@@ -149,7 +152,7 @@ local function append_answer(status, entries)
   end
 end
 
--- passed_before: reports whether the start of check c was reserved or counted before. Then the same check was
+-- passed_before: reports whether the start of check c was reserved or counted before. If so, the same check was
 -- sent again, and must pass again.
 local function passed_before(c)
   if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then
@@ -171,8 +174,8 @@ local function reserve_check(c)
   append_answer(PASSED, {})
 end
 
--- serve_check: evaluates check c and appends the answer to the reply. If one item cannot be evaluated, its
--- status is the answer.
+-- serve_check: evaluates check c and appends the answer to the reply. If an item cannot be evaluated, the status
+-- of this item is the answer.
 local function serve_check(c)
   if MODE == 'R' and passed_before(c) then
     return append_answer(PASSED, {})

@@ -1,6 +1,6 @@
 -- settle: closes reservations. A reservation is a start of a task that counts before it happens. If the start
--- happened, its rules count it permanently; otherwise it no longer counts. The script also counts starts that
--- have no reservation.
+-- happened, each rule of the entry now counts it as a start; otherwise the start no longer counts. The script
+-- also counts starts that have no reservation.
 --
 -- KEYS     as in keys.lua
 -- ARGV     for each entry, which settles one start:
@@ -8,7 +8,7 @@
 --     group           group of the check that made the reservation. It is empty if the caller does not know
 --                     the group, because another process may have made the reservation
 --     started         1 if the start happened, 0 if it did not
---     ago             ms since the start; used only if the lease has no open reservation
+--     ago             age of the start in ms; used only if the lease has no open reservation
 --     n               number of items; an item is a rule and its subject
 --     spec, n times   the specs of the rules of the items (keys.lua)
 -- Returns  a list of numbers: the time of Redis (ms), then for each entry:
@@ -46,13 +46,13 @@ local function insert_in_list(key, at, now)
   return redis.call('RPUSH', key, text(at))
 end
 
--- trim_list: deletes times that are not needed from the Redis list `key` after a start was added, and renews
--- its TTL. s is the spec table of the rule, length the number of times in the list.
+-- trim_list: is called after a start was added to the Redis list `key`. It deletes times that are not needed,
+-- and renews the TTL. s is the spec table of the rule, length the number of times in the list.
 local function trim_list(s, key, now, length)
   if length > s.cap then
     redis.call('LTRIM', key, '0', text(s.cap - 1))
   elseif length % 4 == 0 then
-    -- Up to 8 expired times are deleted after every fourth start, which is more than were added.
+    -- After every fourth start, up to 8 expired times are deleted. So more times are deleted than added.
     for _ = 1, 8 do
       local last = tonumber(redis.call('LINDEX', key, '-1') or nil)
       if not last or last > now - s.longest then
@@ -72,7 +72,7 @@ local function count_start(s, key, at, now)
   end
   local window_start, n = read_count(key)
   if s.kind == 'F' then
-    -- A start that is counted late and is older than the current window counts in the current window.
+    -- If the start is older than the current window because it is counted late, the current window counts it.
     if not window_start or at >= window_start + s.longest then
       window_start = at
       n = 0
@@ -80,7 +80,7 @@ local function count_start(s, key, at, now)
     return write_count(s, key, window_start, n + 1, now)
   end
   local period_start = period_containing(s, at)
-  -- The period of this start has ended, so the start does not count any more.
+  -- If the period of this start has ended, the start does not count any more.
   if not period_start or window_start and window_start > period_start then
     return
   end
@@ -90,8 +90,8 @@ local function count_start(s, key, at, now)
   write_count(s, key, period_start, n + 1, now)
 end
 
--- renew_known: renews the TTL of `rule`, the Redis key of a known rule. To save writes, it does so only if
--- `since`, the time (ms) of the latest write, is more than longest / 2 ms ago.
+-- renew_known: renews the TTL of `rule`, the Redis key of a known rule. since is the time (ms) at which the key
+-- was last written. To save writes, the function does nothing if this is at most longest / 2 ms ago.
 local function renew_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)
@@ -106,7 +106,7 @@ local function delete_reservation(lease, group, keys)
   if not at then
     return nil
   end
-  -- Some Redis servers return the score as 1.8e+12, but the members of KEYS[2] contain digits.
+  -- Some Redis servers return the score as 1.8e+12. The members of KEYS[2] contain all digits of the time.
   at = text(tonumber(at))
   for _, key in ipairs(keys) do
     redis.call('ZREM', PENDING, reservation(key, at, group, lease))

@@ -8,17 +8,17 @@
 --     inside  list: number of times in each window; check_item in take.lua sets it
 
 -- Time in ms for which a list outlives the longest window of its rule. Redis 7.0 can delete an expired list
--- while a script runs; all its times are then outside all windows.
+-- while a script runs. Thanks to this time, all times in such a list are outside all windows.
 local LIST_OUTLIVES = 1000
 
--- nth_of_item: returns the n-th newest stored time (ms) of the item; n is at most item.n. If Redis has
--- deleted the expired list since, it returns 0, which is outside all windows.
+-- nth_of_item: returns the n-th newest stored time (ms) of the item; n is at most item.n. If Redis has deleted
+-- the list because it expired during the script, nth_of_item returns 0, a time outside all windows.
 local function nth_of_item(item, n)
   return nth_newest(item.key, n) or 0
 end
 
--- count_after: returns how many stored times of the item are later than `edge` (ms). Usually all are, so the
--- oldest is compared first; then a binary search follows.
+-- count_after: returns how many stored times of the item are later than `edge` (ms). Usually all times are
+-- later, so the oldest time is compared first. If it is not later, a binary search follows.
 local function count_after(item, edge)
   local low = 0
   local high = item.n
@@ -36,8 +36,8 @@ local function count_after(item, edge)
   return low
 end
 
--- add_times: adds n entries with the time `now` to the stored times of the item, at most 1000 in one command,
--- because Lua's unpack is limited. It renews the TTL of the key.
+-- add_times: adds the time `now` n times to the stored times of the item, and renews the TTL of the key. One
+-- command adds at most 1000 times, because Lua's unpack is limited.
 local function add_times(item, now, n)
   local texts = {}
   for i = 1, math.min(n, 1000) do
@@ -49,8 +49,8 @@ local function add_times(item, now, n)
   redis.call('PEXPIRE', item.key, text(item.spec.longest + LIST_OUTLIVES))
 end
 
--- fix_future_times: replaces stored times that are later than `now` by `now`. They exist if the clock of
--- Redis was set back, and would block the subject until the clock reaches them.
+-- fix_future_times: replaces stored times that are later than `now` by `now`. Such times exist if the clock of
+-- Redis was set back. They would block the subject until the clock reaches them.
 local function fix_future_times(item, now)
   if item.n == 0 or nth_of_item(item, 1) <= now then
     return
@@ -60,8 +60,8 @@ local function fix_future_times(item, now)
   add_times(item, now, future_count)
 end
 
--- count_sliding: counts a cost n at the time `now`: it adds n entries to the stored times of the item and to
--- item.inside, and deletes the times that are outside all windows.
+-- count_sliding: counts a cost n at the time `now`. It deletes the stored times that are outside all windows,
+-- adds the time `now` n times to the stored times, and adds n to each number in item.inside.
 local function count_sliding(item, now, n)
   local kept_count = 0
   for i = 1, item.spec.windows do

@@ -1,4 +1,4 @@
--- take: evaluates takings. A taking is one request to a limit set: the rules of the set are to count a cost.
+-- take: evaluates takings. A taking asks the rules of a limit set to count a cost (a number).
 -- In mode T, the script counts the cost of each allowed taking. In mode R, it gives back parts of costs that
 -- were counted before. An item is a rule and the subject that the rule counts, for example one account.
 --
@@ -11,11 +11,11 @@
 --     specs   for each item: the spec of its rule (keys.lua)
 -- Returns  a list of numbers: the time of Redis (ms), then in the modes T and P for each taking:
 --     verdict  REFUSED, ALLOWED, REPEATED or OTHER_COST (takes.lua)
---     since    time (ms) at which the last of the rules began to count; 0 if each rule has counted for
+--     since    the latest time (ms) at which one of the rules began to count; 0 if each rule has counted for
 --              its whole window
 --     and for each item:
---     window   index of the window in which the least of the maximum is left, from 0
---     used     how much of the maximum of this window is used
+--     window   index, from 0, of the window in which the least cost is still allowed
+--     used     sum of the costs that are counted in this window
 --     reset    ms until a part of `used` expires; 0 if nothing will expire
 --     wait     ms until the item allows the cost; 0 if it allows the cost now
 --   In mode R, one number follows for each taking: how much of its cost has been given back in total.
@@ -29,7 +29,7 @@
 
 local now = clock()
 
--- read_item: returns the item whose rule has the key KEYS[key] and this spec (fields: slide.lua). For a
+-- read_item: returns the item (a table of slide.lua) whose rule has the key KEYS[key] and this spec. For a
 -- calendar rule it also sets item.from and item.to, the start and end (ms) of the current period. The second
 -- result is false or nil if the spec of a calendar rule lacks a needed period.
 local function read_item(key, spec)
@@ -37,8 +37,7 @@ local function read_item(key, spec)
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period_containing(item.spec, now)
-    -- Mode R also needs the previous period, which is in the spec only if the current period is the second
-    -- one.
+    -- Mode R also needs the previous period. The spec contains it only if the current period is the second one.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
   return item, true
@@ -75,8 +74,9 @@ local function read_takings()
   return takings
 end
 
--- read_id: returns the time (ms), the cost and the returned part of an allowed taking with the same id as t.
--- If none was allowed within the last REMEMBER ms, it returns nil.
+-- read_id: looks for an earlier allowed taking with the same id as the taking t. Returns the time (ms) of the
+-- earlier taking, its cost, and how much of the cost was given back. If no taking with this id was allowed
+-- within the last REMEMBER ms, it returns nil.
 local function read_id(t)
   local value = t.id and redis.call('GET', t.id)
   if not value then
@@ -102,9 +102,9 @@ local function write_id(t, taken_at, cost, returned)
   )
 end
 
--- read_counts_since: returns the time (ms) at which `rule`, the Redis key of a rule, began to count in this
--- epoch (nil if it did not), and whether the key must be written again. For a known rule that counts starts
--- of tasks (keys.lua; only in mode P) the results are 0 and false.
+-- read_counts_since: reads `rule`, the Redis key of a rule. Returns the time (ms) at which the rule began to
+-- count in this epoch, and whether the key must be written again. If the rule has not begun, the time is nil.
+-- For a known rule that counts starts of tasks (keys.lua; only in mode P), the results are 0 and false.
 local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then
@@ -116,8 +116,8 @@ local function read_counts_since(rule)
   return tonumber(string.sub(state, 1, DIGITS)), now > tonumber(string.sub(state, DIGITS + 1, 2 * DIGITS))
 end
 
--- load_rule: sets item.since, the time (ms) at which the rule began to count: now if it begins with this
--- call. In mode T it writes the key of the rule if that is needed.
+-- load_rule: sets item.since, the time (ms) at which the rule of the item began to count. If the rule begins with
+-- this call, the time is now. In mode T, load_rule writes the key of the rule if that is needed.
 local function load_rule(item)
   local since, needs_write = read_counts_since(item.rule)
   item.since = math.min(since or now, now)
@@ -150,7 +150,8 @@ local function load_item(item)
   end
   local window_start, n = read_count(item.key)
   if s.kind == 'F' then
-    -- A window in the future (the clock of Redis was set back) would block the subject, so it begins now.
+    -- If the clock of Redis was set back, window_start can be in the future. This would block the subject, so
+    -- the window begins now.
     window_start = window_start and math.min(window_start, now)
     if not window_start or now >= window_start + s.longest then
       window_start = now
@@ -166,8 +167,9 @@ local function load_item(item)
   item.has_full_window = item.since <= item.from
 end
 
--- check_item: returns the time (ms) until the rule of the item allows the cost, 0 if it does now, and stores
--- it in item.wait. For sliding windows it also sets item.inside, the number of stored times in each window.
+-- check_item: returns the time (ms) until the rule of the item allows the cost, and stores this time in
+-- item.wait. The time is 0 if the rule allows the cost now. For sliding windows, check_item also sets
+-- item.inside, the number of stored times in each window.
 local function check_item(item, cost)
   if item.used then
     item.wait = item.used + cost > item.spec.most and item.to - now or 0
@@ -194,8 +196,9 @@ local function count_cost(item, cost)
   count_sliding(item, now, cost)
 end
 
--- append_usage: appends the four numbers of the item to the reply (see the head of this file). Of several
--- sliding windows they describe the one with the least left, and of equal ones the one with the later reset.
+-- append_usage: appends the numbers window, used, reset and wait of the item to the reply (see the head of this
+-- file). Of several sliding windows, the one that allows the least further cost is described. If two windows
+-- allow equally little, the one with the later reset is described.
 local function append_usage(reply, item)
   local s = item.spec
   local window = 1
@@ -232,7 +235,8 @@ local function do_take(reply, t)
   local taken_at, cost, returned = read_id(t)
   local verdict = ALLOWED
   local since = 0
-  -- A taking with the same id was counted before. The id can be used again if its whole cost was given back.
+  -- If taken_at is set, a taking with the same id was counted before. If its whole cost was given back, the id
+  -- can be used again.
   if taken_at and returned < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
   end
@@ -262,8 +266,8 @@ local function do_take(reply, t)
   end
 end
 
--- uncount: subtracts n, a part of a cost that was counted at taken_at (ms), from the count of the item's
--- subject. If the window or period of that time has ended, nothing changes.
+-- uncount: subtracts n from the count of the item's subject. n is a part of a cost that was counted at the time
+-- taken_at (ms). If the window or period of this time has ended, uncount changes nothing.
 local function uncount(item, taken_at, n)
   local s = item.spec
   if s.windows then
@@ -277,7 +281,8 @@ local function uncount(item, taken_at, n)
     if taken_at < from or taken_at >= from + s.longest then
       return
     end
-  -- The count of a calendar rule lacks the cost if it is of another period, or began after taken_at.
+  -- A calendar rule: if its count is of another period, or began after taken_at, the count does not include
+  -- the cost, so nothing is subtracted.
   elseif from ~= period_containing(s, taken_at) or (read_counts_since(item.rule) or 0) > taken_at then
     return
   end
@@ -287,8 +292,9 @@ local function uncount(item, taken_at, n)
   redis.call('DEL', item.key)
 end
 
--- give_back: gives back a part of the cost that was counted under the id of t, and appends to the reply how
--- much was given back in total. t.cost is the total to give back, so a repeated call gives back nothing more.
+-- give_back: gives back a part of the cost that was counted under the id of the taking t. t.cost is the total to
+-- give back, so a repeated call gives back nothing more. It appends to the reply how much of the cost has been
+-- given back in total.
 local function give_back(reply, t)
   local taken_at, cost, returned = read_id(t)
   local total = taken_at and math.min(t.cost, cost) or 0

@@ -1,11 +1,11 @@
--- takes: the keys and constants of take.lua. A taking is one request to a limit set: its rules are to count a
--- cost. An item is a rule and the subject that the rule counts, for example one account.
+-- takes: the keys and constants of take.lua. A taking asks the rules of a limit set to count a cost (a number).
+-- An item is a rule and the subject for which the rule counts, for example one account.
 
 -- KEYS     for each taking: for each item the key of its rule, then the key of its subject. If the taking
 --          has an id, the key of the id follows
 
 -- The key of a rule holds three values without separators, in this order:
---     since   time (ms, 13 digits) at which the rule began to count in this epoch of Redis
+--     since   time (ms, 13 digits) at which the rule began to count in the epoch below
 --     renew   time (ms, 13 digits) after which the key must be written again, to renew its TTL
 --     epoch   name of a period in which Redis lost no data (epochs.go)
 --     If the key is missing or contains another epoch, the rule begins to count with the next taking.
@@ -21,8 +21,8 @@ local DIGITS = 13
 local REMEMBER = 600000
 -- Time in ms after which the key of a rule is written again, so that it outlives the keys of its subjects.
 local RENEW = 86400000
--- Time in ms that the TTL of a rule's key exceeds its longest window. Otherwise a rarely used rule would
--- begin to count anew with each taking.
+-- Time in ms by which the TTL of a rule's key exceeds the longest window of the rule. With a shorter TTL, a
+-- rarely used rule would begin to count anew with each taking.
 local OUTLIVE = 32 * 86400000
 -- Verdict on a taking: a rule refuses the cost, and nothing is counted.
 local REFUSED = 0
@@ -30,5 +30,6 @@ local REFUSED = 0
 local ALLOWED = 1
 -- Verdict on a taking: it was counted before, with the same id and cost. It is not counted again.
 local REPEATED = 2
--- Verdict on a taking: a taking with the same id but another cost was counted. This one is not counted.
+-- Verdict on a taking: another taking with the same id but another cost was counted before. This taking is not
+-- counted.
 local OTHER_COST = 3

@@ -14,8 +14,8 @@ local hour = math.floor(tonumber(redis.call('TIME')[1]) / 3600)
 local last_hour = tonumber(redis.call('GET', KEYS[3]) or nil)
 local reply = {}
 for h = hour, hour - 1, -1 do
-  -- Even hours share one ZSET, odd hours the other. It has the counts of hour h only if the latest refusal
-  -- was in hour h or in the next hour.
+  -- One ZSET is for even hours, the other for odd hours. The ZSET of hour h still has the counts of hour h if
+  -- the latest refusal was in hour h or in the hour after it.
   if last_hour and last_hour >= h and last_hour - h < 2 then
     for _, value in ipairs(redis.call('ZREVRANGE', KEYS[1 + h % 2], 0, max_labels - 1, 'WITHSCORES')) do
       reply[#reply + 1] = value

@@ -1,5 +1,5 @@
--- adopt: records holders of slots that the ledger (the SQL database) knows in a known pool, even if more slots
--- than the capacity are then held: the ledger has the last word.
+-- adopt: records in a known pool the holders of slots that the ledger (the SQL database) knows. It records a
+-- holder even if more slots than the capacity are then held, because the ledger has the last word.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:

@@ -36,8 +36,8 @@
 -- Invariants:
 --   The contest and the fields weights, lane and urgent of the state include all changes of held slots and
 --   waiters that this call of the script has made, as soon as order.update_batches has run.
---   A want can bring a new weight or lane for its batch. The contest and these fields include the new values
---   after the next change of held slots or waiters of the batch.
+--   A want can bring a new weight or lane for its batch. The contest and the fields weights, lane and urgent
+--   include the new values after the next change of held slots or waiters of the batch.
 --   The virtual time of a batch never decreases. If a batch without waiters is read, its virtual time is
 --   raised to state.time.
 --   The record of a batch is deleted only if the batch has neither waiters nor held slots.
@@ -45,30 +45,30 @@
 --   time 0, until the next want of the batch brings its weight and lane.
 
 local order = {}
--- Step of the virtual time of a batch with weight 1. The virtual time decides between batches with equal
--- ratios.
+-- Number by which a grant advances the virtual time of a batch with weight 1. The virtual time decides between
+-- batches with equal ratios.
 local UNIT = 1000000
--- Subtracted from the ratio of an urgent batch that has precedence. It is larger than any ratio.
+-- Number that is subtracted from the ratio of an urgent batch that has precedence. It is larger than any ratio.
 local PRECEDENCE_BONUS = 16384
--- Score of a closed batch in the contest (KEYS[9]). It is above all scores that order.first_entry reads.
+-- Score of a closed batch in the contest (KEYS[9]). order.first_entry reads only lower scores.
 local CLOSED_RATIO = 2 * PRECEDENCE_BONUS
 
--- order.member_range: returns the bounds with which ZRANGEBYLEX selects the members of a class (T, O, P or H;
--- see queue.lua) in KEYS[5]. batch restricts them to one batch, and before to members that sort before this
--- text ("order" or "order|device"). Both are optional.
+-- order.member_range: returns the two bounds with which ZRANGEBYLEX selects the members of a class (T, O, P or
+-- H; see queue.lua) in KEYS[5]. If batch is given, they select only members of this batch. If before is given
+-- ("order" or "order|device"), they select only members that sort before this text.
 function order.member_range(class, batch, before)
   local from = class .. '|' .. (batch and batch .. '|' or '')
   return '[' .. from, '(' .. from .. (before or '\255')
 end
 
--- order.queue_size: returns the number of waiters (waiting devices). It asks Redis once per script.
+-- order.queue_size: returns the number of waiters (waiting devices). Only its first call in a script asks Redis.
 function order.queue_size(q)
   q.size = q.size or redis.call('HLEN', q.waiter)
   return q.size
 end
 
--- order.count_members: returns the number of members in KEYS[5] (the queue). It takes the arguments of
--- order.member_range.
+-- order.count_members: returns how many members of the class KEYS[5] (the queue) contains. The arguments after
+-- q are those of order.member_range.
 function order.count_members(q, class, ...)
   -- No command is needed if no device waits, or if the class is O (waiters with an offer) and no slot is
   -- offered.
@@ -78,8 +78,8 @@ function order.count_members(q, class, ...)
   return redis.call('ZLEXCOUNT', q.queue, order.member_range(class, ...))
 end
 
--- count_waiters: returns the number of waiters of all classes. It takes the optional arguments batch and
--- before of order.member_range.
+-- count_waiters: returns the number of waiters of all classes. The arguments after q are the optional
+-- arguments batch and before of order.member_range.
 local function count_waiters(q, ...)
   return order.count_members(q, 'T', ...)
     + order.count_members(q, 'O', ...)
@@ -91,8 +91,8 @@ local function held_and_offered(q, batch)
   return order.count_members(q, 'H', batch) + order.count_members(q, 'O', batch)
 end
 
--- exact_text: returns n with 17 digits, so that Redis reads the same number. With fewer digits, two different
--- ratios could get the same score.
+-- exact_text: returns the number n as text with 17 digits. With fewer digits, two different ratios could get
+-- the same score in Redis.
 local function exact_text(n)
   return string.format('%.17g', n)
 end
@@ -103,8 +103,8 @@ local function contest_member(b)
   return string.format('%020.0f|', b.time) .. b.name
 end
 
--- order.urgent_room: returns how many slots urgent batches can still get before all other batches, at most 0
--- if they hold their whole share of the pool.
+-- order.urgent_room: returns how many more slots urgent batches get before all other batches. The number is 0
+-- or negative if urgent batches hold or are offered their whole share of the pool.
 function order.urgent_room(q)
   return math.ceil(q.pool.capacity * q.state.percent / 100) - q.state.lane
 end
@@ -115,8 +115,9 @@ function order.held_per_weight(q, b)
   return b.held / b.weight - (b.lane == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
 end
 
--- order.is_below_share: reports whether batch b would, after one more grant, still hold less than its share:
--- the capacity times its weight, divided by the weights of all batches with waiters (including b).
+-- order.is_below_share: reports whether batch b would still hold less than its share after one more grant. The
+-- share is the capacity times the weight of b, divided by the sum of the weights of all batches with waiters.
+-- The sum includes b.
 function order.is_below_share(q, b)
   return (b.held + 1) * (q.state.weights - b.counted_weight + b.weight) < q.pool.capacity * b.weight
 end
@@ -137,9 +138,9 @@ local function weight_in_sum(b)
   return b.has_waiters and not b.closed and b.weight or 0
 end
 
--- read_waiters: sets b.has_waiters (a device waits with a task of batch b) and b.has_notifiable (one of them
--- can be notified and has no offer). If no device waits or b is closed, it raises the virtual time of b to state.time:
--- otherwise the time without waiters would later count as an advantage.
+-- read_waiters: sets b.has_waiters to whether batch b has waiters, and b.has_notifiable to whether one of these
+-- can be notified and has no offer. If b has no waiters or is closed, it raises the virtual time of b to
+-- state.time. Otherwise b would be preferred later because it got no slots in this time.
 local function read_waiters(q, b)
   b.has_notifiable = order.count_members(q, 'T', b.name) > 0
   b.has_waiters = b.has_notifiable
@@ -151,16 +152,17 @@ local function read_waiters(q, b)
 end
 
 -- order.load_batch: returns the batch with the id `name`, from the cache q.batches or from KEYS[8]. If want
--- (a task that needs a slot) is given, the batch gets its weight and lane, and state.percent gets its lane.
--- The fields of a batch:
+-- (a task that needs a slot) is given, the batch gets the weight and lane of want. If want.lane is not nil,
+-- state.percent becomes want.lane. The fields of a batch:
 --  name            id of the batch, 16 digits
 --  weight, time    weight and virtual time of the batch
 --  lane            U if the batch is urgent, else empty
 --  closed          true if the batch may start no task
 --  held            number of held and offered slots
 --  has_notifiable, has_waiters  see read_waiters
---  counted_weight, urgent_slots, urgent_waiters
---                  part of this batch in the sums state.weights, state.lane and state.urgent
+--  counted_weight  the part of this batch in the sum state.weights
+--  urgent_slots    the part of this batch in the sum state.lane
+--  urgent_waiters  the part of this batch in the sum state.urgent
 --  member          the member of the batch in the contest, with U if the batch is urgent; false if it has none
 function order.load_batch(q, name, want)
   local b = q.batches[name]
@@ -206,8 +208,8 @@ function order.change_held(q, b, delta)
   q.changed[b.name] = b
 end
 
--- order.advance_time: advances the virtual time of batch b after a grant: UNIT / weight above the highest
--- virtual time at which any batch got a slot.
+-- order.advance_time: advances the virtual time of batch b after a grant. The new time is UNIT / weight above
+-- the highest virtual time at which any batch got a slot.
 function order.advance_time(q, b)
   q.state.time = math.max(b.time, q.state.time)
   b.time = q.state.time + math.max(math.floor(UNIT / b.weight), 1)
@@ -226,7 +228,8 @@ function order.update_batches(q)
     s.lane = s.lane + urgent_slots - b.urgent_slots
     s.urgent = s.urgent + urgent_waiters - b.urgent_waiters
     if b.member and b.member ~= (b.has_notifiable and plain_member .. b.lane) then
-      -- An urgent batch had two members. The second one has no U: it is the first 37 characters of b.member.
+      -- If the batch was urgent, it had two members. The second member is b.member without its last
+      -- character U, that is the first 37 characters.
       redis.call('ZREM', q.contest, b.member, string.sub(b.member, 1, 37))
     end
     b.counted_weight = weight
@@ -236,8 +239,8 @@ function order.update_batches(q)
     q.changed[name] = nil
     if b.has_notifiable then
       local ratio = b.closed and CLOSED_RATIO or b.held / b.weight
-      -- An urgent batch gets two members, with and without precedence. For any other batch both members are
-      -- equal, and the second score counts.
+      -- An urgent batch gets two members, one with precedence and one without. For any other batch both names
+      -- are equal, so ZADD writes one member, which gets the second score.
       redis.call(
         'ZADD',
         q.contest,
@@ -269,7 +272,7 @@ function order.delete_idle_batches(q)
   q.state.urgent = 0
   for _, name in ipairs(redis.call('HKEYS', q.batch)) do
     local b = name ~= 'pool' and order.load_batch(q, name)
-    -- The sums were set to 0, so they include nothing of this batch yet.
+    -- The sums state.lane and state.urgent do not include this batch yet, because they were set to 0.
     if b then
       b.urgent_slots = 0
       b.urgent_waiters = 0
@@ -286,8 +289,8 @@ end
 -- order.first_entry: returns the first member of the contest (KEYS[9]) and the id of its batch, which gets
 -- the next slot. It returns nil if no batch can be offered a slot.
 function order.first_entry(q)
-  -- Negative scores belong to urgent batches with precedence. They are skipped if urgent batches hold their
-  -- whole share.
+  -- Negative scores belong to members of urgent batches with precedence. These members are skipped if urgent
+  -- batches have their whole share already.
   local entry = redis.call(
     'ZRANGEBYSCORE',
     q.contest,
@@ -335,10 +338,10 @@ function order.position(q, device, want)
   local rank = batch_rank
   -- Sum of the weights of all batches with waiters and of this batch, which may have no waiter yet.
   local weights = math.max(q.state.weights - b.counted_weight, 0) + b.weight
-  -- The next `lead` grants are assumed to go to this batch: the slots by which it is below its share, or for
-  -- an urgent batch the slots for which urgent batches have precedence, if these are more.
+  -- The next `lead` grants are assumed to go to this batch. `lead` is the number of slots that the batch lacks
+  -- to its share. For an urgent batch, `lead` is at least `room`.
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
-  -- After these grants, the batch gets b.weight of every `weights` grants of the pool.
+  -- After the first `lead` grants, the batch gets b.weight of every `weights` grants of the pool.
   if rank > lead then
     rank = math.floor(lead + (rank - lead) * weights / b.weight)
   end

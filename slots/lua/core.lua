@@ -7,8 +7,8 @@
 --     capacity   number of slots of the pool
 --     version    version of the capacity; a newer version replaces an older one
 --     call       id of the script call that set the capacity
---     restoring  id of the restore that fills the pool now (restore.lua). While it exists, config has no
---                other field
+--     restoring  id of the restore (restore.lua) that is filling the pool. While this field exists, config
+--                has no other field
 -- KEYS[2]  free    ZSET  slot number, five digits -> 0 if the slot is free, 1 if the slot is held
 -- KEYS[3]  holder  HASH  slot number, five digits -> "acquired|ends|device|batch|lease":
 --     acquired, ends  start and end of the lease in ms of Redis TIME; they are only displayed
@@ -25,8 +25,8 @@
 --  CAP        A slot is given only while the number of held slots is lower than the capacity.
 --  FENCE      A slot is freed only with the complete id of the lease that holds it.
 
--- A pool is unknown if it is new, or if Redis lost one of the four keys. It gives no slot until restore.lua
--- has filled it.
+-- A pool is unknown if it is new, or if Redis lost one of the four keys. An unknown pool gives no slot until
+-- restore.lua has filled it.
 -- Every script reads its arguments before its first write, because Redis does not undo the writes of a script
 -- that fails.
 
@@ -58,15 +58,15 @@ function core.pool(keys)
   local capacity = tonumber(redis.call('HGET', p.config, 'capacity') or nil)
   local slots = redis.call('ZCARD', p.free)
   local free = redis.call('ZCOUNT', p.free, 0, 0)
-  -- The sizes of the four keys agree unless Redis lost one of them. Then p.capacity stays nil.
+  -- If the sizes of the four keys do not agree, Redis lost one of the keys, and p.capacity stays nil.
   if capacity and slots >= capacity and redis.call('HLEN', p.holder) == p.held and free == slots - p.held then
     p.capacity = capacity
   end
   return p
 end
 
--- parse_holder: returns the holder that KEYS[3] stores as text for a slot: a table with the fields slot,
--- acquired, ends, device, batch and lease.
+-- parse_holder: parses the text that KEYS[3] stores for a slot. Returns the holder of the slot: a table with
+-- the fields slot, acquired, ends, device, batch and lease.
 local function parse_holder(slot, text)
   local acquired, ends, device, batch, lease = string.match(text, '^(%d+)|(%-?%d+)|([^|]*)|(%d+)|(.*)$')
   return {
@@ -79,7 +79,7 @@ local function parse_holder(slot, text)
   }
 end
 
--- core.holders: returns the holders of all held slots of pool p (parse_holder), in no order.
+-- core.holders: returns the holders of all held slots of pool p as tables of parse_holder, in no order.
 function core.holders(p)
   local flat = redis.call('HGETALL', p.holder)
   local all = {}
@@ -94,8 +94,8 @@ function core.slot(p, lease)
   return tonumber(redis.call('HGET', p.lease, lease) or nil)
 end
 
--- write_holder: records r (fields: parse_holder) as the holder of slot r.slot in all keys of pool p. The
--- caller must have checked that no other lease holds the slot.
+-- write_holder: writes r, a holder with the fields of parse_holder, to all keys of pool p. The caller must
+-- have checked that no other lease holds the slot r.slot.
 local function write_holder(p, r)
   local slot = string.format('%05d', r.slot)
   p.held = p.held + redis.call('HSET', p.lease, r.lease, slot)
@@ -108,8 +108,9 @@ local function write_holder(p, r)
   redis.call('ZADD', p.free, 1, slot)
 end
 
--- core.give: gives the lowest free slot of pool p to the lease r.lease, which must hold no slot. Sets r.slot
--- and returns its number. If the capacity is used up, it writes nothing and returns nil (invariant CAP).
+-- core.give: gives the lowest free slot of pool p to the lease r.lease, which must hold no slot. It stores the
+-- slot number in r.slot and returns it. If all slots of the capacity are held, it writes nothing and returns
+-- nil (invariant CAP).
 function core.give(p, r)
   if p.held >= p.capacity then
     return nil
@@ -119,19 +120,19 @@ function core.give(p, r)
   return r.slot
 end
 
--- core.take: frees the slot that the lease holds in pool p. Returns the former holder (parse_holder), or nil
--- if the lease holds no slot.
+-- core.take: frees the slot that the lease holds in pool p. Returns the former holder of the slot (a table of
+-- parse_holder), or nil if the lease holds no slot.
 function core.take(p, lease)
   local slot = redis.call('HGET', p.lease, lease)
   if not slot then
     return nil
   end
   local r = parse_holder(slot, redis.call('HGET', p.holder, slot))
-  -- HDEL must be the first write of a script that frees a slot: if the memory of Redis is full, Redis refuses
-  -- HSET and ZADD as a first write, but not HDEL, and after a first write it refuses nothing.
+  -- HDEL must be the first write of a script that frees a slot. If the memory of Redis is full, Redis refuses
+  -- HSET and ZADD as the first write of a script, but not HDEL. After the first write, it refuses nothing.
   redis.call('HDEL', p.lease, lease)
   redis.call('HDEL', p.holder, slot)
-  -- A slot at or above a decreased capacity is removed, so that it is never given again (invariant RANGE).
+  -- After a decrease of the capacity, a slot number at or above it must not be given again (invariant RANGE).
   if r.slot < p.capacity then
     redis.call('ZADD', p.free, 0, slot)
   else
@@ -141,10 +142,12 @@ function core.take(p, lease)
   return r
 end
 
--- core.adopt: records h, a holder that the ledger knows, in pool p. Fields of h: slot, lease, device, batch,
--- age (ms since the grant) and left (ms until the lease ends). now is the time of Redis in ms. If h.lease
--- holds another slot, that slot is freed. If another lease holds slot h.slot, it writes nothing and returns
--- false; otherwise it returns true.
+-- core.adopt: records in pool p that the lease h.lease holds the slot h.slot, because the ledger says so. If
+-- the lease holds another slot, that slot is freed. If another lease holds the slot h.slot, core.adopt writes
+-- nothing and returns false; otherwise it returns true. now is the time of Redis in ms. Fields of h:
+--  slot, lease, device, batch  as in parse_holder
+--  age   ms since the grant
+--  left  ms until the lease ends
 function core.adopt(p, h, now)
   local text = redis.call('HGET', p.holder, string.format('%05d', h.slot))
   local former_slot = core.slot(p, h.lease)
@@ -165,8 +168,8 @@ function core.adopt(p, h, now)
   return true
 end
 
--- core.configure: changes the capacity of pool p from `from` to to.capacity, and stores to.version and
--- to.call. A decrease removes free slots; a held slot at or above the new capacity stays until it is freed.
+-- core.configure: changes the capacity of pool p from `from` to to.capacity slots. It also stores to.version
+-- and to.call. A decrease removes free slots; a held slot at or above the new capacity stays until it is freed.
 function core.configure(p, from, to)
   for n = from, to.capacity - 1 do
     redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n))

@@ -12,8 +12,8 @@
 --   kept slot   a free slot that is reserved for a poller until it reports. It is an offer that is not sent
 --   foreseen    number of the grant that is expected to give the waiter a slot. The grants of the pool are
 --               numbered: state.grants is the number of the latest grant
---   owed        a poller is owed a slot if it has waited for `capacity` grants more than expected: at its
---               latest report, state.grants was at least foreseen + capacity
+--   owed        a poller is owed a slot if its expected grant is overdue by `capacity` grants: at its latest
+--               report, state.grants was at least foreseen + capacity
 
 -- KEYS[5]  queue  ZSET  all scores are 0, so the members are sorted as text:
 --     "class|batch|order|device"  one waiter (a device that waits for a slot):
@@ -46,20 +46,22 @@
 --     "pool" -> JSON object (the state of the queue):
 --         grants  number of grants of this queue
 --         kept    time (ms) up to which the budget for kept slots is spent (keep_for_poller)
---         capacity, offered  number of slots, and of offered slots, after the latest change of the queue
+--         capacity  number of slots after the latest change of the queue
+--         offered   number of offered slots after the latest change of the queue
 --         vain    number of offers in a row that lapsed unused; kept slots do not count
 --         offer   id of the latest offer
 --         now     time (ms) of the latest change of the queue
 --         time, weights, percent, lane, urgent  as in batch_order.lua
 -- KEYS[9]  contest  ZSET  the batches that have a waiter of class T, in their order (batch_order.lua)
--- KEYS[10] owed  ZSET  device -> foreseen; contains the pollers that are owed a slot
+-- KEYS[10] owed  ZSET  device -> its field foreseen; one member for each poller that is owed a slot
 
 -- Order: the next slot goes to the first batch (batch_order.lua), and inside it to the waiter whose task has
 -- the highest priority, then to the oldest task (lowest id).
--- Offers: a free slot is kept for a poller (keep_for_poller). If no poller is suitable, it is offered to the
--- first waiter that can be notified (class T). Without such a waiter it goes to the next device that asks. No
--- poller waits for ever: its foreseen number stays while the number of grants grows, so in the end it is owed
--- a slot.
+-- Offers: keep_for_poller looks for a poller for which a free slot is kept. If no poller is suitable, the slot
+-- is offered to the first waiter that can be notified (class T). If there is no such waiter, the next device
+-- that asks gets the slot.
+-- No poller waits forever: the field foreseen of a poller never increases, but each grant increases
+-- state.grants. So each poller that waits is owed a slot in the end.
 
 -- Invariants, before and after every script that changes the queue (repair_queue checks the sizes of the
 -- keys):
@@ -82,11 +84,11 @@ local KEEP_WINDOW = turn.KEEP_WINDOW
 -- Time in ms by which a poller may be late before the slot that is kept for it is released.
 local KEEP_GRACE = 1000
 local KEEP_DIVISOR = turn.KEEP_DIVISOR
--- Limit, in ms multiplied by slots, by which the budget for kept slots (1 / KEEP_DIVISOR of the time of all
--- slots) can be overdrawn.
+-- The budget for kept slots is 1 / KEEP_DIVISOR of the time of all slots. Kept slots may overdraw this budget
+-- by MAX_KEPT_AHEAD, in ms multiplied by slots.
 local MAX_KEPT_AHEAD = 200000
--- After this number of unused offers in a row, offers last for a shorter time (SHORTER_FACTOR), so that
--- devices that do not answer block a slot for a shorter time.
+-- Number of unused offers in a row after which new offers are shorter (SHORTER_FACTOR). A device that does not
+-- answer then blocks a slot for less time.
 local LAPSED_SERIES = 10
 -- Divisor for the duration of shorter offers.
 local SHORTER_FACTOR = 6
@@ -97,14 +99,14 @@ local function offer_time(w)
   return math.floor(tonumber(w.offer) / 1000)
 end
 
--- offered_count: returns the number of offered slots. It asks Redis once per script.
+-- offered_count: returns the number of offered slots. Only its first call in a script asks Redis.
 local function offered_count(q)
   q.offered = q.offered or order.count_members(q, 'O')
   return q.offered
 end
 
--- queue.left: returns the number of slots that are neither held nor offered. It is negative after a decrease
--- of the capacity.
+-- queue.left: returns the number of slots that are neither held nor offered. After a decrease of the capacity,
+-- the number can be negative.
 function queue.left(q)
   return q.pool.capacity - q.pool.held - offered_count(q)
 end
@@ -115,8 +117,8 @@ function queue.waiter(q, device)
   return text and cjson.decode(text) or nil
 end
 
--- queue.waiters: returns the first `limit` waiters in the order of the queue (-1: all). The other arguments
--- are a class (T, O or P) and optionally the id of a batch.
+-- queue.waiters: returns the first `limit` waiters of a class, in the order of the queue. If limit is -1, it
+-- returns all. The other arguments are the class (T, O or P) and, optionally, the id of a batch.
 function queue.waiters(q, limit, ...)
   local from, to = order.member_range(...)
   local all = redis.call('ZRANGEBYLEX', q.queue, from, to, 'LIMIT', 0, limit)
@@ -128,8 +130,8 @@ function queue.waiters(q, limit, ...)
 end
 
 -- move_waiter: moves waiter w to another class in all keys: T (notifiable), O (has an offer) or P (poller).
--- If class is nil, w leaves the queue. If w had an offer and class is not O, the offer ends, and w is owed no
--- slot until it asks again. Returns nil.
+-- If class is nil, w leaves the queue. If w had an offer and class is not O, the offer ends, and w is no
+-- longer owed a slot (KEYS[10]). Returns nil.
 local function move_waiter(q, w, class)
   local b = order.load_batch(q, w.batch)
   -- Change of the number of offered slots.
@@ -137,7 +139,7 @@ local function move_waiter(q, w, class)
   q.offered = offered_count(q) + delta
   q.size = order.queue_size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
-    -- The budget was charged for the whole duration of the kept slot. The unused time is returned.
+    -- keep_for_poller charged the budget for the time until w.ends. The rest of this time is credited again.
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * KEEP_DIVISOR / math.max(q.pool.capacity, 1)
     end
@@ -161,8 +163,9 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.timer, w.device)
     redis.call('ZREM', q.owed, w.device)
   else
-    -- Time at which handle_timers must look at w: when a sent offer lapses, when an unsent offer is returned
-    -- again, or when a waiter without an offer has not reported (turn.timer).
+    -- Time at which handle_timers must handle w. If w has a sent offer, the offer lapses then. If w has an
+    -- unsent offer, the offer is returned again then. If w has no offer and does not report before, it leaves
+    -- the queue then.
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
       or turn.timer(q.pace, w)
     redis.call('ZADD', q.queue, 0, member())
@@ -172,9 +175,9 @@ local function move_waiter(q, w, class)
   order.change_held(q, b, delta)
 end
 
--- add_offer: stores the offer of waiter w (w.offer, w.ends) and appends it to q.offers, which the caller of
--- the script sends. handle_timers returns the offer again until an update of kind 'sent' confirms it, or
--- until it lapses.
+-- add_offer: stores the offer of waiter w (w.offer, w.ends) and appends it to q.offers. The caller of the
+-- script sends the offers in q.offers to the devices. Until an update of kind 'sent' confirms the offer, or
+-- until the offer lapses, handle_timers returns it again.
 local function add_offer(q, w)
   move_waiter(q, w, 'O')
   q.offers[#q.offers + 1] = {
@@ -192,10 +195,11 @@ end
 --  A waiter without an offer leaves the queue, because its device did not report.
 --  An offer that was not sent is returned to the caller again.
 --  A waiter whose offer lapsed becomes a poller (class P).
--- If missed is true, it also returns unsent offers for parked reports that are at least RESEND_AFTER ms old:
--- they may have been returned to another replica than the one that has the parked report.
+-- If missed is true, it also returns unsent offers for parked reports that are at least RESEND_AFTER ms old.
+-- A replica that does not have the parked report may have received such an offer before.
 local function handle_timers(q, missed)
-  -- The devices are sorted by their timers, so the first expired_count of them have expired.
+  -- The loop reads the devices in the order of their timers, so the timers of the first expired_count devices
+  -- have expired.
   local expired_count = redis.call('ZCOUNT', q.timer, '-inf', core.text(q.now))
   for i, device in ipairs(redis.call(
     'ZRANGEBYSCORE',
@@ -224,15 +228,15 @@ local function handle_timers(q, missed)
   end
 end
 
--- repair_queue: deletes the whole queue if the sizes of its keys show that one was lost, or if the clock was
--- set back; the next reports of the devices fill it again. If only the members of the held slots (class H)
--- are wrong, it writes them anew from core.holders.
+-- repair_queue: deletes the whole queue if the sizes of its keys show that Redis lost a key, or if the clock
+-- was set back. The next reports of the devices fill the queue again. If only the members of the held slots
+-- (class H) are wrong, repair_queue writes these members anew from core.holders.
 local function repair_queue(q)
   local waiters = order.queue_size(q)
   local entries = redis.call('ZCARD', q.queue)
   local s = q.state
-  -- Number of members of class H. If the size of KEYS[5] is right, they are all there and need not be
-  -- counted.
+  -- Number of members of class H (held slots) in KEYS[5]. If the size of KEYS[5] is right, the number is that
+  -- of the held slots, and no command is needed to count the members.
   local recorded_held = entries == waiters + q.pool.held and q.pool.held or order.count_members(q, 'H')
   -- Each condition shows a lost key or a clock that was set back. A queue with waiters has a state (s.now is
   -- not 0), and a queue with a waiter of class T has a member in the contest.
@@ -272,9 +276,11 @@ end
 --  changed  batches that order.update_batches must process: id -> batch
 --  fields   fields and values that order.write_batches must write to KEYS[8]
 --  offers   offers that the caller must send (add_offer)
---  size, offered  numbers of waiters and of offered slots; nil if not read yet
+--  size     number of waiters; nil if not read yet
+--  offered  number of offered slots; nil if not read yet
 --  has_new_batch  true if a batch was read that has no record in KEYS[8]
---  pace, max_owed  only after queue.start: its times, and the number of pollers that count as owed a slot
+--  pace      the argument pace of queue.start; nil before queue.start
+--  max_owed  maximum number of pollers that count as owed a slot (turn.max_owed); nil before queue.start
 function queue.open(keys, pool)
   local state = redis.call('HGET', keys[8], 'pool')
     or '{"grants":0,"capacity":0,"offered":0,"time":0,"weights":0,"kept":0,"vain":0,"offer":"0","now":0,"percent":0,"lane":0,"urgent":0}'
@@ -295,7 +301,7 @@ function queue.open(keys, pool)
   }
 end
 
--- open_for_change: does the work of queue.start. It raises an error if a key has an unexpected type or
+-- open_for_change: does the work of queue.start, but raises an error if a key has an unexpected type or
 -- content.
 local function open_for_change(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
@@ -325,17 +331,18 @@ function queue.start(keys, ...)
   return ok and q or open_for_change(keys, ...)
 end
 
--- next_report: returns the time (ms, not rounded) after which waiter w is asked to report again, and its
--- position (1: it gets the next grant).
+-- next_report: returns two numbers: the time (ms, not rounded) after which waiter w is asked to report again,
+-- and the position of w in the queue. At position 1, w gets the next grant.
 --  chance       number from 0 to 1; it makes the times of several devices different
 --  batch_rank   rank of w among the waiters of its batch, from 1
 --  urgent_rank  rank of w, from 0, if w is a poller of an urgent batch with precedence; else nil or false
 local function next_report(q, w, chance, batch_rank, urgent_rank)
-  -- rank, from 0, is set for a poller whose urgent batch has precedence, or that is owed a slot (KEYS[10]).
+  -- rank is a number from 0 if w is a poller of an urgent batch with precedence, or a poller that is owed a
+  -- slot (KEYS[10]). For all other waiters it is nil or false.
   local rank = urgent_rank or redis.call('ZRANK', q.owed, w.device)
   local ahead = w.foreseen - q.state.grants
-  -- Such a poller reports when the grant of its rank is expected, but not before `soon`, which differs
-  -- between pollers so that they do not all report at the same moment.
+  -- A poller with a rank reports when the grant of this rank is expected, but not before `soon`. The time
+  -- `soon` differs between pollers, so that they do not all report at the same moment.
   if rank and q.pool.capacity > 0 then
     local expected = turn.owed_wait(q.pace, rank, q.pool.capacity, chance)
     local soon = math.min(q.pace.soonest * (1 + chance / 4 + rank / q.max_owed / 4), KEEP_WINDOW)
@@ -347,14 +354,14 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
   return after, math.max(ahead, 1)
 end
 
--- queue.join: adds the device to the queue, or updates its waiter and ends its offer. It returns the time
--- (ms) until the device is to report again, and its position. If pace.period is 0, no device waits, and it is
--- not added.
+-- queue.join: adds the device to the queue. If the device waits already, it updates the waiter and ends its
+-- offer. It returns the time (ms) until the device is to report again, and the position of the device in the
+-- queue. If pace.period is 0, no device waits, so the device is not added.
 --  want    the task for which the device needs a slot
 --  reach   way to notify the device; a device with reach 0 polls
 --  chance  number from 0 to 1 (next_report)
--- The foreseen number of a poller never increases, even if its task changes, so that each poller is owed a
--- slot in the end.
+-- The field foreseen of a poller never increases, even if the task of the poller changes. So each poller is
+-- owed a slot in the end.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
   local foreseen = w and w.foreseen
@@ -383,14 +390,14 @@ function queue.join(q, device, want, reach, chance)
   return w.due - q.now, position
 end
 
--- queue.grant: records that the device got a slot for the task of want: it leaves the queue, the virtual time
--- of the batch advances, and KEYS[5] gets a member for the held slot.
+-- queue.grant: records that the device got a slot for the task want. The device leaves the queue, the virtual
+-- time of the batch advances, and KEYS[5] gets a member for the held slot.
 function queue.grant(q, device, want)
   local w = queue.waiter(q, device)
   local b = order.load_batch(q, want.batch, want)
   order.set_closed(q, b, false)
-  -- A used offer ends the series of unused offers (LAPSED_SERIES). A kept slot was not sent, so it does not
-  -- count.
+  -- A used offer ends the series of unused offers (LAPSED_SERIES). A kept slot does not end the series,
+  -- because no offer was sent.
   if w and w.offer and not w.kept then
     q.state.vain = 0
   end
@@ -402,14 +409,14 @@ function queue.grant(q, device, want)
   order.change_held(q, b, redis.call('ZADD', q.queue, 0, 'H|' .. b.name .. '|' .. want.lease))
 end
 
--- queue.release: records that the slot of r, the former holder (core.take), was freed.
+-- queue.release: records in the queue that a slot was freed. r is the former holder that core.take returned.
 function queue.release(q, r)
   local b = order.load_batch(q, r.batch)
   order.change_held(q, b, -redis.call('ZREM', q.queue, 'H|' .. r.batch .. '|' .. r.lease))
 end
 
 -- queue.update: applies u, an update of a waiter that a replica sent (fields: kind, device, offer, batch).
--- The kinds sent, away and left are ignored if the device no longer has the offer u.offer.
+-- If u.offer is given and the device no longer has this offer, the kinds sent, away and left are ignored.
 --  sent    the offer was sent to the device, so it is not returned again
 --  away    the device becomes a poller: no offer is sent to it until it asks
 --  left    the device leaves the queue
@@ -444,16 +451,16 @@ function queue.update(q, u)
   end
 end
 
--- keep_for_poller: chooses a poller for which a free slot is kept until it reports; otherwise other devices
--- would take every slot before it reports. A poller is suitable if its report is due soon (`window`) and one
--- of these is true:
+-- keep_for_poller: chooses a poller for which a free slot is kept until it reports. Without kept slots, other
+-- devices would take every slot before the poller reports. A poller is suitable if its report is due within
+-- `window` ms and one of these conditions is true:
 --  It is one of the first q.max_owed pollers that are owed a slot.
 --  Its batch holds less than its share.
 --  Its batch is urgent and has precedence.
--- The poller whose batch has the lowest ratio is chosen, then the one whose report is due first. Batches with
--- a higher ratio than first_batch, which would be offered the slot next, are excluded. Returns the chosen
--- waiter with ends, told and kept set, or nil, and charges the time until w.ends to the budget for kept
--- slots.
+-- The function chooses the suitable poller whose batch has the lowest ratio. Of equal ratios, it chooses the
+-- poller whose report is due first. first_batch is the batch that is offered the slot if no poller is chosen;
+-- batches with a higher ratio than first_batch are excluded. The function charges the time until w.ends to the
+-- budget for kept slots, sets the fields ends, told and kept of the chosen waiter w, and returns w or nil.
 local function keep_for_poller(q, first_batch)
   local max_ratio = math.huge
   if first_batch then
@@ -462,8 +469,8 @@ local function keep_for_poller(q, first_batch)
   if q.state.kept - q.now > MAX_KEPT_AHEAD / q.pool.capacity then
     return
   end
-  -- The timer of a waiter without an offer is period + KEEP_WINDOW after its report is due (turn.timer). So
-  -- timer_now is the timer of a poller whose report is due now.
+  -- timer_now is the timer of a poller whose report is due now: turn.timer adds period + KEEP_WINDOW to the
+  -- time at which the report is due.
   local timer_now = q.now + q.pace.period + KEEP_WINDOW
   local w = nil
   local least_ratio = nil
@@ -502,9 +509,9 @@ local function keep_for_poller(q, first_batch)
   return w
 end
 
--- queue.offer: reserves the free slots, at most MAX_PER_CALL, for waiters: each for a poller
--- (keep_for_poller), or else for the first waiter of class T of the first batch in the contest. A slot
--- without such a waiter stays free.
+-- queue.offer: reserves at most MAX_PER_CALL free slots for waiters. Each slot is kept for the poller that
+-- keep_for_poller chooses. If keep_for_poller chooses none, the slot is offered to the first waiter of class T
+-- in the first batch of the contest. If there is no such waiter, the slot stays free.
 function queue.offer(q)
   for _ = 1, math.min(queue.left(q), order.queue_size(q), MAX_PER_CALL) do
     order.update_batches(q)
@@ -514,7 +521,7 @@ function queue.offer(q)
       first_entry, first_batch = order.first_entry(q)
     end
     local w = keep_for_poller(q, first_batch) or first_entry and queue.waiters(q, 1, 'T', first_batch)[1]
-    -- Redis lost a part of the queue: the batch of the first entry has no waiter of class T.
+    -- If the batch of the first entry has no waiter of class T, Redis lost a part of the queue.
     if first_entry and not w then
       order.delete_entry(q, first_entry)
     end
@@ -547,7 +554,7 @@ function queue.close(q, reply, state)
   local p = q.pool
   queue.offer(q)
   order.update_batches(q)
-  -- This is slow, so it runs only if most batch records belong to idle batches.
+  -- order.delete_idle_batches is slow, so it runs only if most batch records belong to idle batches.
   if q.has_new_batch
     and redis.call('HLEN', q.batch) > 2 * (p.held + order.queue_size(q)) + MAX_PER_CALL
   then

@@ -1,8 +1,8 @@
--- refresh: answers the reports of waiters (devices that wait for a slot) whose situation has not changed. It
--- only moves the time at which the next report of a waiter is due. It is faster than serve.lua: 6 commands
--- for one waiter, and one more if the waiter is far back in its batch or is owed a slot (queue.lua). It gives
--- no slot, makes no offer and repairs nothing. If a waiter may get a slot or needs another place in the
--- queue, its result is 0, and the caller runs serve.lua.
+-- refresh: answers the reports of waiters (devices that wait for a slot) that keep their place in the queue.
+-- It only changes the time at which the next report of a waiter is due. If a waiter may get a slot or needs
+-- another place in the queue, its result is 0, and the caller must run serve.lua for it. refresh.lua gives no
+-- slot, makes no offer and repairs nothing. So it is faster than serve.lua: 6 commands for one waiter, and one
+-- more if the waiter is far back in its batch or is owed a slot (queue.lua).
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
@@ -30,8 +30,8 @@ local results = {}
 local timers = {}
 local changed = {}
 
--- is_full: reports whether no slot is free for a device that reports. Slots with low numbers can be free
--- after a decrease of the capacity, so the cheap first check is not enough.
+-- is_full: reports whether no slot is free for a device that reports. The first check is cheap. It is not
+-- enough after a decrease of the capacity, when slots can be free although `capacity` slots are held.
 local function is_full()
   if redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered then
     return true
@@ -44,10 +44,10 @@ end
 -- back.
 local may_wait = state and pace.period > 0 and state.now <= now + 1000 and is_full()
 
--- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again if it keeps
--- its place, or nil or false if serve.lua must serve w. ahead is the number of grants until the grant that w
--- is expected to get. A poller loses its place if it counts as owed a slot, and a device that can be notified
--- if it has or missed an offer (class O or P).
+-- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again. It returns nil
+-- or false if serve.lua must serve w: because w has or missed an offer, because its device is notified in
+-- another way than before, or because w is a poller that counts as owed a slot. ahead is the number of grants
+-- until the grant that w is expected to get.
 local function steady_wait(w, asker, ahead)
   local capacity = state.capacity
   if w.reach ~= asker.reach or w.class ~= (w.reach == 0 and 'P' or 'T') then
@@ -57,14 +57,14 @@ local function steady_wait(w, asker, ahead)
     local rank = redis.call('ZRANK', KEYS[10], w.device)
     return rank and rank >= turn.max_owed(capacity) and turn.owed_wait(pace, rank, capacity, asker.chance)
   end
-  -- batch_rank: returns the rank of w, from 1, among the waiters of its batch and class. It may be too low;
-  -- then w only reports sooner.
+  -- batch_rank: returns the rank of w, from 1, among the waiters of its batch and class. Waiters of the other
+  -- classes are not counted, so the rank can be too low. Then w reports sooner than necessary.
   local function batch_rank()
     local from = w.class .. '|' .. w.batch .. '|'
     return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
   end
-  -- The expected grant went to another device, so the rank in the batch replaces the number of grants until
-  -- its turn.
+  -- The grant that w expected went to another device. So `ahead` is estimated anew: as the rank of w in its
+  -- batch.
   if w.reach > 0 and ahead <= 0 then
     ahead = batch_rank()
   end

@@ -11,7 +11,7 @@
 --     last      true in the last chunk
 --     holders   list of holders, each an object: slot, lease, device, batch, left, age (core.adopt)
 -- Returns   1  the chunk is applied, either now or when it was sent before; send the next chunk
---           0  stop: another call made the pool known, or another restore has started
+--           0  the caller must stop: another call made the pool known, or another restore has started
 --
 -- Invariants:
 --   A known pool is never changed.
@@ -30,8 +30,8 @@ if redis.call('HGET', p.config, 'restoring') ~= args.call then
   end
   redis.call('DEL', unpack(KEYS))
   redis.call('HSET', p.config, 'restoring', args.call)
--- p.held shows which chunk must come next: more than args.offset if this chunk was applied before, less if an
--- earlier chunk is missing.
+-- If p.held is more than args.offset, this chunk was applied before. If p.held is less, an earlier chunk is
+-- missing.
 elseif p.held ~= args.offset then
   return p.held > args.offset and 1 or 0
 end

@@ -4,7 +4,7 @@
 --   3. It adds joiners to the queue: devices that wait although they have not asked for a slot.
 --   4. It serves askers (devices that ask for a slot): each asker gets a slot for one of its wants (tasks
 --      that need a slot), or becomes a waiter.
---   5. It offers the slots that are still free to waiters. Slots that step 1 freed are offered before step 4.
+--   5. It offers the slots that are still free to waiters. If step 1 freed slots, it also does so before step 4.
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object; each list may be missing:
@@ -59,10 +59,11 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
-  -- A joiner that waits already keeps its place, unless it has no offer and:
-  --  the new task is urgent, or
-  --  it missed an offer and the new task is newer: otherwise a device that finished the older task would get no
-  --  offer. So a device that is gone misses at most one offer for each of its tasks.
+  -- A joiner that waits already keeps its place in two cases: if it has an offer, or if neither of these
+  -- conditions is true:
+  --  The new task is urgent.
+  --  The joiner missed an offer, and the new task is newer than the task with which it waits. It may have
+  --  finished the older task. So a device that is gone misses at most one offer for each of its tasks.
   if w and w.batch == j.batch then
     order.set_closed(q, order.load_batch(q, j.batch, j), false)
   end
@@ -71,7 +72,7 @@ for _, j in ipairs(args.joiners or {}) do
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
--- Otherwise an asker of this call would overtake the devices that wait.
+-- The freed slots are offered to waiters first. Otherwise the askers of this call would take them.
 if #freed > 0 and args.askers then
   queue.offer(q)
 end
@@ -83,7 +84,7 @@ local function serve(asker)
   local waiting_index = nil
   local best_index, has_precedence = order.best_want(q, asker.wants)
   for i, want in ipairs(asker.wants) do
-    -- The lease holds a slot only if the same call was sent before. Then the answer is the same.
+    -- If the lease holds a slot already, the same call was sent before. The answer must be the same again.
     local slot = core.slot(p, want.lease)
     if slot then
       return { slot = slot, want = i }
@@ -92,10 +93,10 @@ local function serve(asker)
       waiting_index = i
     end
   end
-  -- Index of the want that may take a slot, false or nil if none may. An asker with an offer takes the
-  -- offered slot for the task with which it waits, or for the best want if that is urgent and has precedence,
-  -- or if the slot was kept for a poller that no longer asks for that task. Any other asker may only take a
-  -- slot that is neither held nor offered.
+  -- Index of the want that may take a slot; false or nil if none may. An asker with an offer takes the offered
+  -- slot for the task with which it waits. It takes the slot for its best want instead if that is urgent and
+  -- has precedence, or if the offer is a kept slot and the asker no longer asks for the task with which it
+  -- waits. In all other cases, an asker may only take a slot that is neither held nor offered.
   local chosen_index = w
     and w.offer
     and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)

@@ -10,8 +10,8 @@
 --            0, only MAX_POLLER_PERIODS and MAX_NOTIFIED_PERIODS limit the time
 
 local turn = {}
--- Time in ms. A waiter without an offer is removed one report period plus KEEP_WINDOW after its report was
--- due. A free slot is kept for a poller only if its report is due within KEEP_WINDOW (queue.lua).
+-- Time in ms with two uses. A waiter without an offer is removed pace.period + KEEP_WINDOW after its report was
+-- due. A free slot is kept for a poller only if the report of the poller is due within KEEP_WINDOW (queue.lua).
 turn.KEEP_WINDOW = 2000
 -- Maximum time until a poller is asked to report again, in report periods. pace.sleep can raise it.
 local MAX_POLLER_PERIODS = 3
@@ -19,28 +19,28 @@ local MAX_POLLER_PERIODS = 3
 -- can raise it.
 local MAX_NOTIFIED_PERIODS = 8
 -- A waiter far back in its batch reports after its expected wait divided by SLEEP_DIVISOR. So about
--- SLEEP_DIVISOR waiters of the batch report for each free slot, and enough of them if the capacity is raised
--- or most devices fail.
+-- SLEEP_DIVISOR waiters of the batch report for each slot that becomes free. These are enough even if the
+-- capacity is raised or most devices fail.
 local SLEEP_DIVISOR = 10
 
 -- At most 1 / KEEP_DIVISOR of the time of all slots is spent on slots that are kept for pollers (queue.lua).
 turn.KEEP_DIVISOR = 20
 
--- turn.max_owed: returns how many of the pollers that are owed a slot (KEYS[10] in queue.lua) count at a
--- time.
+-- turn.max_owed: returns the maximum number of pollers that count as owed a slot at the same time. KEYS[10] in
+-- queue.lua can contain more pollers; the later ones do not count yet.
 function turn.max_owed(capacity)
   return math.max(math.floor(capacity / turn.KEEP_DIVISOR), 3)
 end
 
--- turn.timer: returns the time (ms) at which waiter w, which has no offer, leaves the queue if it does not
--- report.
+-- turn.timer: returns the time (ms) at which waiter w leaves the queue if its device does not report. w must
+-- have no offer.
 function turn.timer(pace, w)
   return w.due + pace.period + turn.KEEP_WINDOW
 end
 
 -- turn.wait: returns the time (ms, not rounded) after which waiter w is asked to report again. For a poller
 -- with a rank (next_report in queue.lua), turn.owed_wait is used instead.
---  ahead       number of grants until the grant that w is expected to get; at most 0 if it was made already
+--  ahead       number of grants until the grant that w is expected to get; 0 or negative if this grant was made
 --  capacity    number of slots
 --  chance      number from 0 to 1; it makes the times of several devices different
 --  batch_rank  function that returns the rank of w in its batch, from 1; called only if pace.sleep can raise the
@@ -52,8 +52,8 @@ function turn.wait(pace, w, ahead, capacity, chance, batch_rank)
   end
   -- Mean time (ms) between two grants of the pool.
   local interval = pace.hold / capacity
-  -- A waiter reports when its expected grant is due, or if that was made already, when it becomes owed a
-  -- slot: `capacity` grants later.
+  -- A waiter reports when its expected grant is due. If this grant was made already, the waiter reports when it
+  -- becomes owed a slot: `capacity` grants after the expected one.
   local wait = (ahead > 0 and ahead or ahead + capacity) * interval
   local max_wait = MAX_POLLER_PERIODS * period
   -- A device that can be notified gets a message when a slot is offered to it, so it may report later.
@@ -61,8 +61,8 @@ function turn.wait(pace, w, ahead, capacity, chance, batch_rank)
     wait = wait + period
     max_wait = MAX_NOTIFIED_PERIODS * period
   end
-  -- The longer sleep does not depend on `ahead`, so that the waiters still report soon enough if all earlier
-  -- batches are cancelled.
+  -- pace.sleep allows a longer wait. It is computed from the rank in the batch and not from `ahead`, so that
+  -- the waiters report soon enough even if all earlier batches are cancelled.
   if wait > max_wait and pace.sleep > max_wait then
     max_wait = math.max(max_wait, math.min(batch_rank() * interval / SLEEP_DIVISOR, pace.sleep))
   end
@@ -70,8 +70,8 @@ function turn.wait(pace, w, ahead, capacity, chance, batch_rank)
 end
 
 -- turn.owed_wait: returns the time (ms, not rounded) after which a poller that is owed a slot is asked to
--- report again: when the grant of its rank (from 0) is expected, but at most one period, because these
--- pollers take the slots that become free when other devices fail. capacity must not be 0.
+-- report again. That is when the grant of its rank (from 0) is expected, but at most after one period: a slot
+-- can become free early because another device fails. capacity must not be 0.
 function turn.owed_wait(pace, rank, capacity, chance)
   return math.min(rank * pace.hold / capacity, pace.period) * (0.9 + chance / 10)
 end
