@@ -9,15 +9,16 @@ import (
 
 // admission is the result of admitting the sender of a report.
 type admission struct {
-	view       store.DeviceView // as read from the ledger; if isKnown is true, only the time in it is set
+	view       store.DeviceView // as read from the ledger; if isKnown is true, only view.Now is set
 	isKnown    bool             // the caller was admitted before, so the ledger was not read
 	reach      store.Reach      // how the device could be notified before this report
 	credential string           // the new token of the device; empty if it gets none
 }
 
-// admit checks that the caller may act for its device. If the report came over HTTP and only has results, the caller was admitted before,
-// and this replica follows the news, it does not read the ledger. It may then admit a device that was blocked or deleted some seconds ago.
-// This changes nothing for the results: over HTTP, results of a blocked device are recorded in any case, and a deleted device has no grant.
+// admit checks that the caller may act for its device. It reads the ledger, unless all of this is true: the report came over HTTP and has
+// only results, the caller was admitted before, and this replica follows the news. Without the read, it may admit a device that was blocked
+// or deleted some seconds ago. That is harmless: over HTTP, results of a blocked device are recorded anyway, and a deleted device has no
+// grant.
 func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
 	if d.Marks != nil && hasOnlyResults(report) && caller.Via != devices.ViaSession {
 		now, followsNews := d.Marks.LedgerTime()
@@ -37,8 +38,8 @@ func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report de
 	return admission{view: view, reach: view.Device.Reach, credential: admitted.Credential}, nil
 }
 
-// recordAdmission records the admission, so that later reports of the caller need no read of the ledger for it. It records nothing if the
-// device is blocked or gets a new token.
+// recordAdmission records the admission of the caller, so that admitting its later reports needs no read of the ledger. It records nothing
+// if the device is blocked or gets a new token.
 func (r *reporter) recordAdmission(admitted admission) {
 	switch {
 	case r.d.Marks == nil || r.caller.Via == devices.ViaLease || admitted.credential != "":

@@ -14,14 +14,15 @@ import (
 )
 
 var (
-	// errObstacleRecorded means that the attempt recorded an obstacle (such as a full pool): another task may be tried.
+	// errObstacleRecorded means that the attempt met an obstacle (such as a full pool) and recorded it. The attempt may try another task.
 	errObstacleRecorded = errors.New("full or limited")
-	// errRepaired means that the obstacle was repaired: decide again about the same report.
+	// errRepaired means that the cause of the failure was repaired. The attempt must decide again about the same report.
 	errRepaired = errors.New("decide again")
 )
 
-// freshGrant is the age, since the request for it, up to which a grant is sent without another read of the ledger.
-const freshGrant = time.Second
+// maxUnconfirmedAge is the maximum time between the request for a grant and its delivery. After a longer time, the ledger is read again
+// before the grant is delivered.
+const maxUnconfirmedAge = time.Second
 
 // maxRepairs is the maximum number of times that one attempt repairs an obstacle and decides again.
 const maxRepairs = 2
@@ -56,7 +57,7 @@ type attempt struct {
 type grantKey struct{ task, token int64 }
 
 // run decides whether the device gets a redelivery, a new grant or a refusal, and carries the decision out. The loop ends because each
-// decision takes one more full pool, obstacle or repair into account.
+// iteration records one more full pool, obstacle or repair, which the next decision takes into account.
 func (a *attempt) run(ctx context.Context) {
 	a.findOffers(ctx)
 	defer a.returnOffers()
@@ -97,7 +98,7 @@ func (a *attempt) situation() decision.Situation {
 	return s
 }
 
-// carryOut carries out a choice that grants something. After errObstacleRecorded or errRepaired, another decision may succeed.
+// carryOut redelivers a grant or makes a new one, as choice says. After errObstacleRecorded or errRepaired, another decision may succeed.
 func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err error) {
 	asked := a.d.config.Now()
 	if choice.Redeliver {
@@ -108,14 +109,15 @@ func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err err
 	if err != nil {
 		return err
 	}
-	return a.confirm(ctx, asked)
+	return a.confirmGrant(ctx, asked)
 }
 
-// confirm reads the device again if more than freshGrant has passed since the time since: another replica may have delivered the grant, and
-// it may have ended. Most devices drop an ended grant; for the others, confirm makes it rare.
-func (a *attempt) confirm(ctx context.Context, since time.Time) error {
-	for a.granted != nil && a.d.config.Now().Sub(since) > freshGrant {
-		since = a.d.config.Now()
+// confirmGrant checks that the grant is still in force. It reads the device again if more than maxUnconfirmedAge has passed since
+// requestedAt: meanwhile another replica may have delivered the grant, and the device may have ended it. It returns errRepaired if the
+// grant has ended.
+func (a *attempt) confirmGrant(ctx context.Context, requestedAt time.Time) error {
+	for a.granted != nil && a.d.config.Now().Sub(requestedAt) > maxUnconfirmedAge {
+		requestedAt = a.d.config.Now()
 		if err := a.reporter.rereadView(ctx); err != nil {
 			return err
 		}
@@ -145,14 +147,14 @@ func (a *attempt) grantIfUsable(grant store.Grant) {
 
 func (a *attempt) refuse(choice decision.Choice) { a.granted, a.refusal = nil, choice }
 
-// refuseUnavailable refuses the device after an error. Reconciliation frees a slot that was taken.
+// refuseUnavailable refuses the device because of err. If the attempt had acquired a slot, reconciliation frees the slot.
 func (a *attempt) refuseUnavailable(err error) {
 	a.d.log.Warn("nothing granted because of an error", "err", err)
 	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
-// findOffers reads in which pools a slot is offered to the device, because a task of such a pool should start first. It reads nothing if
-// the device cannot be notified or has work in one pool only, or if the call that woke its report named the pool.
+// findOffers sets offeredPools, because a task of a pool that offers a slot to the device should start first. It reads nothing if the
+// device cannot be notified, if the device has work in one pool only, or if the message that woke its report named the pool.
 func (a *attempt) findOffers(ctx context.Context) {
 	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.pools()) < 2 {
 		return

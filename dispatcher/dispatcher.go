@@ -66,7 +66,7 @@ type Dispatcher struct {
 	Waiters  *waiters.Notifier     // notifies devices of free slots
 	Policies *policies.Checker     // checks how often tasks may start
 	Devices  *credentials.Registry // checks who may act for a device
-	Seen     *seen.Devices         // collects when devices reported, for the ledger; incomplete for devices that only poll
+	Seen     *seen.Devices         // collects the times of reports until they are written to the ledger; omits some reports of devices that only poll
 	Upkeep   *upkeep.Keeper        // background passes
 	Marks    *marks.Follower       // marks the devices that have work; nil if devices have no marks
 
@@ -78,7 +78,7 @@ type Dispatcher struct {
 	outages     struct{ ledger, semaphore outage }
 	ledgerCalls ledgerCalls
 
-	lookups   atomic.Int64 // concurrent lookups of devices without a mark, limited by maxLookups
+	lookups   atomic.Int64 // number of concurrent lookups of devices without a mark; maxLookups limits it
 	auditable atomic.Int64 // number of reports that were answered from a mark or audited
 }
 
@@ -138,12 +138,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Authenticate returns the sender of a report of device (credentials.Registry.Authenticate).
+// Authenticate returns the sender of a report that names device. It returns the errors of credentials.Registry.Authenticate.
 func (d *Dispatcher) Authenticate(ctx context.Context, device devices.ID, token string) (devices.Caller, error) {
 	return d.Devices.Authenticate(ctx, device, token)
 }
 
-// AuthenticateSession returns nil if device may open a session at a broker with token (credentials.Registry.AuthenticateSession).
+// AuthenticateSession returns nil if device may open a session at a broker with token. It returns the errors of
+// credentials.Registry.AuthenticateSession.
 func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
 	return d.Devices.AuthenticateSession(ctx, device, token)
 }
@@ -151,7 +152,7 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 // Tallies returns what this process has counted for each pool: denials, conflicts and drift.
 func (d *Dispatcher) Tallies() map[string]meters.Tally { return d.metrics.set.Tallies() }
 
-// Panicked logs and counts a recovered panic. doing names the work that the panic ended; the process continues.
+// Panicked logs and counts a recovered panic. doing names the work that panicked. The process continues.
 func (d *Dispatcher) Panicked(doing string, recovered *rescue.Panic) {
 	d.metrics.panics.Inc()
 	d.log.Error("panicked", "doing", doing, "panic", recovered.Cause, "stack", string(recovered.Stack))

@@ -33,8 +33,8 @@ type Explainer struct {
 	panicked    rescue.PanicHandler
 }
 
-// ExplainTask explains why the task with this id waits, or how it runs or ended. If Redis answers in time, this includes the queue and the
-// limits. ExplainTask returns store.ErrNotFound if there is no such task.
+// ExplainTask explains why the task with this id waits, or how it runs or ended. The explanation covers the queue and the policies only if
+// Redis answers in time. ExplainTask returns store.ErrNotFound if there is no such task.
 func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Explanation, error) {
 	v, err := x.ledger.TaskView(ctx, taskID)
 	var e decision.Explanation
@@ -66,7 +66,7 @@ func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task 
 	return task, explanation, err
 }
 
-// explainInTime explains the task in view, from the ledger alone if Redis does not answer in time.
+// explainInTime explains the task in view. If Redis does not answer in time, it uses the ledger alone.
 func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (decision.Explanation, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
@@ -86,13 +86,13 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 
 // lookups read what the explanation of a task needs in addition to its TaskView and its policies.
 type lookups interface {
-	// poolStatus returns how full a pool is, and the places of tasks, which belong to the device in view, in its queue.
+	// poolStatus returns how full a pool is, and the place of the device in its queue. tasks belong to the device in view.
 	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
 	// callerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
 	callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
 }
 
-// noLookups makes no call: every fact is unknown.
+// noLookups implements lookups without a call: every fact is unknown.
 type noLookups struct{}
 
 func (noLookups) callerBound(context.Context, store.Candidate) *store.CallerBound { return nil }
@@ -131,8 +131,8 @@ func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *s
 // markShare is the part of the remaining time of a request that DeviceMark may take.
 const markShare = 0.5
 
-// DeviceMark returns the mark of a device, and whether the ledger has work for it. It returns nil if they cannot be read in time. Such a
-// request does not count as an outage of the ledger.
+// DeviceMark returns the mark of a device, and whether the ledger has work for the device. It returns nil if Redis or the ledger does not
+// answer in time. A failure does not count as an outage of the ledger.
 func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision.Mark {
 	if x.marks == nil {
 		return nil
@@ -157,8 +157,8 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses returns, by pool, the status of the pool of the task explained and of each other pool in which the device in view has a task
-// that could start.
+// poolStatuses returns the status, by pool name, of the pool of explained, and of each other pool in which the device in view has a task
+// that could start. obstacles is keyed by task id.
 func poolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
 	s := decision.ExpectedSituation(view.DeviceView, obstacles)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
@@ -178,8 +178,8 @@ func poolStatuses(ctx context.Context, view store.TaskView, explained store.Cand
 	return statuses
 }
 
-// poolStatus reads the status of one pool, and the place of the first of tasks in its queue, from the semaphore. If the semaphore does not
-// know the pool, it uses the counts of the ledger, from which the next report restores the pool.
+// poolStatus reads from the semaphore the status of a pool, and the place of tasks[0] in its queue. If the semaphore does not know the
+// pool, poolStatus uses the counts in view: the next report restores the pool from the ledger.
 func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, slotWants(tasks, x.urgentShare))
 	switch {

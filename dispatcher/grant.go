@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// maxDropRounds is the maximum number of rounds in which one attempt ends tasks that policies drop: one read returns only some of them.
+	// maxDropRounds is the maximum number of rounds in which one attempt ends tasks that policies drop. Several rounds may be needed,
+	// because one read of the device returns only some of its tasks.
 	maxDropRounds = 8
-	// dropRetryDelay is the time after which a device with more such tasks reports again.
+	// dropRetryDelay is the time after which a device reports again if policies may drop more of its tasks.
 	dropRetryDelay = time.Second
 )
 
-// grantUnderPolicies grants one of tasks, which belong to one pool, if its policies let it start. The policies are checked before a slot is
-// acquired, so that the check occupies no slot. The check reserves a start for each task that passes; Settle keeps the reservation of the
-// committed task and gives the others back.
+// grantUnderPolicies grants one of tasks (all of one pool) whose policies let it start. It checks the policies before it acquires a slot,
+// so that the check occupies no slot. The check reserves a start for each task that passes; then Settle counts the start of the committed
+// task and releases the other reservations.
 func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
 	if !policies.AnyHasPolicies(tasks) {
 		return a.grant(ctx, tasks)
@@ -37,7 +38,7 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	}
 	a.committedLease = ""
 	err := a.grant(ctx, passed)
-	if !hadNoEffect(err) { // the pass "limits" later finds whether the claim took effect
+	if !certainlyChangedNothing(err) { // the pass "limits" later finds whether the claim took effect
 		a.d.Policies.RecordUncounted(pool, reserved)
 	} else {
 		a.d.Policies.Settle(ctx, pool, a.committedLease, reserved)
@@ -45,9 +46,9 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	return err
 }
 
-// suppress ends the candidates that a policy refuses for good. It returns true if the device must be read again. A task that cannot be
-// ended now is refused until the device reports again.
-func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, refused map[int64]decision.Obstacle) bool {
+// suppress ends the candidates that a policy drops (refuses for good). refused is keyed by task id. It returns mustReread = true if it
+// ended tasks, so that the device must be read again. A candidate that it cannot end now is refused until the device reports again.
+func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, refused map[int64]decision.Obstacle) (mustReread bool) {
 	var tasks []store.Candidate
 	var list []store.Suppression
 	for _, c := range candidates {
@@ -78,8 +79,8 @@ func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, re
 	return true
 }
 
-// recordLimitedPool records a pool in which policies let no task start. If tasks of the pool were just ended (suppressed), it reads the
-// device again, and records the pool only if the device has no other task in it.
+// recordLimitedPool records a pool in which policies let no task start. If suppressed is true, tasks of the pool were just ended: then it
+// reads the device again, and records the pool only if the device has no other task in the pool.
 func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
 		if err := a.reporter.rereadView(ctx); err != nil {
@@ -92,11 +93,11 @@ func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed
 	return errObstacleRecorded
 }
 
-// grant acquires a slot for the one of tasks whose turn it is, and claims the task on the slot. After errObstacleRecorded or errRepaired,
-// another decision may succeed.
+// grant acquires a slot of the pool of tasks. The semaphore chooses the task whose turn it is, and grant claims this task on the slot.
+// After errObstacleRecorded or errRepaired, another decision may succeed.
 func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
-	tasks = firstTasks(tasks, a.d.config.Jitter)
+	tasks = drawFirstTasks(tasks, a.d.config.Jitter)
 	pool, device := tasks[0].Pool, string(a.reporter.caller.Device)
 	wants := slotWants(tasks, a.d.config.UrgentShare)
 	for i, c := range tasks {
@@ -104,7 +105,7 @@ func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	}
 	request := slots.Request{Device: device, Wants: wants, Chance: a.d.config.Jitter(), Reach: a.reporter.reach()}
 	got, err := a.d.Waiters.Slots.Acquire(ctx, pool, a.reporter.reportPeriod(), request)
-	a.d.outages.semaphore.record(err, started)
+	a.d.outages.semaphore.recordCall(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
@@ -128,9 +129,9 @@ func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
-// firstTasks returns the first task of each batch, which alone decides the turn of its batch. If there are more than slots.MaxWants
-// batches, it keeps the urgent batches and draws the others at random. jitter returns a number in [0,1).
-func firstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidate {
+// drawFirstTasks returns the first task of each batch; the semaphore needs no other. If there are more than slots.MaxWants batches, it
+// drops batches at random, and drops an urgent batch only if no other is left. jitter returns a number in [0,1).
+func drawFirstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidate {
 	indexByBatch := make(map[int64]int)
 	var firsts []store.Candidate
 	for _, c := range tasks {
@@ -159,8 +160,8 @@ func firstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidat
 	return firsts[dropped:]
 }
 
-// slotWants returns requests for slots for tasks, without lease ids. urgentShare is the percentage of a pool for which urgent batches go
-// first.
+// slotWants converts tasks to requests for a slot, without lease ids. urgentShare is the percentage of a pool's slots for which urgent
+// batches go first.
 func slotWants(tasks []store.Candidate, urgentShare int) []slots.Want {
 	wants := make([]slots.Want, len(tasks))
 	for i, c := range tasks {
@@ -174,8 +175,8 @@ func slotWants(tasks []store.Candidate, urgentShare int) []slots.Want {
 
 func (a *attempt) leaseID(task store.Candidate) string { return decision.LeaseID(task, a.nonce) }
 
-// claim commits the grant of task on slot. If the claim fails, it gives the slot back. If the answer to the COMMIT is lost, it keeps the
-// slot: the next report finds the grant, or reconciliation frees the slot.
+// claim commits the grant of task on slot. If the claim fails, claim gives the slot back. If the answer to the COMMIT is lost, claim does
+// not give the slot back: either the next report finds the grant, or reconciliation frees the slot.
 func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquiredSlot) error {
 	got, err := a.d.ledgerCalls.claim(ctx, slot)
 	a.steps.Done("claimed", a.d.config.Now())
@@ -183,7 +184,7 @@ func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquired
 		err = fmt.Errorf("the slot was acquired more than %s ago: too late to claim it", claimAge)
 	}
 	if err != nil {
-		if hadNoEffect(err) {
+		if certainlyChangedNothing(err) {
 			a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", slot.Pool, err)
@@ -206,7 +207,7 @@ func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquired
 	return a.decideAgain(ctx)
 }
 
-// redeliver delivers the grant that the device holds once more. It returns errRepaired if the grant has ended since it was read.
+// redeliver delivers the grant of the device again. It returns errRepaired if the grant has ended since it was read.
 func (a *attempt) redeliver(ctx context.Context) error {
 	held := *a.reporter.view.Grant
 	if a.d.usableTime(held) < a.d.config.LeaseMin { // too short to be counted as a delivery

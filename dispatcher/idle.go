@@ -21,19 +21,18 @@ const (
 	maxLookupsInOutage = 8
 	// outageAfter is the time without an answer of the ledger after which maxLookupsInOutage applies.
 	outageAfter = 2 * time.Second
-	// auditInterval is the interval, in reports, at which a report that the mark of its device could answer is audited (looked up in the
-	// ledger).
+	// auditInterval is the number of reports that marks could answer, of which one is audited: it is looked up in the ledger.
 	auditInterval = 256
 )
 
-// isNextAudit counts a report that a mark could answer, and reports whether it is to be audited.
+// isNextAudit counts one report that a mark could answer, and reports whether this report is audited.
 func (d *Dispatcher) isNextAudit() bool { return d.auditable.Add(1)%auditInterval == 0 }
 
 // markCheck is the result of a check of a device's mark. At most one of isIdle, mayWait and isAtLookupLimit is true. If none is, the report
 // is looked up in the ledger.
 type markCheck struct {
 	isIdle          bool        // the device has no work
-	mayWait         bool        // the device waits in the queue of the pool mark.Wait.Pool, unless the queue shows otherwise
+	mayWait         bool        // according to its mark, the device waits in the queue of the pool mark.Wait.Pool; the queue may contradict
 	isAtLookupLimit bool        // maxLookups (or maxLookupsInOutage) lookups are in progress, so the report is not looked up
 	reach           store.Reach // how the device could be notified when it was admitted; set if isIdle or mayWait is true
 
@@ -42,14 +41,14 @@ type markCheck struct {
 	lookups *atomic.Int64
 }
 
-func (c markCheck) done() {
+func (c markCheck) endLookup() {
 	if c.lookups != nil {
 		c.lookups.Add(-1)
 	}
 }
 
-// checkMark reads the mark of the device if its report only asks for a task. Any other report is looked up in the ledger, whatever
-// maxLookups is. After the lookup, the caller must call check.done.
+// checkMark reads the mark of the device if its report only asks for a task. Any other report is looked up in the ledger, even if
+// maxLookups lookups are in progress. After the lookup, the caller must call check.endLookup.
 func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (check markCheck) {
 	if d.Marks == nil || !report.Accept || hasContents(report) || caller.Via == devices.ViaLease {
 		return check
@@ -71,14 +70,14 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 	}
 	check.lookups = &d.lookups
 	if check.lookups.Add(1) > limit {
-		check.done()
+		check.endLookup()
 		return markCheck{isAtLookupLimit: true}
 	}
 	return check
 }
 
-// answerFromMark answers a report from the mark of its device, without the ledger: refusal and untilTurn (the time after which a device in
-// the queue of a full pool reports again) follow from the mark. If park is not nil and there is room, the answer may be parked.
+// answerFromMark refuses a report from the mark of its device, without the ledger. refusal and untilTurn follow from the mark; untilTurn is
+// the time after which a device in the queue of a full pool reports again. If park is not nil and there is room, the report may be parked.
 func (d *Dispatcher) answerFromMark(
 	caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration,
 ) *reportHandling {
@@ -90,12 +89,12 @@ func (d *Dispatcher) answerFromMark(
 	}
 	h := &reportHandling{d: d, reporter: from, report: report, reply: devices.Reply{Re: report.ID, FromMark: true}}
 	h.refuse(refusal, untilTurn)
-	from.recordSeen(check.mark.Now, h.again(), changed)
+	from.recordSeen(check.mark.Now, h.reportDelay(), changed)
 	return h
 }
 
-// answerAtLookupLimit answers a report that cannot be looked up now: the device reports again at a random time within a report period. An
-// older parked report of the device stays, because nobody has checked whether this caller may act for the device.
+// answerAtLookupLimit refuses a report that cannot be looked up now: the device reports again at a random time within a report period. An
+// older parked report of the device stays parked, because it was not checked that this caller may act for the device.
 func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.Report) *reportHandling {
 	timing := d.timing()
 	timing.Outage = func() time.Duration { return d.config.ReportPeriod }
@@ -126,8 +125,8 @@ func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check m
 	}
 }
 
-// auditMark counts a missing mark of a device with work. The work may be newer than the check of the mark, or may have ended since, so
-// auditMark reads the mark and then the device again.
+// auditMark counts an error if the device has work but no mark. The work may be newer than the check of the mark, or may have ended since.
+// So auditMark reads the mark again, and then the device.
 func (d *Dispatcher) auditMark(ctx context.Context, device devices.ID) error {
 	missing, err := d.Marks.IsMissing(ctx, string(device))
 	if err != nil || !missing {

@@ -202,7 +202,7 @@ func TestLooksWithoutMarksHaveALane(t *testing.T) {
 		s.runBefore("Views", func() { inside <- struct{}{}; <-release })
 		answers := make(chan devices.Reply, 100)
 		older := waiters.NewParkedReport("d", time.Minute)
-		b.Waiters.Parks.ReplaceOlder("d", older)
+		b.Waiters.ParkedReports.ReplaceOlder("d", older)
 		for range 20 {
 			go func() {
 				reply, err := b.tryReport("d", `{}`)
@@ -217,7 +217,7 @@ func TestLooksWithoutMarksHaveALane(t *testing.T) {
 				b.t.Errorf("put off: %+v", reply)
 			}
 		}
-		if ending, _ := b.Waiters.Parks.Poll(older); ending != waiters.Parked {
+		if ending, _ := b.Waiters.ParkedReports.Poll(older); ending != waiters.Parked {
 			b.t.Errorf("a report that was put off ended one that waits: %v", ending)
 		}
 		close(release)

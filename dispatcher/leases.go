@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Leases gives slots to callers. It is a Dispatcher with the operations on leases. Requests of the holder of a lease are handled like the
-// reports of a device.
+// Leases is a Dispatcher with the operations by which callers lease slots. It handles a request of the holder of a lease like the report of
+// a device.
 type Leases struct{ *Dispatcher }
 
 // Leaser identifies a caller: a program that requests or holds leases. One caller can have many holders.
@@ -25,11 +25,13 @@ type Leaser struct {
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-func (l Leaser) asSender(device string) devices.Caller {
+// asReporter returns the sender of a report for device, the name of a holder of this caller.
+func (l Leaser) asReporter(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaLease, Token: l.Token}
 }
 
-func (l Leaser) owns(device string) bool {
+// ownsHolder reports whether device is the name of a holder of this caller (store.HolderDevice).
+func (l Leaser) ownsHolder(device string) bool {
 	return strings.HasPrefix(device, store.HolderDevice(l.Name, ""))
 }
 
@@ -41,7 +43,7 @@ type LeaseRequest struct {
 	Holder   string          // name of the holder; if it is empty, Acquire makes a name
 	Lease    time.Duration   // length of the lease; 0 means the default of the pool
 	Metadata json.RawMessage // nil means no metadata
-	Wait     time.Duration   // maximum wait for a slot; if it is 0, Acquire tries once and leaves nothing behind
+	Wait     time.Duration   // maximum wait for a slot; if it is 0, Acquire tries once, and without a slot it deletes the lease
 	OnPark   func()          // is called when the wait begins
 
 	unnamed bool // the request named no holder, so Acquire made a name; the caller learns the name only from the answer
@@ -51,8 +53,8 @@ type LeaseRequest struct {
 type Lease struct {
 	Task       store.Task
 	Grant      *store.Grant   // nil if the lease waits or has ended
-	Usable     time.Duration  // time for which the slot may be used, counted from the sending of the request plus Waited
-	Waited     time.Duration  // time for which the answer was held back (held_ms), not the time for which the slot was held
+	Usable     time.Duration  // time for which the slot may be used; it begins when Waited has passed since the caller sent the request
+	Waited     time.Duration  // time for which the answer was delayed (held_ms)
 	Cause      decision.Cause // reason why the lease holds no slot
 	RetryAfter time.Duration  // time after which the caller of a waiting lease asks again
 }
@@ -70,15 +72,15 @@ func (e *LostError) Error() string { return "the lease is lost: " + e.Detail }
 // ErrLeaseToken is the error of a request to end a held lease without its token.
 var ErrLeaseToken = errors.New("token: required, because the lease is held")
 
-// ErrUnconfirmed is the error of a request with Wait 0 to a pool in which no slot can be confirmed now.
+// ErrUnconfirmed is the error of a request with Wait 0 if the ledger or the semaphore cannot confirm a slot of the pool now.
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (
-	// noWaitStay is the time after which a lease of a request with Wait 0 that got no slot expires, if the request broke off before
-	// dropNoWaitLease could delete it.
-	noWaitStay = 10 * time.Second
-	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool whose callers have a bound: it is in no queue
-	// then, and the message that another lease ended may be lost.
+	// noWaitExpiry is the time after which the lease of a request with Wait 0 expires if it got no slot. It matters only if the request
+	// ended before deleteNoWaitLease could delete the lease.
+	noWaitExpiry = 10 * time.Second
+	// boundedRetryInterval is the interval at which a waiting caller tries again in a pool that limits the slots of callers. In such a pool
+	// the caller may be in no queue, and the message that another lease ended may be lost.
 	boundedRetryInterval = 5 * time.Second
 )
 
@@ -97,7 +99,8 @@ func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error
 	return got, err
 }
 
-// acquire makes one attempt to get a slot. again means that the lease changed during the attempt, so the caller must try again.
+// acquire makes one attempt to get a slot. began is the time at which the request arrived. again means that the lease changed during the
+// attempt, so acquire must be called again.
 func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Time) (lease Lease, again bool, err error) {
 	opened, err := d.openLease(ctx, request)
 	if err != nil {
@@ -109,15 +112,16 @@ func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Ti
 		}
 	}()
 	opened, reply, err := d.askForLease(ctx, request, opened, began)
-	d.shortenStay(ctx, request, opened, reply, began)
+	d.shortenLeaseWait(ctx, request, opened, reply, began)
 	if err != nil {
-		d.dropNoWaitLease(ctx, request, opened)
+		d.deleteNoWaitLease(ctx, request, opened)
 		return Lease{}, false, err
 	}
 	return d.leaseAfterReply(ctx, request, opened, reply, began)
 }
 
-// leaseAfterReply returns the state of the lease opened after its holder received reply. again means that the lease changed since.
+// leaseAfterReply returns the state of the lease opened, after reply was the answer to its holder. again means that the lease has changed
+// since the reply, so the request must be tried again.
 func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, again bool, err error) {
 	lease, err = d.readLease(ctx, opened.Task, began)
 	switch {
@@ -129,9 +133,9 @@ func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opene
 		}
 		return lease, false, nil
 	case lease.Grant == nil && lease.Task.State != store.Pending:
-		return Lease{}, lease.Task.State == store.TimedOut, d.lostError(ctx, lease.Task, 0) // timed out: the slot of the holder was just taken back
-	case lease.Grant == nil && request.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.isInStandstill(ctx, opened.Task):
-		d.dropNoWaitLease(ctx, request, opened)
+		return Lease{}, lease.Task.State == store.TimedOut, d.newLostError(ctx, lease.Task, 0) // timed out: the slot of the holder was just taken back
+	case lease.Grant == nil && request.Wait == 0 && reply.Reason == devices.ReasonUnavailable && !d.isPoolInStandstill(ctx, opened.Task):
+		d.deleteNoWaitLease(ctx, request, opened)
 		return Lease{}, false, fmt.Errorf("%w: %w: pool %s", devices.ErrUnavailable, ErrUnconfirmed, request.Pool)
 	}
 	refused, err := d.refusedLease(ctx, request, opened, lease, reply)
@@ -139,13 +143,13 @@ func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opene
 	return refused, err == nil && lease.Grant == nil && refused.Cause.Code == decision.CodeRunning, err
 }
 
-func (d Leases) isInStandstill(ctx context.Context, task int64) bool {
+func (d Leases) isPoolInStandstill(ctx context.Context, task int64) bool {
 	e, err := d.Explainer.ExplainTask(ctx, task)
 	return err == nil && e.Causes[0].Code == decision.CodeStandstill
 }
 
 func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.LeaseTask, error) {
-	stay := noWaitStay
+	stay := noWaitExpiry
 	if request.Wait > 0 {
 		stay = request.Wait + store.PositionTTL
 	}
@@ -161,7 +165,7 @@ func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.Leas
 // askForLease reports as the holder until it is granted a slot, or until request.Wait has passed since began. It returns the last reply,
 // and the lease as openLease last returned it.
 func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
-	caller, report := request.asSender(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
+	caller, report := request.asReporter(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
 	if request.Wait == 0 {
 		reply, err := d.HandleReport(ctx, caller, report)
 		return opened, reply, err
@@ -178,7 +182,7 @@ func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened st
 		if !couldWait || ctx.Err() != nil || wait <= 0 || !mayStillGetSlot(h.reply) {
 			return opened, h.reply, err
 		}
-		if hasYielded = hasYielded || h.reporter.hasYielded; hasYielded && !h.reporter.blockedAlone { // the caller counts again as ahead of the callers behind it
+		if hasYielded = hasYielded || h.reporter.hasYielded; hasYielded && !h.reporter.blockedAlone { // OpenLease gives the caller its place back
 			rest := request
 			rest.Wait = wait
 			again, err := d.openLease(ctx, rest)
@@ -190,22 +194,23 @@ func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened st
 	}
 }
 
-// mayStillGetSlot reports whether the caller that received reply may get a slot if it waits longer. ReasonNone means that its lease was
-// ended, or that another request of the holder waits for it.
+// mayStillGetSlot reports whether the caller that received reply may get a slot if it waits longer. It may not after ReasonNone: its lease
+// was ended, or another request of the holder waits for the lease.
 func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
 
-// shortenStay lets a waiting lease expire earlier if its caller disconnected or was answered before its wait was over: store.PositionTTL
-// after the caller should ask again. Callers behind it may go first if it is late by more than store.AskAgainWithin.
-func (d Leases) shortenStay(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
+// shortenLeaseWait lets a waiting lease expire earlier if its caller disconnected or was answered before the end of its wait. The lease
+// then expires store.PositionTTL after the time at which the caller should ask again. If the caller is late by more than
+// store.AskAgainWithin, the callers behind it may go first.
+func (d Leases) shortenLeaseWait(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := request.Wait - d.config.Now().Sub(began)
 	switch {
 	case reply.Task != nil:
 		return
 	case request.Wait > 0 && rest <= 0: // the lease was opened for this time
 		return
-	case request.Wait == 0 && opened.Created: // dropNoWaitLease deletes the lease
+	case request.Wait == 0 && opened.Created: // deleteNoWaitLease deletes the lease
 		return
 	}
 	after := min(max(rest, 0), time.Duration(reply.ReportAfterMS)*time.Millisecond)
@@ -221,7 +226,7 @@ func (d Leases) shortenStay(ctx context.Context, request LeaseRequest, opened st
 func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken
-	for tries := 0; tries < 2 && errors.Is(err, ErrLeaseToken); tries++ { // it may be granted between the two calls
+	for tries := 0; tries < 2 && errors.Is(err, ErrLeaseToken); tries++ { // the lease may be granted between the two calls
 		var grant *store.Grant
 		_, grant, _, err = d.config.Store.Task(ctx, task)
 		switch {
@@ -237,8 +242,8 @@ func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task 
 	}
 }
 
-// dropNoWaitLease deletes the lease opened, if it was created for request and request does not wait.
-func (d Leases) dropNoWaitLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask) {
+// deleteNoWaitLease deletes the lease opened, if it was created for request and request does not wait.
+func (d Leases) deleteNoWaitLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask) {
 	if request.Wait > 0 || !opened.Created {
 		return
 	}
@@ -249,7 +254,7 @@ func (d Leases) dropNoWaitLease(ctx context.Context, request LeaseRequest, opene
 	d.Waiters.Offers.Update(store.HolderDevice(request.Name, request.Holder), slots.WaiterLeft, []string{request.Pool})
 }
 
-// readLease reads the lease that the task with this id stores.
+// readLease reads a lease, which the ledger stores as the task with this id. began is the time at which the request arrived.
 func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (Lease, error) {
 	waited := d.config.Now().Sub(began)
 	found, grant, _, err := d.config.Store.Task(ctx, taskID)
@@ -263,10 +268,10 @@ func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (L
 	return got, nil
 }
 
-// refusedLease returns lease with the reason why it has no slot, and with the time after which the caller asks again. If the request does
-// not wait, it deletes the lease.
+// refusedLease returns lease with the reason why it has no slot, and with the time after which the caller asks again. If request.Wait is 0,
+// it deletes the lease.
 func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, lease Lease, reply devices.Reply) (Lease, error) {
-	defer d.dropNoWaitLease(ctx, request, opened)
+	defer d.deleteNoWaitLease(ctx, request, opened)
 	e, err := d.Explainer.ExplainTask(ctx, opened.Task)
 	if err != nil {
 		return Lease{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
@@ -279,16 +284,16 @@ func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened s
 	return lease, nil
 }
 
-// Renew extends the lease of task, which caller holds in pool with the fencing token. If length is 0, the ledger extends it only after a
-// third of it was used; until then, a call succeeds and changes nothing. Otherwise length becomes the length of the lease, unless the lease
-// would then end sooner. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
+// Renew extends the lease of task, which caller holds in pool with the fencing token. If length is 0, the lease keeps its length, and is
+// extended only after a third of it has passed; before that, Renew succeeds and changes nothing. Otherwise length becomes the length of the
+// lease, unless the lease would then end sooner. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
 	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, task)
 	if err != nil {
 		return Lease{}, err
 	}
-	reply, err := d.HandleReport(ctx, caller.asSender(leaseTask.Device), devices.Report{
+	reply, err := d.HandleReport(ctx, caller.asReporter(leaseTask.Device), devices.Report{
 		ID: newNonce(), Running: []devices.Running{{Task: task, Token: token, Lease: length}},
 	})
 	if err != nil {
@@ -299,7 +304,7 @@ func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, task, tok
 		return Lease{}, err
 	}
 	if len(reply.Renewed) == 0 || got.Grant == nil || got.Grant.Token != token {
-		lost := d.lostError(ctx, got.Task, token)
+		lost := d.newLostError(ctx, got.Task, token)
 		d.metrics.leases.WithLabelValues(pool, "lost").Inc()
 		return Lease{}, lost
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// End gives back the slot that caller holds in pool by the lease of task, or ends the wait of the lease. A repeated call succeeds. token is
-// the fencing token, or 0 if the lease waits; with a wrong token End changes nothing. It returns store.ErrNotFound, ErrLeaseToken,
-// *LostError or devices.ErrUnavailable.
+// End ends the lease of caller in pool that the ledger stores as task: it gives back the slot, or ends the wait for a slot. A repeated call
+// succeeds. token is the fencing token, or 0 if the lease waits; with a wrong token End changes nothing. It returns store.ErrNotFound,
+// ErrLeaseToken, *LostError or devices.ErrUnavailable.
 func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token int64) error {
 	leaseTask, grant, err := d.readOwnLease(ctx, caller, pool, task)
 	switch {
@@ -24,13 +24,14 @@ func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token
 		return d.returnSlot(ctx, caller, leaseTask, token)
 	case leaseTask.State == store.Pending && token == 0:
 		return d.endWaiting(ctx, caller, leaseTask)
-	case token != 0 && d.endedByHolder(ctx, task, token), grant == nil && token == 0:
+	case token != 0 && d.wasEndedByHolder(ctx, task, token), grant == nil && token == 0:
 		return nil
 	}
-	return d.lostError(ctx, leaseTask, token)
+	return d.newLostError(ctx, leaseTask, token)
 }
 
-// readOwnLease reads a lease. It returns store.ErrNotFound if the caller has no such lease in pool.
+// readOwnLease reads the lease with this id and its grant (nil if it holds no slot). It returns store.ErrNotFound if the caller has no such
+// lease in pool.
 func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, taskID int64) (store.Task, *store.Grant, error) {
 	leaseTask, grant, _, err := d.config.Store.Task(ctx, taskID)
 	switch {
@@ -38,15 +39,15 @@ func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, ta
 		return leaseTask, nil, err
 	case err != nil:
 		return leaseTask, nil, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, taskID, err)
-	case leaseTask.Pool != pool || !caller.owns(leaseTask.Device):
+	case leaseTask.Pool != pool || !caller.ownsHolder(leaseTask.Device):
 		return leaseTask, nil, store.ErrNotFound
 	}
 	return leaseTask, grant, nil
 }
 
-// returnSlot gives back the slot of leaseTask: it reports that the task succeeded.
+// returnSlot gives back the slot of leaseTask by a report that the task succeeded.
 func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.Task, token int64) error {
-	reply, err := d.HandleReport(ctx, caller.asSender(leaseTask.Device), devices.Report{
+	reply, err := d.HandleReport(ctx, caller.asReporter(leaseTask.Device), devices.Report{
 		ID: newNonce(), Results: []devices.Result{{Task: leaseTask.ID, Token: token, Status: devices.StatusSucceeded}},
 	})
 	if err != nil {
@@ -56,7 +57,7 @@ func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.T
 		return fmt.Errorf("%w: lease %d", devices.ErrUnavailable, leaseTask.ID)
 	}
 	if got := reply.Acks[0].Outcome; got != devices.OutcomeRecorded && got != devices.OutcomeDuplicate {
-		return d.lostError(ctx, leaseTask, token)
+		return d.newLostError(ctx, leaseTask, token)
 	}
 	d.metrics.leases.WithLabelValues(leaseTask.Pool, "ended").Inc()
 	return nil
@@ -73,12 +74,12 @@ func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.T
 	}
 	d.Waiters.Offers.Update(leaseTask.Device, slots.WaiterLeft, []string{leaseTask.Pool})
 	d.Waiters.Relay.WakeCallers(leaseTask.Pool)
-	_, err = d.HandleReport(ctx, caller.asSender(leaseTask.Device), devices.Report{ID: newNonce()})
+	_, err = d.HandleReport(ctx, caller.asReporter(leaseTask.Device), devices.Report{ID: newNonce()})
 	return err
 }
 
-// endedByHolder reports whether the holder itself gave back the slot that task held with this fencing token.
-func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
+// wasEndedByHolder reports whether the holder itself gave back the slot that task held with this fencing token.
+func (d Leases) wasEndedByHolder(ctx context.Context, task, token int64) bool {
 	_, _, attempts, err := d.config.Store.Task(ctx, task)
 	for _, a := range attempts {
 		if a.Token == token {
@@ -88,8 +89,8 @@ func (d Leases) endedByHolder(ctx context.Context, task, token int64) bool {
 	return false
 }
 
-// lostError returns the error for a lease that has ended, is held under another token, or must be stopped.
-func (d Leases) lostError(ctx context.Context, leaseTask store.Task, token int64) error {
+// newLostError returns the error for a lease that has ended, is held under another token, or must be stopped.
+func (d Leases) newLostError(ctx context.Context, leaseTask store.Task, token int64) error {
 	e, err := d.Explainer.ExplainTask(ctx, leaseTask.ID)
 	if err != nil {
 		return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)

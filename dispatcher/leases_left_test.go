@@ -51,7 +51,7 @@ func TestACallerThatIsAnsweredEarlyBlocksNobody(t *testing.T) {
 		b.createCallerPool(1)
 		b.expectLease("held")
 		waits := b.startLeaseWait(b.Dispatcher, "waits", long)
-		b.Waiters.Parks.Stop()
+		b.Waiters.ParkedReports.Stop()
 		<-waits.done
 		b.expectKeepsPosition("waits", waits.got.RetryAfter)
 	})

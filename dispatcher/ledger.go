@@ -15,7 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// viewLedger reads views of devices (a device with its open tasks and its grant), one for each device, in their order.
+// viewLedger reads views of devices. A view is a device with its open tasks and its grant. The result has one view for each name, in the
+// order of the names.
 type viewLedger interface {
 	DeviceRegistrations(ctx context.Context, devices []string) ([]store.DeviceView, error)
 	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The sum of the two is below the age of an orphan (a slot without a grant), so reconciliation never frees a slot while it is being
-// claimed.
+// Reconciliation frees a slot without a grant after upkeep.orphanAge. claimAge + claimLimit is shorter, so a slot is never freed during its
+// claim.
 const (
 	claimAge   = 3 * time.Second // maximum time between the acquisition of a slot and the sending of its claim
 	claimLimit = 5 * time.Second // maximum duration of a claim
@@ -24,7 +24,7 @@ const callLimit = handleLimit / 2
 // Limits of the coalesced calls of each kind.
 const (
 	maxConcurrentCalls = 2  // maximum number of concurrent calls
-	secondCallFill     = 32 // a second call begins while one is in progress if this number of entries wait
+	secondCallFill     = 32 // if this number of entries wait, a second call begins although one is in progress
 	maxCallEntries     = 64 // maximum number of entries in one call
 )
 
@@ -36,8 +36,8 @@ type ledgerCalls struct {
 	suppressions *coalesce.Calls[struct{}, []store.Suppression, []bool]
 }
 
-// newLedgerCalls returns ledgerCalls that call ledger. settle decides the states of tasks whose grants end. onGranted is called with the
-// holders of new grants. now is used only for elapsed time.
+// newLedgerCalls returns ledgerCalls that call ledger. settle decides the next state of a task whose grant ended. onGranted is called with
+// the holders of new grants. panicked handles a panic of a call. now is used only for elapsed time.
 func newLedgerCalls(ledger Store, settle store.Settle, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
 		return ledger.RecordResults(ctx, all, settle), nil
@@ -73,11 +73,12 @@ func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
 		}
 		return ledger.DeviceRegistrations(ctx, names)
 	}
-	return &viewCalls{Call: view, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: callLimit, OnPanic: panicked}
+	return &viewCalls{Call: view, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: callLimit, OnPanic: panicked}
 }
 
-// claimCalls claims slots of all pools in one call. A claim that finds its pool locked is repeated in a call for this pool alone, which
-// waits for the lock, so that it does not delay other pools. Claims of callers always have a call for their pool.
+// claimCalls claims slots of all pools in one call that waits for no lock. A claim that finds its pool locked is repeated in a call for
+// this pool alone, which waits for the lock. So a locked pool does not delay the others. The claims of callers always have a separate call
+// for their pool.
 type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
@@ -99,12 +100,12 @@ func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Ti
 		}
 		return done, err
 	}
-	return &claimCalls{Call: claim, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: panicked}
+	return &claimCalls{Call: claim, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: panicked}
 }
 
 func (c *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult, error) {
 	key := allPools
-	if store.IsCaller(slot.Device) { // callers are counted under a lock, for which no device should wait
+	if store.IsCaller(slot.Device) { // a claim of a caller takes a lock, and no device should wait for it
 		key = slot.Pool + "/callers"
 	}
 	got, err := c.claims.Do(ctx, key, slot)
@@ -114,7 +115,8 @@ func (c *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult
 	return got, err
 }
 
-// newRecordCalls merges the lists of many reports into one call. call must return one outcome for each entry, in order.
+// newRecordCalls returns Calls that merge the lists of concurrent reports into one list, and pass it to call. call must return one outcome
+// for each entry, in order.
 func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), panicked rescue.PanicHandler) *coalesce.Calls[struct{}, []In, []Out] {
 	record := func(ctx context.Context, _ struct{}, reports [][]In) ([][]Out, error) {
 		outcomes, err := call(ctx, slices.Concat(reports...))
@@ -129,12 +131,12 @@ func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out
 	}
 	size := func(list []In) int { return len(list) }
 	return &coalesce.Calls[struct{}, []In, []Out]{
-		Call: record, MayRetryAlone: hadNoEffect, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: callLimit, OnPanic: panicked,
+		Call: record, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: callLimit, OnPanic: panicked,
 	}
 }
 
-// hadNoEffect reports whether a call that failed with err certainly changed nothing.
-func hadNoEffect(err error) bool {
+// certainlyChangedNothing reports whether a call that failed with err certainly changed nothing.
+func certainlyChangedNothing(err error) bool {
 	_, panicked := errors.AsType[*rescue.Panic](err)
 	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
 }

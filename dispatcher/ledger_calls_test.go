@@ -58,7 +58,7 @@ func TestAPanicMayHaveHadItsEffect(t *testing.T) {
 		errors.New("refused"): true, store.ErrOutcomeUnknown: false,
 		rescue.Call(func() error { panic("for the test") }): false,
 	} {
-		if hadNoEffect(err) != want {
+		if certainlyChangedNothing(err) != want {
 			t.Errorf("%v: want %t", err, want)
 		}
 	}

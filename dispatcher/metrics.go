@@ -60,7 +60,7 @@ func (m *metrics) countGrant(task store.Candidate, view store.DeviceView) {
 	m.wait.WithLabelValues(task.Pool).Observe(view.Now.Sub(task.CreatedAt).Seconds())
 }
 
-// countDenial counts a report whose device had open work and got no task, for the pool of its oldest batch.
+// countDenial counts a report whose device had open work and got no task. It counts for the pool of the oldest batch of the device.
 func (m *metrics) countDenial(handling *reportHandling) {
 	pool := handling.reporter.oldestPool()
 	if pool == "" || handling.reply.Reason == devices.ReasonGranted {

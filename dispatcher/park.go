@@ -16,10 +16,10 @@ const (
 	maxDelayAfterStop = 5 * time.Second        // a device whose replica stops reports again within this time
 )
 
-// HandleWaiting handles a report as HandleReport does, but lets an answer without a task wait for at most wait. It commits results before
-// the wait and calls onPark when the wait begins: then the report no longer counts as in progress, and its answer comes within wait plus
-// devices.AnswerAfterWait. couldWait is false if there was no room, or if Redis did not confirm that the report is the newest of its
-// device.
+// HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait. It commits results before the
+// wait. It calls onPark when the wait begins; from then on, the report does not count as in progress. The answer comes within wait plus
+// devices.AnswerAfterWait. couldWait is false if there was no room to park the report, or if Redis did not confirm that the report is the
+// newest of its device.
 //
 // The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (nothing is granted), with a newer report of
 // the device, or with the stop of this process.
@@ -33,7 +33,7 @@ func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, r
 
 func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (handling *reportHandling, couldWait bool, err error) {
 	park := waiters.NewParkedReport(string(caller.Device), wait)
-	defer d.Waiters.Parks.Leave(park)
+	defer d.Waiters.ParkedReports.Leave(park)
 	handling, err = d.handle(ctx, caller, report, park)
 	if err != nil {
 		return nil, false, err
@@ -52,17 +52,17 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 	return handling, couldWait, nil
 }
 
-// leaveWithTask ends the wait of a report that got a task. It gives back an offer that came too late for the decision.
+// leaveWithTask ends the wait of a report that got a task. If an offer arrived after the decision, leaveWithTask gives it back.
 func (d *Dispatcher) leaveWithTask(ctx context.Context, handling *reportHandling, park *waiters.ParkedReport) {
-	if d.Waiters.Parks.Leave(park) == waiters.Superseded {
+	if d.Waiters.ParkedReports.Leave(park) == waiters.Superseded {
 		handling.reporter.wakeNewer(ctx)
 	}
-	_, unread := d.Waiters.Parks.Poll(park)
+	_, unread := d.Waiters.ParkedReports.Poll(park)
 	d.Waiters.Offers.Update(park.Device, slots.WaiterPassedOver, unread.Offered)
 }
 
-// mayWait reports whether the answer may wait because the device may still get a task. An answer with a credential is sent at once, and so
-// is an answer after which policies may drop more tasks of the device.
+// mayWait reports whether the answer may be delayed, because the device may still get a task. It returns false for an answer with a
+// credential, and if policies may drop more tasks of the device.
 func (h *reportHandling) mayWait() bool {
 	if h.mayHaveMoreDrops && h.reply.Reason == devices.ReasonLimited {
 		return false
@@ -70,9 +70,9 @@ func (h *reportHandling) mayWait() bool {
 	return decision.WaitRuleFor(h.reply.Reason).MayPark && h.reply.Task == nil && h.reply.Credential == ""
 }
 
-// holdAnswer holds the answer back until the wait ends. It returns false at once if Redis did not confirm that the report is the newest of
-// its device: then the report is answered without a wait.
-func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) bool {
+// holdAnswer delays the answer until the wait ends, and returns true. If Redis does not confirm that the report is the newest of its
+// device, it returns false at once: the report is answered without a wait.
+func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) (held bool) {
 	park := h.reporter.park
 	if err := h.d.Waiters.Relay.Park(ctx, park, park.Wait+devices.AnswerAfterWait); err != nil {
 		h.d.log.WarnContext(ctx, "report not parked", "err", err)
@@ -81,7 +81,7 @@ func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 	seen, began := h.reporter.seenAt(), h.d.config.Now()
 	h.reporter.recordParked(seen)
 	onPark()
-	h.shrink()
+	h.releaseMemory()
 	timer, period := time.NewTimer(park.Wait), time.NewTicker(h.d.config.ReportPeriod)
 	defer timer.Stop()
 	defer period.Stop()
@@ -98,7 +98,7 @@ func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 		}
 		// Measured before the attempt, because the lease of a grant begins later.
 		h.reply.HeldMS = h.d.config.Now().Sub(began).Milliseconds()
-		state, wake := h.d.Waiters.Parks.Poll(park)
+		state, wake := h.d.Waiters.ParkedReports.Poll(park)
 		if state != waiters.Parked {
 			h.endWait(state)
 			return true
@@ -113,14 +113,15 @@ func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) bool {
 	}
 }
 
-// shrink drops data that another attempt does not need, because many reports are parked.
-func (h *reportHandling) shrink() {
+// releaseMemory drops the data that another attempt does not need, because many reports are parked.
+func (h *reportHandling) releaseMemory() {
 	h.report = devices.Report{ID: h.report.ID, Accept: h.report.Accept}
 	h.mentioned = nil
 	h.reporter.storedPool, h.reporter.view = h.reporter.oldestPool(), store.DeviceView{}
 }
 
-// endWait writes the answer of a report that was granted nothing. state is Parked if Parks did not end the wait.
+// endWait writes the answer of a report that got no task. state is the reason for which the wait ended; Parked means that the time was
+// over.
 func (h *reportHandling) endWait(state waiters.WaitState) {
 	switch state {
 	case waiters.Superseded:
@@ -132,16 +133,17 @@ func (h *reportHandling) endWait(state waiters.WaitState) {
 	}
 }
 
-// attemptAgain makes another attempt after the report was woken. final is false if the report continues to wait.
+// attemptAgain makes another attempt after the message wake. final is true if the answer is to be sent now, and false if the report stays
+// parked.
 func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
-	done, ok := h.d.Waiters.Parks.BeginDecision(ctx)
+	done, ok := h.d.Waiters.ParkedReports.BeginDecision(ctx)
 	if !ok {
 		return true
 	}
 	defer done()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
-	defer h.shrink()
+	defer h.releaseMemory()
 	h.reporter.storedPool = ""
 	steps := h.d.Waiters.Handoffs.Steps(work, wake.FreedAt)
 	steps.Done("called", wake.WokenAt)

@@ -67,7 +67,7 @@ func TestStopAnswersAllThatWait(t *testing.T) {
 	b.createPool("a", 0, minute)
 	b.createBatch("a", nil, "d1")
 	full, none := b.parkReport("d1"), b.parkReport("d2")
-	b.Waiters.Parks.Stop()
+	b.Waiters.ParkedReports.Stop()
 	for w, want := range map[*pendingReport]devices.Reason{full: devices.ReasonFull, none: devices.ReasonNone} {
 		if a := w.awaitAnswer(); a.Reason != want || a.ReportAfterMS != 2500 { // half of 5 s, by the jitter of the tests
 			t.Errorf("%s: %+v, want %s, and to come again in 2500 ms", w.caller.Device, a, want)

@@ -172,7 +172,7 @@ func TestAnOfferDuringAGrantGoesOn(t *testing.T) {
 	spies.runBefore("Claim", func() {
 		spies.removeHooks()
 		other.sendResult("two", two, "succeeded", "", devices.OutcomeRecorded)
-		b.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: "both", Pool: "b"}})
+		b.Waiters.ParkedReports.OnWake([]parked.WakeMessage{{Device: "both", Pool: "b"}})
 	})
 	b.sendResult("one", one, "succeeded", "", devices.OutcomeRecorded)
 	if a := both.awaitAnswer(); a.Task == nil || a.Task.Pool != "a" {

@@ -13,12 +13,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// longestWait is the time after which the ledger is read again for a device that waits, even if no news concerned the wait.
-const longestWait = 24 * time.Hour
+// maxRecordedWait is the maximum time for which a recorded wait is trusted. After that, the ledger is read again for the device.
+const maxRecordedWait = 24 * time.Hour
 
-// answerWaiting answers the report of a device that waits for a slot, according to its mark, from the queue alone. It returns nil if the
-// report must be looked up in the ledger: the queue may give the device a slot, does not know it or does not answer, or the report is to be
-// audited (check.isAudit).
+// answerWaiting answers, without the ledger, the report of a device whose mark says that it waits for a slot. It returns nil if the report
+// must be looked up in the ledger: the queue may give the device a slot, does not know the device, or does not answer. It also returns nil
+// if the report is audited; then it sets check.isAudit.
 func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check *markCheck) *reportHandling {
 	pool := check.mark.Wait.Pool
 	expected := &reporter{d: d, caller: caller, park: park} // as if there were room to park the report
@@ -40,21 +40,21 @@ func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, r
 	return h
 }
 
-// steadyWait returns the wait of a device that was refused because its pool is full, or a Wait without a pool if the wait cannot be
-// recorded. A recorded wait holds until its time Until, or until news concern the device or the pool; position is the position in the news
-// before the device was read. The tasks of the device must belong to one pool, have no policies, and not be urgent.
-func (h *reportHandling) steadyWait(position int64) marks.Wait {
+// recordableWait returns the wait of a device that was refused because its pool is full, or a Wait without a pool if the wait cannot be
+// recorded. All tasks of the device must belong to one pool, have no policies, and not be urgent. newsPosition is the position in the news
+// that was read before the device. A recorded wait holds until its time Until, or until news concern the device or the pool.
+func (h *reportHandling) recordableWait(newsPosition int64) marks.Wait {
 	view := h.reporter.view
 	if h.reply.Reason != devices.ReasonFull || len(view.Candidates) == 0 || policies.AnyHasPolicies(view.Candidates) {
 		return marks.Wait{}
 	}
-	wait := marks.Wait{Pool: view.Candidates[0].Pool, Position: position, Until: view.Now.Add(longestWait)}
+	wait := marks.Wait{Pool: view.Candidates[0].Pool, Position: newsPosition, Until: view.Now.Add(maxRecordedWait)}
 	if !view.NextStart.IsZero() && view.NextStart.Before(wait.Until) {
 		wait.Until = view.NextStart
 	}
 	for _, c := range view.Candidates {
-		next, isSteady := nextChange(c, view.Now)
-		if c.Pool != wait.Pool || c.Urgent || !isSteady {
+		next, isKnown := nextStartChange(c, view.Now)
+		if c.Pool != wait.Pool || c.Urgent || !isKnown {
 			return marks.Wait{}
 		}
 		if !next.IsZero() && next.Before(wait.Until) {
@@ -64,18 +64,19 @@ func (h *reportHandling) steadyWait(position int64) marks.Wait {
 	return wait
 }
 
-// nextChange returns the next time at which task becomes able or unable to start without a change in the ledger, or zero. isSteady is false
-// if this is unknown: the task has expired, or the next opening of a window is not computed yet.
-func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady bool) {
+// nextStartChange returns the next time at which task may start or may no longer start, if the ledger does not change. It is zero if there
+// is no such time. isKnown is false if the time is unknown, because the task has expired or the next opening of a window is not computed
+// yet.
+func nextStartChange(task store.Candidate, now time.Time) (next time.Time, isKnown bool) {
 	needed := time.Duration(0)
 	if task.FinishInside {
 		needed = task.Lease
 	}
-	isSteady = task.ExpiresAt.IsZero() || task.ExpiresAt.After(now)
+	isKnown = task.ExpiresAt.IsZero() || task.ExpiresAt.After(now)
 	times := []time.Time{task.NotBefore, task.RetryAt, task.Standstill, task.ExpiresAt}
 	for _, opening := range []store.Opening{task.Window, task.PoolWindow} {
 		last := opening.Until.Add(-needed) // the last time at which the task may start
-		isSteady = isSteady && (opening.Until.IsZero() || last.After(now))
+		isKnown = isKnown && (opening.Until.IsZero() || last.After(now))
 		times = append(times, opening.From, last)
 	}
 	for _, at := range times {
@@ -83,20 +84,20 @@ func nextChange(task store.Candidate, now time.Time) (next time.Time, isSteady b
 			next = at
 		}
 	}
-	return next, isSteady
+	return next, isKnown
 }
 
 // recordWait records the wait of the device in its mark, so that its next reports need no lookup in the ledger.
 func (d *Dispatcher) recordWait(ctx context.Context, device devices.ID, check markCheck, handling *reportHandling) error {
-	wait, recorded := handling.steadyWait(check.mark.Position), check.mark.Wait
+	wait, recorded := handling.recordableWait(check.mark.Position), check.mark.Wait
 	if wait.Pool == "" || wait.Pool == recorded.Pool && !wait.Until.Before(recorded.Until) {
 		return nil
 	}
 	return d.Marks.RecordWait(ctx, string(device), check.mark.Version, wait)
 }
 
-// endWaits ends the recorded waits of devices that were granted tasks. If Redis does not answer, a wait may stay recorded; if the reply
-// with the grant is then lost too, the device gets it only when the queue expects the device, or after an audit.
+// endWaits ends the recorded waits of devices that were granted tasks. If Redis does not answer, a wait may stay recorded. If the reply
+// with the grant is lost as well, the device gets the grant late: when its turn in the queue comes, or after an audit.
 func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 	if d.Marks == nil {
 		return
@@ -106,8 +107,8 @@ func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 	}
 }
 
-// auditWait counts a wrong wait in the mark of the device: reply, the answer from the ledger, does not agree with it. The wait may have
-// changed since it was read, so auditWait first reads the news and the mark again.
+// auditWait counts an error if reply, which was decided from the ledger, contradicts the wait in the mark of the device. The wait may have
+// changed since check read it, so auditWait first reads the news and the mark again.
 func (d *Dispatcher) auditWait(ctx context.Context, device devices.ID, check markCheck, reply devices.Reply) error {
 	switch reply.Reason {
 	case devices.ReasonFull, devices.ReasonGranted, devices.ReasonUnavailable:

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// renew adds to the reply one entry of `renewed` or of `cancel` for each running task of the report.
-func (h *reportHandling) renew(ctx context.Context) error {
+// renewRunning renews the lease of each running task of the report. For each, it adds one entry to `renewed` or to `cancel` of the reply.
+func (h *reportHandling) renewRunning(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
@@ -50,7 +50,7 @@ func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewa
 	if why != devices.CancelMaxRun {
 		return nil
 	}
-	// The reason is stored with the grant, so that a later failure ends the task.
+	// The reason is stored with the grant: if the device reports a failure later, the task ends and is not retried.
 	if err := h.d.config.Store.AskCancel(ctx, renewal.Task, renewal.Token, why); err != nil {
 		return fmt.Errorf("%w: recording the reason to stop a task: %w", devices.ErrUnavailable, err)
 	}
@@ -62,8 +62,8 @@ func (h *reportHandling) addCancel(task, token int64, reason string) {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: reason})
 }
 
-// stopReason returns why a running task must stop after the outcome of its renewal, or "" if it may continue. isSpent means that too little
-// usable time is left of the lease.
+// stopReason returns why a running task must stop, given the outcome of its renewal, or "" if it may continue. isSpent means that the lease
+// has too little usable time left.
 func stopReason(outcome store.RenewalOutcome, isSpent bool) string {
 	switch {
 	case outcome.Superseded:

@@ -21,8 +21,8 @@ type reportHandling struct {
 	reply            devices.Reply
 	mentioned        map[grantKey]bool // grants that the report mentions
 	mustStop         bool              // the device runs a task that it has no right to run
-	mayHaveMoreDrops bool              // the last attempt found that policies may drop (end as suppressed) more tasks of the device
-	endedLastTask    bool              // after the results, the device is known to have no open task and not to be blocked
+	mayHaveMoreDrops bool              // after the last attempt, policies may drop more tasks of the device (end them as suppressed)
+	endedLastTask    bool              // the recorded results show that the device has no open task left and is not blocked
 }
 
 // handleLimit limits the time to handle one report. It is shorter than the age at which reconciliation frees a slot without a grant
@@ -30,8 +30,8 @@ type reportHandling struct {
 const handleLimit = 8 * time.Second
 
 // HandleReport answers one report: results first, then running tasks, then redelivery, then the next task. It returns devices.ErrForbidden,
-// or devices.ErrUnavailable if nothing could be recorded; the reply reports all other problems. Once begun, the handling is finished within
-// 8 s even if ctx ends: a half-handled report could leave a slot without a grant.
+// or devices.ErrUnavailable if nothing could be recorded; the reply reports all other problems. HandleReport does not stop when ctx ends,
+// because a half-handled report could leave a slot without a grant; it ends within 8 s.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
 	h, err := d.handle(ctx, caller, report, nil)
 	if err != nil {
@@ -41,8 +41,8 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle handles one report. If park is not nil and there is room, it enters park in Parks, so that the report may be parked. It ends the
-// wait of an older parked report of the device, unless it refuses the report or the limit of lookups is reached.
+// handle handles one report. If park is not nil and there is room, it enters park in ParkedReports, so that the report may be parked. It
+// ends the wait of an older parked report of the device, unless it does not admit the caller or the limit of lookups is reached.
 func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)
@@ -58,7 +58,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 			return h, nil
 		}
 	}
-	defer check.done()
+	defer check.endLookup()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	admitted, err := d.admit(ctx, caller, report)
@@ -73,7 +73,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	h.reporter.recordAdmission(admitted)
 	seenAt, hasNewReach := h.reporter.seenAt(), admitted.reach != h.reporter.reach()
 	err = h.runSteps(ctx)
-	h.reporter.recordSeen(seenAt, h.again(), hasNewReach)
+	h.reporter.recordSeen(seenAt, h.reportDelay(), hasNewReach)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 // runSteps handles the contents of the report, and then tries to get the device its next task. If a part cannot be recorded, the other
 // parts are still recorded, but nothing is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
-	trouble := errors.Join(h.recordResults(ctx), h.renew(ctx), h.mergeAttributes(ctx))
+	trouble := errors.Join(h.recordResults(ctx), h.renewRunning(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && hasContents(h.report) && (!hasOnlyResults(h.report) || !h.endedLastTask) {
 		trouble = h.reporter.rereadView(ctx)
 	}
@@ -96,8 +96,8 @@ func (h *reportHandling) runSteps(ctx context.Context) error {
 	return nil
 }
 
-// replyUnavailable ends the handling after err. A reply that already has an acknowledgement, a renewal or a cancel is sent with the reason
-// "unavailable". Otherwise err is returned, and the transport requests the report again.
+// replyUnavailable ends the handling because of err, the failure of a step. If the reply already has an acknowledgement, a renewal or a
+// cancel, it is sent with the reason "unavailable". Otherwise replyUnavailable returns err, and the device must send the report again.
 func (h *reportHandling) replyUnavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
@@ -125,14 +125,14 @@ func (d *Dispatcher) readFullView(ctx context.Context, device devices.ID) (store
 func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull fullView) (store.DeviceView, error) {
 	asked := d.config.Now()
 	view, err := d.ledgerCalls.views.Do(ctx, isFull, string(device))
-	d.outages.ledger.record(err, asked)
+	d.outages.ledger.recordCall(err, asked)
 	if err != nil {
 		return store.DeviceView{}, fmt.Errorf("%w: reading the device: %w", devices.ErrUnavailable, err)
 	}
 	return view, nil
 }
 
-// canNameReport reports whether the reply can name the report that it answers. If not, the device gets no task.
+// canNameReport reports whether the reply can name the report that it answers. Without that name, the device gets no task.
 func canNameReport(caller devices.Caller, report devices.Report) bool {
 	return report.ID != "" || caller.Via != devices.ViaSession
 }
@@ -143,7 +143,7 @@ func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	}
 	err := h.d.config.Store.MergeAttributes(ctx, string(h.reporter.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
-		// This must not discard the results of the device.
+		// An error would discard the results in the same report.
 		h.reply.Code = devices.CodeAttributesTooLarge
 		h.reply.Detail = fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge; the stored attributes are unchanged", devices.MaxAttributeKeys, devices.MaxAttributes)
 		return nil
@@ -154,7 +154,7 @@ func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	return nil
 }
 
-// addUnmentionedCancel adds a `cancel` entry for a grant that must stop and that the report does not mention.
+// addUnmentionedCancel adds an entry to `cancel` of the reply if the device's grant must stop and the report does not mention it.
 func (h *reportHandling) addUnmentionedCancel() {
 	g := h.reporter.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
@@ -194,7 +194,7 @@ func (h *reportHandling) deliver(grant store.Grant) {
 }
 
 // refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool reports again. A device that
-// runs a task reports when the task is probably finished, and in time to renew its lease.
+// runs a task is asked to report when the task is probably finished, and early enough to renew its lease.
 func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {
@@ -209,7 +209,7 @@ func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration)
 	}
 }
 
-func (h *reportHandling) again() time.Duration {
+func (h *reportHandling) reportDelay() time.Duration {
 	return time.Duration(h.reply.ReportAfterMS) * time.Millisecond
 }
 

@@ -21,18 +21,18 @@ type reporter struct {
 	storedPool string                // result of oldestPool, stored while the report is parked, because view is then empty
 
 	callerBound  *store.CallerBound // how many slots callers hold and may hold in the pool of this caller; nil if the reporter is a device
-	blockedAlone bool               // the last refusal of the caller had a reason that concerns this caller alone
-	hasYielded   bool               // blockedAlone was true for a refusal: the callers that wait behind this caller go first until OpenLease is called again
+	blockedAlone bool               // the reason of the last refusal concerns this caller alone, so that other callers could start
+	hasYielded   bool               // this caller has yielded its place: the callers behind it go first until OpenLease is called again
 }
 
-// replaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in Parks.
+// replaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in ParkedReports.
 func (r *reporter) replaceOlder(newer *waiters.ParkedReport) {
-	if r.d.Waiters.Parks.ReplaceOlder(string(r.caller.Device), newer) {
+	if r.d.Waiters.ParkedReports.ReplaceOlder(string(r.caller.Device), newer) {
 		r.park = newer
 	}
 }
 
-// rereadView reads the view again. A device that was deleted since stays in the view: its next report is refused.
+// rereadView reads the view again. If the device was deleted meanwhile, it stays in the view, and its next report is refused.
 func (r *reporter) rereadView(ctx context.Context) error {
 	view, err := r.d.readFullView(ctx, r.caller.Device)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *reporter) reportPeriod() time.Duration {
 	return r.park.Wait
 }
 
-// seenAt returns the time of the report by the ledger's clock, but not a time before the registration of the device.
+// seenAt returns the time of the report by the ledger's clock, or the time of the device's registration if that is later.
 func (r *reporter) seenAt() time.Time {
 	if d := r.view.Device; d != nil && d.CreatedAt.After(r.view.Now) {
 		return d.CreatedAt
@@ -93,8 +93,8 @@ func (r *reporter) seenAt() time.Time {
 	return r.view.Now
 }
 
-// recordSeen records that the device reported at seenAt, how it can be notified, and that it is asked to report again after reportAfter. If
-// isUrgent is true, the next pass "reached" writes this even if the ledger seems to have the same reach.
+// recordSeen records that the device reported at seenAt, how it can be notified (its reach), and that it is asked to report again after
+// reportAfter. If isUrgent is true, the next pass "reached" writes the record even if the ledger seems to have the same reach.
 func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
@@ -111,14 +111,15 @@ func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrg
 // write ReachNone for an older report.
 func (r *reporter) recordParked(seenAt time.Time) { r.recordSeen(seenAt, 0, true) }
 
-// wakeNewer wakes the newer report that ended this one, which was granted a task: the newer report may have been decided before.
+// wakeNewer wakes the newer parked report of the device. It is called if this report was granted a task: the newer report may have been
+// decided before that grant, and must deliver it.
 func (r *reporter) wakeNewer(ctx context.Context) {
 	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.WakeMessage{{Device: string(r.caller.Device)}}); err != nil {
 		r.d.log.WarnContext(ctx, "newer report of a device not woken; its grant waits for the next report", "err", err)
 	}
 }
 
-// readCallerBound reads how many slots callers hold and may hold, if the reporter is a caller.
+// readCallerBound sets callerBound from the ledger if the reporter is the holder of a lease. Otherwise it sets callerBound to nil.
 func (r *reporter) readCallerBound(ctx context.Context) error {
 	r.callerBound = nil // drops the bound of an earlier decision
 	if r.caller.Via != devices.ViaLease || len(r.view.Candidates) == 0 {
@@ -130,7 +131,7 @@ func (r *reporter) readCallerBound(ctx context.Context) error {
 	return err
 }
 
-// yieldPlace lets the callers behind this caller go first if refusal has a reason that concerns this caller alone.
+// yieldPlace lets the callers behind this caller go first if the reason of refusal concerns this caller alone.
 func (r *reporter) yieldPlace(ctx context.Context, refusal decision.Choice) {
 	r.blockedAlone = refusal.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
 	if !r.blockedAlone {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	maxReturns = 10        // number of returned attempts of a task that do not count as attempts
+	maxReturns = 10        // number of returns of a task that do not count as attempts
 	maxBackoff = time.Hour // maximum delay between two attempts, unless the backoff of the batch is longer
 )
 
 func (d *Dispatcher) settle(input store.SettleInput) store.Settlement {
-	return settlement(input, d.config.Jitter)
+	return decideSettlement(input, d.config.Jitter)
 }
 
-// settlement decides the next state of a task whose grant ended. jitter returns a number in [0,1).
-func settlement(input store.SettleInput, jitter func() float64) store.Settlement {
+// decideSettlement decides the next state of a task whose grant ended. jitter returns a number in [0,1).
+func decideSettlement(input store.SettleInput, jitter func() float64) store.Settlement {
 	if input.Cause == store.BySuccess {
 		return store.Settlement{State: store.Succeeded, Counted: true}
 	}
@@ -32,17 +32,17 @@ func settlement(input store.SettleInput, jitter func() float64) store.Settlement
 	case store.ByReject:
 		return store.Settlement{State: store.Failed, Counted: true}
 	case store.ByReturn:
-		return settleReturn(input, jitter)
+		return decideAfterReturn(input, jitter)
 	case store.ByLapse, store.ByOperator:
-		return settleLost(input, jitter)
+		return decideAfterLoss(input, jitter)
 	default:
 		return retryOrEnd(store.Failed, slices.Contains(input.RetryOn, string(store.Failed)), input, jitter)
 	}
 }
 
-// endsCancelled reports whether the task ends as cancelled. After a cancel request, every result except a success ends it so, unless its
-// pool was paused. A lost grant ends it so only if an operator cancelled the task itself: a task that had to stop for another reason may be
-// tried again.
+// endsCancelled reports whether the task ends as cancelled. After a request to stop, every result except a success ends the task as
+// cancelled, unless the request came from a pause of its pool. After a lost grant, the task ends as cancelled only if an operator cancelled
+// the task itself; otherwise it may be tried again.
 func endsCancelled(input store.SettleInput) bool {
 	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
 		return input.CancelWhy == devices.CancelCancelled
@@ -50,8 +50,8 @@ func endsCancelled(input store.SettleInput) bool {
 	return input.CancelWhy != "" && input.CancelWhy != devices.CancelPaused
 }
 
-// settleReturn decides the next state of a task that its device handed back. If its pool was paused, the return is not counted.
-func settleReturn(input store.SettleInput, jitter func() float64) store.Settlement {
+// decideAfterReturn decides the next state of a task that its device handed back. If its pool was paused, the return is not counted.
+func decideAfterReturn(input store.SettleInput, jitter func() float64) store.Settlement {
 	if input.CancelWhy == devices.CancelPaused {
 		return store.Settlement{State: store.Pending}
 	}
@@ -60,13 +60,13 @@ func settleReturn(input store.SettleInput, jitter func() float64) store.Settleme
 	}
 	delay := input.RetryAfter
 	if delay == 0 {
-		delay = backoff(input.RetryBackoff, input.Returned, jitter)
+		delay = backoffDelay(input.RetryBackoff, input.Returned, jitter)
 	}
 	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
 }
 
-// settleLost decides the next state of a task whose lease lapsed or whose slot an operator released.
-func settleLost(input store.SettleInput, jitter func() float64) store.Settlement {
+// decideAfterLoss decides the next state of a task whose lease lapsed or whose slot an operator released.
+func decideAfterLoss(input store.SettleInput, jitter func() float64) store.Settlement {
 	retry := input.OnLost != "fail" && slices.Contains(input.RetryOn, string(store.TimedOut))
 	return retryOrEnd(store.TimedOut, retry, input, jitter)
 }
@@ -76,12 +76,12 @@ func retryOrEnd(endState store.TaskState, mayRetry bool, input store.SettleInput
 	if !mayRetry || input.Attempts+1 >= input.MaxAttempts {
 		return store.Settlement{State: endState, Counted: true}
 	}
-	return store.Settlement{State: store.Pending, Counted: true, Delay: backoff(input.RetryBackoff, input.Attempts, jitter)}
+	return store.Settlement{State: store.Pending, Counted: true, Delay: backoffDelay(input.RetryBackoff, input.Attempts, jitter)}
 }
 
-// backoff returns the delay before the next attempt: base x 2^earlierDelays, at most maxBackoff (or base if that is longer), reduced at
-// random by up to a half, so that devices that failed at the same time do not retry at the same time.
-func backoff(base time.Duration, earlierDelays int, jitter func() float64) time.Duration {
+// backoffDelay returns the delay before the next attempt: base x 2^earlierDelays, at most maxBackoff (or base if that is longer), reduced
+// at random by up to a half, so that devices that failed at the same time do not retry at the same time.
+func backoffDelay(base time.Duration, earlierDelays int, jitter func() float64) time.Duration {
 	full := min(float64(base)*math.Exp2(float64(min(earlierDelays, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))
 }
@@ -101,7 +101,8 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, re
 	return g, nil
 }
 
-// freeGrantSlot frees the slot of grant, which the ledger has deleted. If the semaphore does not answer, reconciliation frees it later.
+// freeGrantSlot frees the slot of grant, which was deleted from the ledger because of cause. If the semaphore does not answer,
+// reconciliation frees it later.
 func (d *Dispatcher) freeGrantSlot(ctx context.Context, grant store.Grant, cause store.EndCause) {
 	held := grant.LeaseUntil.Add(-grant.Remaining).Sub(grant.GrantedAt)
 	d.Waiters.Pools.RecordHold(grant.Pool, grant.Kind, held)

@@ -67,8 +67,8 @@ func TestAnEndingSettlesWhetherATaskRunsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			latest := func() float64 { return 1 } // the upper end of the jitter: the full backoff
-			if diff := cmp.Diff(test.want, settlement(test.in, latest)); diff != "" {
-				t.Errorf("settlement (-want +got):\n%s", diff)
+			if diff := cmp.Diff(test.want, decideSettlement(test.in, latest)); diff != "" {
+				t.Errorf("decideSettlement (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -76,8 +76,8 @@ func TestAnEndingSettlesWhetherATaskRunsAgain(t *testing.T) {
 
 func TestBackoffJittersItsLastHalf(t *testing.T) {
 	t.Parallel()
-	low := backoff(10*time.Second, 2, func() float64 { return 0 })
-	high := backoff(10*time.Second, 2, func() float64 { return 0.999999 })
+	low := backoffDelay(10*time.Second, 2, func() float64 { return 0 })
+	high := backoffDelay(10*time.Second, 2, func() float64 { return 0.999999 })
 	if low != 20*time.Second || high <= 39*time.Second || high > 40*time.Second {
 		t.Errorf("third attempt after %s to %s, want 20 s to 40 s", low, high)
 	}

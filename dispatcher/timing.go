@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-const longAgain = 30 // if a task runs for more than twice the usual hold time, its device reports after LeaseLength/longAgain at the earliest
+const longRunDivisor = 30 // if a task runs for more than twice the usual hold time, its device reports after LeaseLength/longRunDivisor at the earliest
 
 func (d *Dispatcher) timing() decision.Timing {
 	return decision.Timing{Period: d.config.ReportPeriod, Jitter: d.config.Jitter, Outage: func() time.Duration {
@@ -23,9 +23,9 @@ func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
 	return d.timing().DelayAfterRefusal(reason)
 }
 
-// delayAfterGrant returns the time after which a device with a new grant reports: when its result is probably ready, at most lease/2,
-// because the lease must then be renewed. The estimate is below the recent hold time: some devices report only when they are asked to, so
-// it would otherwise never fall.
+// delayAfterGrant returns the time after which a device with a new grant reports: the time until its result is probably ready, but at most
+// lease/2, when the lease must be renewed. The estimate is below the recent hold time, because some devices send a result only when they
+// are asked to report; a higher estimate could never fall.
 func (d *Dispatcher) delayAfterGrant(pool, kind string, lease time.Duration) time.Duration {
 	return min(decision.ClampDelay(d.expectedHold(pool, kind)), lease/2)
 }
@@ -34,13 +34,14 @@ func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
 	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
-// delayWhileRunning returns the time after which a device that works on grant reports again: when the task is probably finished, but at
-// least an eighth of the time worked, and at least LeaseLength/longAgain after twice the usual hold time. now is the ledger's time.
+// delayWhileRunning returns the time after which a device that works on grant reports again: the time until the task is probably finished,
+// but at least an eighth of the time that it has run, and at least LeaseLength/longRunDivisor after twice the usual hold time. now is the
+// ledger's time.
 func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(grant.GrantedAt)
 	again := worked / 8
 	if worked >= 2*d.Waiters.Pools.UsualKindHold(grant.Pool, grant.Kind) {
-		again = max(again, grant.LeaseLength/longAgain)
+		again = max(again, grant.LeaseLength/longRunDivisor)
 	}
 	return decision.ClampDelay(max(d.expectedHold(grant.Pool, grant.Kind)-worked, again))
 }
@@ -51,12 +52,12 @@ type outage struct {
 	since time.Time // zero if the server answers
 }
 
-// record records the result of a call that began at began.
-func (o *outage) record(err error, began time.Time) {
+// recordCall records a call to the server that began at began. callErr is its error; nil ends the outage.
+func (o *outage) recordCall(callErr error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case err == nil:
+	case callErr == nil:
 		o.since = time.Time{}
 	case o.since.IsZero():
 		o.since = began

@@ -21,8 +21,8 @@ const MaxEvaluated = 500
 const (
 	// evaluationTimeShare is the part of the remaining time that an evaluation may take. The rest is for the answer.
 	evaluationTimeShare = 0.75
-	// firstStepTasks is the number of tasks in the first step. Each later step has twice as many; a step that is not finished in time is
-	// dropped.
+	// firstStepTasks is the number of tasks in the first step of an evaluation. Each later step has twice as many tasks. The tasks of a
+	// step that does not end in time are not evaluated.
 	firstStepTasks = 16
 	// maxConcurrentEvaluations limits the tasks that are evaluated concurrently: each may need a connection to Redis.
 	maxConcurrentEvaluations = 16
@@ -57,9 +57,9 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.TaskScope,
 	return WaitSummary{Total: sample.Total, Evaluated: len(evaluated), Groups: decision.GroupByCode(evaluated, sample.Total)}, nil
 }
 
-// EvaluateNext explains at most limit and MaxEvaluated waiting tasks of a batch or a pool (where) behind the position after, in the order
-// of their batches; fewer if the time of ctx runs out. hasMore means that more tasks wait. EvaluateNext returns store.ErrNotFound if there
-// is no such batch or pool.
+// EvaluateNext explains the next waiting tasks of a batch or a pool (where) behind the position after, in the order of their batches. It
+// explains at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore means that more tasks wait.
+// EvaluateNext returns store.ErrNotFound if there is no such batch or pool.
 func (x *Explainer) EvaluateNext(ctx context.Context, where store.TaskScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
 	found, err := x.ledger.NextWaiting(ctx, where, after, min(limit, MaxEvaluated))
 	if err == nil {
@@ -71,8 +71,8 @@ func (x *Explainer) EvaluateNext(ctx context.Context, where store.TaskScope, aft
 	return evaluated, !found.IsComplete || len(evaluated) < len(found.Views), nil
 }
 
-// evaluate explains tasks, in the order of views, until its time runs out. If it has explained none by that time, it explains all from the
-// ledger alone.
+// evaluate explains the tasks in views, in their order, until its time runs out. If it has explained no task by then, it explains all of
+// them from the ledger alone.
 func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
@@ -102,7 +102,7 @@ func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]dec
 	return x.evaluateByLedger(ctx, views), ctx.Err()
 }
 
-// evaluateConcurrently explains tasks, in the order of views. shared makes each lookup once.
+// evaluateConcurrently explains the tasks in views, in their order. shared makes each lookup once.
 func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.TaskView, shared *sharedLookups) ([]decision.ExplainedTask, error) {
 	obstacles := x.policies.FindObstacles(ctx, views)
 	evaluated := make([]decision.ExplainedTask, len(views))
@@ -110,27 +110,27 @@ func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.Task
 	group.SetLimit(maxConcurrentEvaluations)
 	for i, v := range views {
 		group.Go(func() error {
-			evaluated[i] = x.explainFirst(ctx, v, obstacles[i], shared)
+			evaluated[i] = x.explainFirstCause(ctx, v, obstacles[i], shared)
 			return nil
 		})
 	}
 	return evaluated, group.Wait()
 }
 
-func (x *Explainer) explainFirst(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.ExplainedTask {
+func (x *Explainer) explainFirstCause(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.ExplainedTask {
 	return decision.ExplainedTask{Task: view.Task, Cause: x.explain(ctx, view, obstacles, source).Causes[0], LastSeen: x.lastReport(view).At}
 }
 
 func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView) []decision.ExplainedTask {
 	evaluated := make([]decision.ExplainedTask, len(views))
 	for i, v := range views {
-		evaluated[i] = x.explainFirst(ctx, v, nil, noLookups{})
+		evaluated[i] = x.explainFirstCause(ctx, v, nil, noLookups{})
 	}
 	return evaluated
 }
 
-// sharedLookups makes the lookups for many tasks that are evaluated concurrently. Tasks of the same pool and batches share one PoolStatus:
-// the order between batches depends on the batches alone, and inside a batch on priority and age.
+// sharedLookups makes the lookups for many tasks that are evaluated concurrently. Devices whose tasks are of the same pool and batches
+// share one PoolStatus, because the place of a task depends on its batch, priority and age, not on its device.
 type sharedLookups struct {
 	explainer *Explainer
 
@@ -145,7 +145,8 @@ func newSharedLookups(explainer *Explainer) *sharedLookups {
 	return &sharedLookups{explainer: explainer, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// lookUpOnce calls lookUp for the first call with a key of results. All other calls wait for its result.
+// lookUpOnce calls lookUp if results has no entry for key, and stores the result there. Concurrent and later calls with the same key get
+// this result.
 func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
 	shared.mu.Lock()
 	one := results[key]
@@ -157,7 +158,7 @@ func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key s
 	return one()
 }
 
-// poolStatus returns the status of a pool for tasks, which belong to the device in view. Tasks of the same pool and batches share one
+// poolStatus returns the status of a pool for tasks, which belong to the device in view. Devices with tasks of the same batches share one
 // lookup, so the status has neither a position nor the time of the next report.
 func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
@@ -190,6 +191,7 @@ func (c *sharedLookups) callerBound(ctx context.Context, waiting store.Candidate
 	return c.explainer.callerBound(ctx, waiting)
 }
 
+// firstTaskPerBatch returns the first task of each batch, the task of the oldest batch first.
 func firstTaskPerBatch(tasks []store.Candidate) []store.Candidate {
 	sorted := slices.Clone(tasks)
 	slices.SortStableFunc(sorted, func(a, b store.Candidate) int {

@@ -101,7 +101,7 @@ func (w *pendingReport) expectStillParked() {
 
 // notifyOffer notifies the dispatcher d that a slot of pool "a" is offered to the device.
 func notifyOffer(d *dispatcher.Dispatcher, device string) {
-	d.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: device, Pool: "a"}})
+	d.Waiters.ParkedReports.OnWake([]parked.WakeMessage{{Device: device, Pool: "a"}})
 }
 
 // withMinuteOffers makes offers last for a minute, so that no offer lapses because the machine stalls.
@@ -130,7 +130,7 @@ func (b *testBench) newParkingReplica(changes ...func(*dispatcher.Config)) *disp
 	hears, ended := make(chan struct{}, 100), make(chan struct{})
 	go func() {
 		defer close(ended)
-		board.Listen(ctx, d.Waiters.Parks, func() { hears <- struct{}{} })
+		board.Listen(ctx, d.Waiters.ParkedReports, func() { hears <- struct{}{} })
 	}()
 	b.t.Cleanup(func() {
 		if err := d.Waiters.Stop(context.Background()); err != nil {

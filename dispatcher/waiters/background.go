@@ -9,16 +9,16 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// background runs work concurrently with the reports that caused it, so that the answer to one device does not wait for work for another.
+// background runs work concurrently with the report that caused it, so that the answer to this report does not wait for the work.
 type background struct {
-	ctx context.Context //nolint:containedctx // its own: it outlives the reports
+	ctx context.Context //nolint:containedctx // it outlives the contexts of the reports
 
 	mu      sync.Mutex
 	stopped bool
 	crew    rescue.ReportingGroup
 }
 
-// start runs work in a new goroutine. After stop it does nothing: the passes of other replicas do the work.
+// start runs work in a new goroutine. After stop, it does nothing: the passes of other replicas do the work.
 func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -28,6 +28,7 @@ func (b *background) start(work func(context.Context)) {
 	b.crew.Go("handing off slots", func() { work(b.ctx) })
 }
 
+// stop makes start do nothing, and waits until the running work has ended or ctx ends.
 func (b *background) stop(ctx context.Context) error {
 	b.mu.Lock()
 	b.stopped = true
@@ -42,13 +43,14 @@ type mergedWork[W any] struct {
 	log        *slog.Logger
 	merge      func(earlier, more W) W
 	runWork    func(ctx context.Context, pool string, work W) error
-	doing      string // names the work if it panics
-	warning    string // is logged if the work fails in the background
+	doing      string // names the work in the report of a panic
+	warning    string // message that is logged if the work fails in the background
 
 	mu   sync.Mutex
-	left map[string]*W // by pool with a running goroutine: the remaining work, or nil if no work remains
+	left map[string]*W // by pool; has an entry while a goroutine works for the pool: the remaining work, or nil if there is none
 }
 
+// start adds work for the pool, and starts a goroutine unless one works for the pool.
 func (m *mergedWork[W]) start(pool string, work W) {
 	if m.add(pool, work) {
 		m.background.start(func(ctx context.Context) {
@@ -74,8 +76,8 @@ func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	return !taken
 }
 
-// run does the work of the pool until no work remains. It returns a panic as an error and continues, because no other goroutine would do
-// the remaining work.
+// run does the work of the pool until no work remains. After a panic of the work, it continues, because no other goroutine would do the
+// remaining work; the panic is part of the returned error.
 func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	for work, ok := m.takeNext(pool); ok; work, ok = m.takeNext(pool) {
 		failed = errors.Join(failed, rescue.Call(func() error { return m.runWork(ctx, pool, work) }))

@@ -17,22 +17,23 @@ const departuresAtOnce = 500
 
 // Departures gives back the slots that are reserved for devices whose connections broke before their reports were answered.
 type Departures struct {
-	parks       *Parks
-	relay       *Relay
-	offers      *Offers
-	ledger      Ledger
-	unreachable func(view store.DeviceView)
-	reports     *mergedWork[[]parked.Report] // reports that ended; their pools are not known yet, so the pool of this work is always ""
+	localReports *ParkedReports
+	relay        *Relay
+	offers       *Offers
+	ledger       Ledger
+	unreachable  func(view store.DeviceView)
+	reports      *mergedWork[[]parked.Report] // reports that ended; the pool of this work is always "", because their pools are not known yet
 }
 
-// Add ends the parked report of a device whose connection broke, and gives back, in the background, the slots that are reserved for the
-// device, unless it has parked a newer report at any replica. It keeps its place in the queue, and gets no offer until it reports.
+// Add ends a parked report whose connection broke. In the background, it gives back the slots that are reserved for the device, unless the
+// device has parked a newer report at any replica. The device keeps its place in the queue, but gets no offer until it reports.
 func (d *Departures) Add(report *ParkedReport) {
-	if d.parks.Leave(report) == Parked {
+	if d.localReports.Leave(report) == Parked {
 		d.reports.start("", []parked.Report{{Device: report.Device, Number: report.number}})
 	}
 }
 
+// leaveAllQueues calls leaveQueues for parts of reports.
 func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []parked.Report) (failed error) {
 	for part := range slices.Chunk(reports, departuresAtOnce) {
 		failed = errors.Join(failed, d.leaveQueues(ctx, part))
@@ -40,8 +41,9 @@ func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []par
 	return failed
 }
 
-// leaveQueues informs the queues that the devices of reports have left. A device may return during this work and enter a queue before that,
-// so leaveQueues looks for returned devices again at the end and wakes their reports. Relay.Park wakes the reports that are parked later.
+// leaveQueues makes the queues give the devices of reports no more offers. A device may return and enter a queue before the queue is
+// updated. So leaveQueues checks at the end which devices have returned, and wakes their reports. Relay.Park wakes the reports that are
+// parked later.
 func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

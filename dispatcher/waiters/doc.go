@@ -1,11 +1,11 @@
 // Package waiters notifies devices of free slots: by a push, by the answer to a parked report (long poll), or not at all, if they poll.
 //
-// In the step that frees a slot, the semaphore offers it to a device that can be notified. Slots frees it; Offers notifies the device or
-// returns the offer, and then the semaphore offers the slot to the next waiter. Filler handles offers that lapsed, and finds devices for
-// slots without waiters. Relay parks and wakes reports. Departures gives back the slots of devices that left.
+// Slots frees a slot. In the same step, the semaphore offers the slot to a device that can be notified. Offers notifies the device, or
+// returns the offer; then the semaphore offers the slot to the next waiter. Filler handles offers that lapsed, and finds devices for free
+// slots without a waiter. Relay parks and wakes reports. Departures gives back the slots of devices that left.
 //
 // In this package, device also means the holder of a caller (store.IsCaller), which is notified by the answer to a parked report.
 //
-// Offers, queues and messages are only hints: the device must report, and its report is decided like any other. A lost hint costs time,
-// until a pass of any replica repairs the loss.
+// Offers, queues and messages are only hints: a notified device must report, and its report is decided like any other. If a hint is lost,
+// the device waits longer, until a pass of any replica repairs the loss.
 package waiters

@@ -18,13 +18,13 @@ const (
 
 // Filler finds devices for free slots that were not offered to a waiter when they became free.
 type Filler struct {
-	pools     *Pools
-	parks     *Parks
-	offers    *Offers
-	sleepers  *sleepers
-	ledger    Ledger
-	semaphore Semaphore
-	requests  *mergedWork[fillRequest]
+	pools        *Pools
+	localReports *ParkedReports
+	offers       *Offers
+	sleepers     *sleepers
+	ledger       Ledger
+	semaphore    Semaphore
+	requests     *mergedWork[fillRequest]
 }
 
 // fillRequest is a request to find devices for the free slots of a pool. The zero value asks only for devices in its queue.
@@ -38,14 +38,14 @@ func (r fillRequest) add(other fillRequest) fillRequest {
 	return fillRequest{searchesSleepers: r.searchesSleepers || other.searchesSleepers, restarts: r.restarts || other.restarts, hasUrgent: r.hasUrgent || other.hasUrgent}
 }
 
-// Fill finds devices for the free slots of a pool in the background, after the pool was resumed or has grown, or tasks were queued. The
-// next pass of each replica would find them, too.
+// Fill finds, in the background, devices for the free slots of a pool. Call it after the pool was resumed or has grown, or after tasks were
+// queued. Without the call, the next pass of a replica finds the devices.
 func (f *Filler) Fill(pool string) {
 	f.requests.start(pool, fillRequest{searchesSleepers: true, restarts: true})
 }
 
-// FillAll fills the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a second.
-// Pools in which no slot can be offered are filled in turn, so that devices that no longer report leave their queues.
+// FillAll fills the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a second. It
+// also visits, in turn, pools in which no slot can be offered, to remove devices that no longer report from their queues.
 func (f *Filler) FillAll(ctx context.Context) error {
 	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest)
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var updates []slots.Update
-	if f.parks.countParked() > 0 { // only this replica can wake its parked reports, and a message to do so may have been lost
+	if f.localReports.countParked() > 0 { // only this replica can wake its parked reports, and a message to do so may have been lost
 		updates = []slots.Update{{Kind: slots.ResendParkedOffers}}
 	}
 	queue, err := f.semaphore.OfferSlots(ctx, pool, f.pools.Pace(pool), updates)

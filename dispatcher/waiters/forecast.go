@@ -17,7 +17,7 @@ type forecast struct {
 	policies Policies
 }
 
-// outcomes predicts, for each of devices, the outcome of an offer of a slot of the pool.
+// outcomes predicts, for each of devices, what would follow from an offer of a slot of the pool (predictOutcome).
 func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) ([]slots.UpdateKind, error) {
 	views, err := f.ledger.DeviceViews(ctx, devices)
 	if err != nil {
@@ -46,8 +46,8 @@ func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]deci
 	return slots.WaiterLeft
 }
 
-// dropLimited returns the joiners without those whose tasks a policy refuses, because they could be ahead of devices that can start. If the
-// latest pass found no policies in the pool, it returns all joiners; a device that a newer policy refuses gives its offer back.
+// dropLimited returns the joiners whose tasks no policy refuses: a refused joiner in the queue could be ahead of devices that can start. If
+// the latest pass found no policies in the pool, it returns all joiners; a device that a newer policy refuses gives its offer back.
 func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil

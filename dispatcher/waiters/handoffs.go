@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// Handoffs records the time from the release of a slot to the notification of the next device: the sending of a push, or the commit of the
-// grant for a parked report. It does not record a handoff to a device that polls, or of a slot that became free at an unknown time.
+// Handoffs records the time from the release of a slot until its next device is notified: until a push is sent, or until the grant for a
+// parked report is committed. It does not record a handoff to a device that polls, nor a slot that became free at an unknown time.
 type Handoffs struct {
 	seconds *prometheus.HistogramVec
 	debug   *slog.Logger // for the steps of each handoff
@@ -26,7 +26,7 @@ func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	)}
 }
 
-// Record records that the next device was notified at the time `took` after a slot of the pool became free.
+// Record records one handoff: took is the time from the release of a slot of the pool until its next device was notified.
 func (h *Handoffs) Record(pool string, took time.Duration) {
 	h.seconds.WithLabelValues(pool).Observe(took.Seconds())
 }
@@ -46,7 +46,7 @@ type Steps struct {
 	took  []any // pairs of name and duration
 }
 
-// Done records that step, which began when the previous one ended, ended at the time now.
+// Done records that step ended at the time now. A step begins when the previous one ends.
 func (s *Steps) Done(step string, now time.Time) {
 	if s != nil {
 		s.took = append(s.took, step, now.Sub(s.last))

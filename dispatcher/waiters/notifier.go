@@ -73,7 +73,7 @@ type Config struct {
 	UrgentShare  int           // percent of a pool for which urgent batches go before all other batches
 	MaxParked    int           // maximum number of parked reports; default 20,000
 
-	Unreachable func(view store.DeviceView) // is called when a device cannot be notified any more
+	Unreachable func(view store.DeviceView) // is called when a device can no longer be notified
 
 	Meters   *meters.Set
 	Logger   *slog.Logger
@@ -85,14 +85,14 @@ type Config struct {
 // Notifier offers free slots to waiting devices. It is safe for concurrent use, and works in the background only after a call of one of its
 // methods and before Stop.
 type Notifier struct {
-	Pools      *Pools      // state of the pools at this replica
-	Parks      *Parks      // parked reports of this replica
-	Relay      *Relay      // parks and wakes reports over all replicas
-	Handoffs   *Handoffs   // durations of handoffs
-	Offers     *Offers     // carries out offers of free slots
-	Slots      *Slots      // acquires and releases slots
-	Filler     *Filler     // finds devices for free slots
-	Departures *Departures // devices whose connections broke
+	Pools         *Pools         // state of the pools at this replica
+	ParkedReports *ParkedReports // parked reports of this replica
+	Relay         *Relay         // parks and wakes reports over all replicas
+	Handoffs      *Handoffs      // durations of handoffs
+	Offers        *Offers        // carries out offers of free slots
+	Slots         *Slots         // acquires and releases slots
+	Filler        *Filler        // finds devices for free slots
+	Departures    *Departures    // devices whose connections broke
 
 	background *background
 }
@@ -100,10 +100,10 @@ type Notifier struct {
 // New returns a Notifier with this configuration.
 func New(config Config) *Notifier {
 	pools := newPools(slots.Pace{MinWait: decision.MinReportDelay, ReportPeriod: config.ReportPeriod, OfferTTL: config.Offer})
-	parks := newParks(cmp.Or(config.MaxParked, maxParked), config.Now)
-	config.Meters.GaugeFunc("reports_parked", "Reports whose answer waits for a task (long poll).", parks.countParked)
+	localReports := newParkedReports(cmp.Or(config.MaxParked, maxParked), config.Now)
+	config.Meters.GaugeFunc("reports_parked", "Reports whose answer waits for a task (long poll).", localReports.countParked)
 	background, log := &background{ctx: context.Background(), crew: rescue.ReportingGroup{OnPanic: config.Panicked}}, config.Logger
-	relay := &Relay{parks: parks, board: config.Parking, ledger: config.Ledger, background: background, log: log}
+	relay := &Relay{localReports: localReports, board: config.Parking, ledger: config.Ledger, background: background, log: log}
 	forecast, handoffs := &forecast{ledger: config.Ledger, policies: config.Policies}, newHandoffs(config.Meters, config.Debug)
 	offers := &Offers{pools: pools, relay: relay, forecast: forecast, handoffs: handoffs, semaphore: config.Semaphore, waker: config.Waker, now: config.Now}
 	offers.rounds = &mergedWork[round]{
@@ -111,19 +111,19 @@ func New(config Config) *Notifier {
 		doing: "handing off slots", warning: "slots are handed off by the next pass",
 	}
 	sleepers := &sleepers{pools: pools, forecast: forecast, ledger: config.Ledger, seenWithin: missedReports*config.ReportPeriod + seenSlack, urgentShare: config.UrgentShare, now: config.Now}
-	filler := &Filler{pools: pools, parks: parks, offers: offers, sleepers: sleepers, ledger: config.Ledger, semaphore: config.Semaphore}
+	filler := &Filler{pools: pools, localReports: localReports, offers: offers, sleepers: sleepers, ledger: config.Ledger, semaphore: config.Semaphore}
 	filler.requests = &mergedWork[fillRequest]{
 		background: background, log: log, merge: fillRequest.add, runWork: filler.fillPool,
 		doing: "handing off slots", warning: "free slots are offered by the next pass",
 	}
-	departures := &Departures{parks: parks, relay: relay, offers: offers, ledger: config.Ledger, unreachable: config.Unreachable}
+	departures := &Departures{localReports: localReports, relay: relay, offers: offers, ledger: config.Ledger, unreachable: config.Unreachable}
 	merge := func(earlier, more []parked.Report) []parked.Report { return append(earlier, more...) }
 	departures.reports = &mergedWork[[]parked.Report]{
 		background: background, log: log, merge: merge, runWork: departures.leaveAllQueues,
 		doing: "releasing devices that left", warning: "devices that left are skipped when they miss their offers",
 	}
 	return &Notifier{
-		Pools: pools, Parks: parks, Relay: relay, Handoffs: handoffs, Offers: offers, Slots: newSlots(config, pools, offers),
+		Pools: pools, ParkedReports: localReports, Relay: relay, Handoffs: handoffs, Offers: offers, Slots: newSlots(config, pools, offers),
 		Filler: filler, Departures: departures, background: background,
 	}
 }

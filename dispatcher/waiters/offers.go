@@ -16,7 +16,8 @@ const (
 	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
 	maxRounds    = 20              // maximum number of successive rounds (exchanges with the semaphore) in one piece of work
 
-	// oldOffer is the age above which an offer must come from an earlier call to the semaphore, whose reply was lost.
+	// oldOffer is the maximum age of an offer that the latest call to the semaphore made. An older offer was made by an earlier call whose
+	// reply was lost.
 	oldOffer = 100 * time.Millisecond
 )
 
@@ -33,13 +34,14 @@ type Offers struct {
 	now       func() time.Time
 }
 
-// round is one exchange about a pool: devices are notified of offers, then the outcomes and other updates are sent to the semaphore.
+// round is one exchange about a pool: first the devices are notified of offers, then the outcomes of the offers and other updates are sent
+// to the semaphore.
 type round struct {
 	offers  []timedOffer
 	updates []slots.Update
 }
 
-// timedOffer is an offer with the time at which its slot became free, or zero if the slot was found free.
+// timedOffer is an offer with the time at which its slot became free. The time is zero if it is unknown.
 type timedOffer struct {
 	slots.Offer
 	freed time.Time
@@ -49,7 +51,7 @@ func (r round) add(other round) round {
 	return round{offers: append(r.offers, other.offers...), updates: append(r.updates, other.updates...)}
 }
 
-// Send notifies the devices of offers in the background. The slots became free at freedAt; zero means unknown.
+// Send notifies, in the background, the devices to which slots are offered. The slots became free at freedAt; zero means unknown.
 func (o *Offers) Send(pool string, offers []slots.Offer, freedAt time.Time) {
 	if len(offers) > 0 {
 		o.rounds.start(pool, round{offers: o.addTimes(offers, freedAt)})
@@ -69,7 +71,7 @@ func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
 }
 
-// AdmitBatch ends, in the background, the effect of RemoveBatch.
+// AdmitBatch lets devices wait with tasks of the batch again, after RemoveBatch. It works in the background.
 func (o *Offers) AdmitBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batch}}})
 }
@@ -79,7 +81,8 @@ func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device)
 }
 
-// addTimes adds to each offer the time at which its slot became free: freedAt, or the time of the offer if an earlier call made it.
+// addTimes adds to each offer the time at which its slot became free: freedAt, or the time of the offer if an earlier call to the semaphore
+// made the offer.
 func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {
@@ -91,8 +94,8 @@ func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer 
 	return timed
 }
 
-// runRounds carries out the round first and at most maxRounds rounds that follow from it: with the outcome of an unused offer, the
-// semaphore offers the slot to the next waiter.
+// runRounds carries out the round first and the rounds that follow from it, at most maxRounds in all. A round follows if a device cannot
+// use its offer: the semaphore then offers the slot to the next waiter.
 func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
@@ -117,7 +120,7 @@ func (o *Offers) runRounds(ctx context.Context, pool string, first round) error 
 	return failed
 }
 
-// notifyDevices notifies the devices that can use their offers, and returns the known outcomes.
+// notifyDevices notifies the devices that can use their offers. It returns the outcome of each offer whose outcome is known.
 func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	var pushed, parked []timedOffer
 	for _, offer := range offers {
@@ -133,8 +136,8 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 	return append(outcomes, more...), errors.Join(failed, unsent)
 }
 
-// wakeParked wakes the parked reports of the devices of offers. It returns no outcome for a report that is not parked here: no reply shows
-// whether another replica has it, so the offer counts as not sent.
+// wakeParked wakes the parked reports of the devices of offers. For a report that is not parked at this replica, it sends a message to the
+// other replicas and returns no outcome: no reply shows whether one of them has the report, so the offer counts as not sent.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
 	calls, now := make([]parked.WakeMessage, len(offers)), o.now()
 	for i, offer := range offers {
@@ -152,8 +155,8 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 	return outcomes, err
 }
 
-// push wakes the devices of offers that can start a task of the pool now, and returns the outcome of each offer. One read of the ledger
-// avoids useless wake-ups, and slots that stay reserved for nothing.
+// push wakes, by a push, the devices of offers that can start a task of the pool now. It returns the outcome of each offer. It reads the
+// ledger once, so that no device is woken and no slot reserved in vain.
 func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil

@@ -15,32 +15,33 @@ const (
 	maxConcurrentDecisions = 64     // maximum number of parked reports that are decided concurrently
 )
 
-// WaitState is the reason for which Parks has ended the wait of a report. A final decision and the end of Wait have no WaitState.
+// WaitState says whether ParkedReports has ended the wait of a report, and why. If the wait ends by a decision or because its time is over,
+// the WaitState stays Parked.
 type WaitState int
 
-// The states. Parked means that Parks has not ended the wait.
+// The states of a wait.
 const (
-	Parked     WaitState = iota
-	Superseded           // the device sent a newer report
-	Stopping             // this process ends
+	Parked     WaitState = iota // ParkedReports has not ended the wait
+	Superseded                  // the device sent a newer report
+	Stopping                    // this process ends
 )
 
-// ParkedReport is the newest report of a device, if its answer may wait. It is entered in Parks before the report is first decided, so that
-// no WakeMessage between this decision and the wait is missed. The queue in Redis records in which pools the device waits.
+// ParkedReport is a report whose answer may be delayed, the newest of its device. It is entered in ParkedReports before its first attempt
+// to get a task, so that no WakeMessage is missed between the attempt and the wait.
 type ParkedReport struct {
 	Device string
 	Wait   time.Duration // maximum time for which the report is parked
 
-	signal chan struct{} // holds a value while Poll has not returned the latest state or call
+	signal chan struct{} // holds a value if state or call changed since the last Poll
 
-	// Guarded by Parks.mu.
-	isParked bool  // the report is parked, and its first attempt is over
+	// Guarded by ParkedReports.mu.
+	isParked bool  // its first attempt to get a task is over, and it waits
 	number   int64 // number of the report among all replicas; 0 if unknown
 	state    WaitState
 	call     WakeCall
 }
 
-// NewParkedReport returns a ParkedReport that is not entered in Parks yet.
+// NewParkedReport returns a ParkedReport that is not entered in ParkedReports yet.
 func NewParkedReport(device string, wait time.Duration) *ParkedReport {
 	return &ParkedReport{Device: device, Wait: wait, signal: make(chan struct{}, 1)}
 }
@@ -48,12 +49,12 @@ func NewParkedReport(device string, wait time.Duration) *ParkedReport {
 // Signal returns a channel that receives a value when Poll has something new to return.
 func (p *ParkedReport) Signal() <-chan struct{} { return p.signal }
 
-// WakeCall has the contents of the messages that a report received since the previous Poll. The zero value means none.
+// WakeCall combines the messages that a report received since the previous Poll. The zero value means that there were none.
 type WakeCall struct {
 	Woken   bool
 	Offered []string // pools of the messages: in each, a slot may be offered to the device
 
-	// The latest message.
+	// The fields below are from the latest message.
 	Pool    string    // pool in which the device may now start a task; empty if the report was woken for another reason
 	FreedAt time.Time // when the slot became free, by this process's clock; zero if unknown
 	WokenAt time.Time
@@ -69,11 +70,11 @@ func (w *WakeCall) add(message parked.WakeMessage, now time.Time) {
 	}
 }
 
-// Parks holds the reports that are parked at this replica, by device.
-type Parks struct {
+// ParkedReports holds the reports that are parked at this replica, by device.
+type ParkedReports struct {
 	maxReports int
 	now        func() time.Time
-	deciding   chan struct{} // limits the reports that are decided concurrently
+	deciding   chan struct{} // has an element for each parked report that is being decided; its capacity limits them
 
 	mu      sync.Mutex
 	all     map[string]*ParkedReport
@@ -81,13 +82,13 @@ type Parks struct {
 	stopped bool
 }
 
-func newParks(maxReports int, now func() time.Time) *Parks {
-	return &Parks{maxReports: maxReports, now: now, deciding: make(chan struct{}, maxConcurrentDecisions), all: make(map[string]*ParkedReport)}
+func newParkedReports(maxReports int, now func() time.Time) *ParkedReports {
+	return &ParkedReports{maxReports: maxReports, now: now, deciding: make(chan struct{}, maxConcurrentDecisions), all: make(map[string]*ParkedReport)}
 }
 
 // BeginDecision waits until a parked report may be decided again. The caller must call done after the decision. ok is false if ctx ended
 // first.
-func (s *Parks) BeginDecision(ctx context.Context) (done func(), ok bool) {
+func (s *ParkedReports) BeginDecision(ctx context.Context) (done func(), ok bool) {
 	select {
 	case <-ctx.Done():
 		return nil, false
@@ -96,7 +97,7 @@ func (s *Parks) BeginDecision(ctx context.Context) (done func(), ok bool) {
 	}
 }
 
-// notify puts a value into signal, unless one is there. The caller must hold Parks.mu.
+// notify puts a value into signal, unless signal holds one already. The caller must hold ParkedReports.mu.
 func (p *ParkedReport) notify() {
 	select {
 	case p.signal <- struct{}{}:
@@ -104,15 +105,15 @@ func (p *ParkedReport) notify() {
 	}
 }
 
-// endWait ends the wait of the report with this state. The caller must hold Parks.mu.
+// endWait ends the wait of the report with this state. The caller must hold ParkedReports.mu.
 func (p *ParkedReport) endWait(state WaitState) {
 	p.state = state
 	p.notify()
 }
 
-// ReplaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in s and returns
-// true: newer may then be parked.
-func (s *Parks) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
+// ReplaceOlder ends the wait of an older report of the device. Then, if newer is not nil and there is room, it enters newer in s and
+// returns true. Only an entered report may be parked.
+func (s *ParkedReports) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if older := s.all[device]; older != nil {
@@ -126,8 +127,8 @@ func (s *Parks) ReplaceOlder(device string, newer *ParkedReport) (entered bool) 
 	return true
 }
 
-// Leave removes a report that is answered or whose connection broke, if it was not removed before, and returns its WaitState.
-func (s *Parks) Leave(report *ParkedReport) WaitState {
+// Leave removes a report that is answered or whose connection broke, and returns its WaitState. A repeated call changes nothing.
+func (s *ParkedReports) Leave(report *ParkedReport) WaitState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[report.Device] == report {
@@ -141,7 +142,7 @@ func (s *Parks) Leave(report *ParkedReport) WaitState {
 }
 
 // Poll returns the WaitState of a report and its WakeCall, and resets the WakeCall.
-func (s *Parks) Poll(report *ParkedReport) (WaitState, WakeCall) {
+func (s *ParkedReports) Poll(report *ParkedReport) (WaitState, WakeCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	call := report.call
@@ -150,28 +151,29 @@ func (s *Parks) Poll(report *ParkedReport) (WaitState, WakeCall) {
 }
 
 // markParked records that report is parked. number is its number among the reports of all replicas.
-func (s *Parks) markParked(report *ParkedReport, number int64) {
+func (s *ParkedReports) markParked(report *ParkedReport, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	report.isParked, report.number = true, number
 	s.waiting++
 }
 
-// has reports whether a report of the device is parked here, or may still be parked.
-func (s *Parks) has(device string) bool {
+// hasReport reports whether a report of the device was entered here and has not left: it is parked, or may still be parked.
+func (s *ParkedReports) hasReport(device string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[device] != nil
 }
 
-func (s *Parks) countParked() float64 {
+func (s *ParkedReports) countParked() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return float64(s.waiting)
 }
 
-// OnNewerReport ends the wait of the device's report here, if another replica has parked a report with a higher number.
-func (s *Parks) OnNewerReport(device string, number int64) {
+// OnNewerReport ends the wait of the device's report at this replica if its number is lower than number, the number of a report at another
+// replica.
+func (s *ParkedReports) OnNewerReport(device string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.all[device]; p != nil && p.number != 0 && p.number < number {
@@ -180,11 +182,11 @@ func (s *Parks) OnNewerReport(device string, number int64) {
 	}
 }
 
-// OnWake wakes the reports of messages that are parked here.
-func (s *Parks) OnWake(messages []parked.WakeMessage) { s.wake(messages) }
+// OnWake wakes the reports at this replica to which messages are addressed.
+func (s *ParkedReports) OnWake(messages []parked.WakeMessage) { s.wake(messages) }
 
-// wake wakes the reports of messages that are parked here, and returns the other messages.
-func (s *Parks) wake(messages []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
+// wake wakes the reports at this replica to which messages are addressed. It returns the messages to other reports.
+func (s *ParkedReports) wake(messages []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range messages {
@@ -200,7 +202,7 @@ func (s *Parks) wake(messages []parked.WakeMessage) (elsewhere []parked.WakeMess
 }
 
 // Stop ends the wait of all reports. After Stop, ReplaceOlder enters no report.
-func (s *Parks) Stop() {
+func (s *ParkedReports) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true

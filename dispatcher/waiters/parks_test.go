@@ -13,7 +13,7 @@ import (
 func TestPollReturnsTheOffersOfAllMessages(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	parks := newParks(1, func() time.Time { return now })
+	parks := newParkedReports(1, func() time.Time { return now })
 	p := NewParkedReport("d", time.Minute)
 	if !parks.ReplaceOlder("d", p) {
 		t.Fatal("not entered")

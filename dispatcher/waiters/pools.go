@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	poolsPerRead = 500 // pools whose work one pass reads from the ledger
-	poolsTidied  = 50  // queues of pools without a slot to offer, from which one pass removes the devices that no longer report
+	poolsPerRead = 500 // maximum number of pools for which one pass reads from the ledger whether tasks wait
+	poolsTidied  = 50  // maximum number of queues from which one pass removes the devices that no longer report
 
 	holdWeight  = 0.05            // weight of the newest hold time in the moving average
 	unknownHold = 5 * time.Second // assumed hold time until a grant of the pool has ended
-	maxKinds    = 10_000          // maximum number of kinds per pool, to limit memory; beyond it, all kinds are forgotten
+	maxKinds    = 10_000          // maximum number of kinds per pool, to limit memory; if it is reached, all kinds are forgotten
 )
 
 // Pools holds the state that this replica keeps for each pool. It is safe for concurrent
@@ -26,23 +26,23 @@ type Pools struct {
 
 	mu     sync.Mutex
 	all    map[string]*poolState
-	asked  []string // pools whose work this pass read from the ledger
-	last   string   // last pool that was searched, or had no work
-	tidied string   // last pool whose queue was tidied
+	asked  []string // result of the latest nextToRead
+	last   string   // the last pool of the previous pass: nextToRead continues behind it
+	tidied string   // the last pool whose queue setWaiting returned: the next call continues behind it
 }
 
 // poolState is the state of one pool.
 type poolState struct {
 	listed          bool                     // the ledger has the pool
-	longestSleep    time.Duration            // setting of the pool; 0 until the ledger was read
-	waiting         bool                     // devices wait in its queue, as of the last pass and later calls of MarkWaiting
+	longestSleep    time.Duration            // setting of the pool (slots.Pace); 0 until the ledger was read
+	waiting         bool                     // devices wait in its queue, according to the last pass and later calls of MarkWaiting
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
 	search          *search                  // progress of the search for sleeping devices; if nil, the search begins anew
 	urgentRestUntil time.Time                // before this time, no search for devices with urgent tasks begins
 }
 
-// newPools returns Pools without a pool. pace has the durations that are the same for every pool.
+// newPools returns an empty Pools. pace has the durations that are the same for every pool.
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
 // stateOf returns the state of a pool, and creates it if necessary. The caller must hold mu.
@@ -69,7 +69,7 @@ func (p *Pools) Remove(name string) {
 	delete(p.all, name)
 }
 
-// NameSet returns the names of all pools with a state at this replica, even if the ledger does not have them.
+// NameSet returns the names of all pools with a state at this replica, including pools that the ledger does not have.
 func (p *Pools) NameSet() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// nextToRead returns the pools whose waiting tasks this pass reads from the ledger. Successive calls go through all pools in turn.
+// nextToRead returns the pools for which this pass reads from the ledger whether tasks wait. Successive calls go through all pools in turn.
 func (p *Pools) nextToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,8 +107,8 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns at most searchesAPass pools in which this pass searches for sleeping devices: pools of the latest nextToRead that
-// have work. The next pass continues behind them.
+// poolsToSearch returns the pools in which this pass searches for sleeping devices: the pools of the latest nextToRead that are in
+// withWork, at most searchesAPass. The next pass continues behind the last of them.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *Pools) MarkWaiting(pool string) {
 	p.stateOf(pool).waiting = true
 }
 
-// setWaiting records that devices wait in the pools withWaiters, which must be sorted, and in no other pool. It returns some of these
+// setWaiting records that devices wait in the pools withWaiters (sorted), and in no other pool. It returns the next poolsTidied of these
 // pools, in turn: this pass removes the devices that no longer report from their queues.
 func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	p.mu.Lock()
@@ -191,7 +191,7 @@ func (p *Pools) isUrgentResting(pool string, now time.Time) bool {
 	return now.Before(p.stateOf(pool).urgentRestUntil)
 }
 
-// restUrgentSearch lets no search for devices with urgent tasks of a pool begin before the time until.
+// restUrgentSearch prevents, before the time until, another search for devices with urgent tasks of a pool.
 func (p *Pools) restUrgentSearch(pool string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,17 +13,18 @@ import (
 // callersAtOnce is the maximum number of callers that are woken when a slot of a caller becomes free.
 const callersAtOnce = 64
 
-// Relay parks and wakes reports over all replicas.
+// Relay parks reports at this replica, and wakes reports at all replicas.
 type Relay struct {
-	parks      *Parks
-	board      Parking // if nil, no other replica parks reports
-	ledger     Ledger
-	background *background
-	log        *slog.Logger
+	localReports *ParkedReports
+	board        Parking // if nil, no other replica parks reports
+	ledger       Ledger
+	background   *background
+	log          *slog.Logger
 }
 
-// Park marks report as parked, and ends the older parked report of the device at another replica. It does not block. Redis keeps the number
-// of report for numberTTL, which must be longer than report.Wait. Park works even if ctx has ended, because Departures needs the number.
+// Park marks report as parked, and ends an older parked report of the device at another replica. It does not wait for the end of report.
+// Redis keeps the number of report for numberTTL, which must be longer than report.Wait. Park works even if ctx has ended, because
+// Departures needs the number.
 func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.Duration) error {
 	var number int64
 	var gap bool
@@ -33,25 +34,25 @@ func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.D
 			return err
 		}
 	}
-	r.parks.markParked(report, number)
-	if gap { // the queues may have been notified since that the device left
-		r.parks.wake([]parked.WakeMessage{{Device: report.Device}})
+	r.localReports.markParked(report, number)
+	if gap { // the queues may have been informed, after the device entered them again, that it left
+		r.localReports.wake([]parked.WakeMessage{{Device: report.Device}})
 	}
 	return nil
 }
 
-// Wake wakes the parked reports of messages. elsewhere are the messages to reports that are not parked here; Wake sends them to the other
-// replicas, and no reply shows whether one has the report.
+// Wake wakes the parked reports to which messages are addressed. elsewhere are the messages to reports that are not parked at this replica.
+// Wake sends them to the other replicas; no reply shows whether one of them has the report.
 func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
-	elsewhere = r.parks.wake(messages)
+	elsewhere = r.localReports.wake(messages)
 	if len(elsewhere) > 0 && r.board != nil {
 		err = r.board.Wake(ctx, elsewhere)
 	}
 	return elsewhere, err
 }
 
-// WakeCallers wakes, in the background, the first waiting callers of a pool in which callers held as many slots as they may. These callers
-// are in no queue. A caller whose message is lost asks again by itself within seconds.
+// WakeCallers wakes, in the background, the first waiting callers of a pool. Call it when callers may hold more slots of the pool than
+// before: callers that wait for this are in no queue. If a message is lost, its caller asks again within seconds.
 func (r *Relay) WakeCallers(pool string) {
 	r.background.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
@@ -70,9 +71,9 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGone returns the reports in ended whose devices have parked no newer report at any replica.
+// findGone records that the reports in ended have ended. It returns the reports whose devices have parked no newer report at any replica.
 func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
-	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.parks.has(report.Device) })
+	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.localReports.hasReport(report.Device) })
 	if r.board == nil || len(gone) == 0 {
 		return gone, nil
 	}
@@ -82,7 +83,7 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 	return gone, nil
 }
 
-// wakeReturned wakes the newest parked report of each device of ended that has parked a newer one.
+// wakeReturned wakes the parked report of each device that has parked a newer report than its report in ended.
 func (r *Relay) wakeReturned(ctx context.Context, ended []parked.Report) error {
 	gone, err := r.findGone(ctx, ended)
 	if err != nil {

@@ -13,11 +13,12 @@ import (
 const (
 	batchesPerSearch = 100              // maximum number of batches in one search
 	tasksPerSearch   = 400              // number of tasks that one search examines, divided among its batches
-	fewestTasks      = 4                // minimum number of examined tasks of each batch, even if tasksPerSearch is then exceeded
-	missedReports    = 3                // a device that missed this number of reports is not woken
-	seenSlack        = 10 * time.Second // time between two flushes of last-seen times (seen.Devices.Flush): they reach the ledger late
+	fewestTasks      = 4                // minimum number of tasks of each batch that one search examines, even if this exceeds tasksPerSearch
+	missedReports    = 3                // number of missed reports after which a device is not woken
+	seenSlack        = 10 * time.Second // maximum delay with which a last-seen time is written to the ledger (seen.Devices.Flush)
 
-	// A search rests after it reached its end, for longer the more tasks it examined: at most about 200 tasks a second.
+	// A search that reached its end rests before the next one begins, for restPerTask per examined task: so about 200 tasks a second are
+	// examined at most.
 	minRest     = 400 * time.Millisecond
 	restPerTask = 5 * time.Millisecond
 	maxRest     = 10 * time.Second
@@ -28,7 +29,7 @@ type sleepers struct {
 	pools       *Pools
 	forecast    *forecast
 	ledger      Ledger
-	seenWithin  time.Duration // a device that was silent for longer is not woken; the time for which it was asked to be silent does not count
+	seenWithin  time.Duration // a device whose last report is older is not woken; time for which it was asked not to report does not count
 	urgentShare int           // percent of a pool for which urgent batches go before all other batches
 	now         func() time.Time
 }
@@ -38,11 +39,11 @@ type search struct {
 	after     int64                        // batches up to this id were examined in this round
 	positions map[int64]store.TaskPosition // position in each batch; the zero value means that the batch was examined to its end
 	examined  int                          // number of tasks examined in this round
-	rest      time.Time                    // time until which the search rests
+	rest      time.Time                    // before this time, the search does not begin again
 }
 
-// find returns the sleeping devices that should join the queue of a pool. Devices with urgent tasks go before all other waiters, so find
-// includes them even if no slot is free, when there are new tasks or slots, or an urgent task may start.
+// find returns the sleeping devices that should join the queue of a pool. It searches for devices with urgent tasks even if the queue has
+// enough waiters, because they go before all other waiters: it does so if there are new tasks or slots, or if an urgent task may start.
 func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
 	if request.restarts || request.hasUrgent && !s.pools.isUrgentResting(pool, s.now()) {
 		if joiners, err = s.findUrgent(ctx, pool); err != nil {
@@ -59,8 +60,9 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 	return s.forecast.dropLimited(ctx, pool, joiners)
 }
 
-// missingWaiters returns how many waiters a queue lacks. It should have one that can be notified for each free slot, and for each slot that
-// probably becomes free within two seconds (4 to tasksPerSearch). hold is the mean hold time.
+// missingWaiters returns how many more waiters that can be notified a queue needs; if the result is negative, it has more than it needs. It
+// needs one for each free slot, and one for each slot that probably becomes free within two seconds (at least 4, at most tasksPerSearch).
+// hold is the mean hold time.
 func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
@@ -108,8 +110,8 @@ func searchRest(examined int) time.Duration {
 	return min(minRest+time.Duration(examined)*restPerTask, maxRest)
 }
 
-// searchBatches examines the next tasks of the batches in open that may start, from the positions in progress on. reachedEnd is true if it
-// reached the last task of each.
+// searchBatches examines the next tasks of the batches in open that may start, beginning at the positions in progress, and returns their
+// sleeping devices. reachedEnd is true if it reached the last task of each batch.
 func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (joiners []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	serveLimit          = 3 * time.Second // time limit of one call; a slot that is assigned by a later reply is not claimed
+	serveLimit          = 3 * time.Second // time limit of one call; a slot in a reply after this limit is not claimed
 	slotsAtOnce         = 64              // maximum number of requests and leases in one call
 	maxConcurrentServes = 2
-	secondCallFill      = 32 // waiting requests and leases from which a second call begins, in case the first call hangs
+	secondCallFill      = 32 // if this number of requests and leases wait, a second call begins, in case the first call hangs
 )
 
 // Slots acquires and releases slots. Calls for the pools of one node of Redis that arrive while a call is in progress are sent together in
@@ -53,14 +53,16 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	return s
 }
 
-// pace returns the pace of the pool for devices that report once in reportPeriod, if that is longer than the configured period.
+// pace returns the pace of the pool for devices that report once in reportPeriod. A reportPeriod that is shorter than the configured period
+// has no effect.
 func (s *Slots) pace(pool string, reportPeriod time.Duration) slots.Pace {
 	pace := s.pools.Pace(pool)
 	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
 	return pace
 }
 
-// serve sends calls to the semaphore, those for the same pool and report period as one, and sends the offers that they return.
+// serve merges the calls for the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which
+// the replies offer slots. It returns one result for each call in separate.
 func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
 	calls, indexes := mergeCalls(separate)
 	freed := s.now()
@@ -70,13 +72,13 @@ func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]s
 	}
 	each := make([]slots.ExchangeResult, len(separate))
 	for i, c := range separate {
-		each[i] = takeOutcomes(&served[indexes[i]], c.Exchange)
+		each[i] = splitOffOutcomes(&served[indexes[i]], c.Exchange)
 	}
 	return each, nil
 }
 
 // mergeCalls merges the calls in separate for the same pool and report period. indexes[i] is the index of the merged call that contains
-// separate[i]. The queue depends on the period: a parked device does not ask again before its wait is over.
+// separate[i]. The period is part of a call, because the queue computes with it when a device asks again.
 func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	indexes = make([]int, len(separate))
 	for i, c := range separate {
@@ -93,8 +95,9 @@ func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	return merged, indexes
 }
 
-// takeOutcomes removes the outcomes of own, the first call whose outcomes were not taken yet, from merged.
-func takeOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.ExchangeResult {
+// splitOffOutcomes removes the outcomes of the call own from the front of merged, and returns them. The outcomes of the calls before own
+// must have been removed.
+func splitOffOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.ExchangeResult {
 	if merged.Err != nil {
 		return slots.ExchangeResult{Err: merged.Err}
 	}
@@ -110,7 +113,8 @@ func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Dur
 	return done, cmp.Or(err, done.Err)
 }
 
-// Acquire requests a slot of the pool for a device that reports once in reportPeriod, if that is longer than the configured period.
+// Acquire requests a slot of the pool for a device that reports once in reportPeriod. A reportPeriod that is shorter than the configured
+// period has no effect.
 func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Duration, request slots.Request) (slots.Acquisition, error) {
 	done, err := s.exchange(ctx, pool, reportPeriod, slots.Exchange{Requests: []slots.Request{request}})
 	if err != nil {
@@ -119,14 +123,14 @@ func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Dura
 	return done.Acquisitions[0], nil
 }
 
-// Refresh records that a device which waits in the queue of the pool asked again, and returns the time after which it is to ask again, or 0
-// if it must ask by Acquire (slots.Semaphore.Refresh). reportPeriod is as in Acquire.
-func (s *Slots) Refresh(ctx context.Context, pool string, reportPeriod time.Duration, refresh slots.WaiterRefresh) (time.Duration, error) {
+// Refresh records that a device which waits in the queue of the pool has reported, and returns the time after which it is to report again.
+// It returns 0 if the device must call Acquire instead (slots.Semaphore.Refresh). reportPeriod is as in Acquire.
+func (s *Slots) Refresh(ctx context.Context, pool string, reportPeriod time.Duration, refresh slots.WaiterRefresh) (reportAfter time.Duration, err error) {
 	return s.refreshes.Do(ctx, refreshKey{pool, reportPeriod}, refresh)
 }
 
 // Release frees the slots that leases hold, and offers them to the next waiters. It returns for each lease whether it held a slot.
-func (s *Slots) Release(ctx context.Context, pool string, leases []string) ([]bool, error) {
+func (s *Slots) Release(ctx context.Context, pool string, leases []string) (freed []bool, err error) {
 	done, err := s.exchange(ctx, pool, 0, slots.Exchange{Leases: leases})
 	return done.Freed, err
 }

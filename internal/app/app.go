@@ -102,7 +102,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	a.presence = newPresence(servers.store, version, time.Now())
 	a.web = a.newWeb(servers, version)
 	a.passes = a.newPasses(servers)
-	a.passes.addBackground(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.Parks, nil) })
+	a.passes.addBackground(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.ParkedReports, nil) })
 	return a
 }
 
@@ -142,7 +142,7 @@ func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	a.api.FailReadiness()
-	a.dispatcher.Waiters.Parks.Stop()
+	a.dispatcher.Waiters.ParkedReports.Stop()
 	if a.web != nil {
 		a.web.Stop()
 	}

@@ -36,7 +36,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 		{"name":"often","per":"device","algorithm":"sliding","windows":[{"max":9,"per_ms":60000}]},{"name":"same","per":"device","algorithm":"duplicate","max":9,"per_ms":60000}]}`)
 	waits := i.startLongPoll(t, "b")
 	eventually(t, "parked", func() bool {
-		return a.dispatcher.Waiters.Parks != nil && bytes.Contains(i.callOperator(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
+		return a.dispatcher.Waiters.ParkedReports != nil && bytes.Contains(i.callOperator(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
 	})
 	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["b","c"]}`)
 	if reply := <-waits; reply.Task == nil {

@@ -38,7 +38,7 @@ func withLongPollMax(maxWait time.Duration) func(*testOptions) {
 }
 
 func (b *testAPI) wakeParked(device string) {
-	b.dispatcher.Waiters.Parks.OnWake([]parked.WakeMessage{{Device: device, Pool: "p"}})
+	b.dispatcher.Waiters.ParkedReports.OnWake([]parked.WakeMessage{{Device: device, Pool: "p"}})
 }
 
 // wakeUntil wakes the parked report of a device again and again until it is answered, because the test cannot
@@ -130,7 +130,7 @@ func TestLongPollTakesNoPermit(t *testing.T) {
 	for range 3 {
 		b.sendReport("d-2", `{}`).expectStatus(200)
 	}
-	b.dispatcher.Waiters.Parks.Stop()
+	b.dispatcher.Waiters.ParkedReports.Stop()
 	(<-first).expectStatus(200)
 }
 
@@ -266,7 +266,7 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 		t.Errorf("%d bytes for each", each)
 	}
 	begin := time.Now()
-	b.dispatcher.Waiters.Parks.Stop()
+	b.dispatcher.Waiters.ParkedReports.Stop()
 	clients.Wait()
 	t.Logf("all answered after %s", time.Since(begin).Round(time.Millisecond))
 }

@@ -22,8 +22,8 @@ var goneLua string
 // ErrUnavailable means that Redis did not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// WakeMessage wakes the parked report of a device that may now start a task in Pool: a slot is offered to it or, for a caller, there may be
-// room for callers. If Pool is empty, there is another reason.
+// WakeMessage wakes the parked report of a device that may now start a task in Pool: a slot is offered to the device or, for the holder of
+// a caller, callers may hold more slots. If Pool is empty, the report is woken for another reason.
 type WakeMessage struct {
 	Device string        `json:"device"`
 	Pool   string        `json:"pool,omitempty"`
@@ -36,8 +36,8 @@ type Report struct {
 	Number int64
 }
 
-// endRemembered is the time after the end of a connection within which all messages about this end are sent, and RegisterNewest reports a
-// gap.
+// endRemembered is the time after the end of a connection for which RegisterNewest returns a gap. All messages about the end are sent
+// within this time.
 const endRemembered = 10 * time.Second
 
 func keyOf(device string) string { return "parked:{" + device + "}" }
@@ -52,7 +52,7 @@ type Board struct {
 	quiet   time.Duration // time without a message after which the connection is tested
 }
 
-// New returns the board of a replica in this database of the Redis of client.
+// New returns the board of this replica in the Redis of client. database is the number of the database that client uses.
 func New(client redis.UniversalClient, database int) *Board {
 	return &Board{
 		client: client, newest: redis.NewScript(newestLua), gone: redis.NewScript(goneLua), replica: rand.Text(),
@@ -61,9 +61,10 @@ func New(client redis.UniversalClient, database int) *Board {
 	}
 }
 
-// RegisterNewest makes a report that this replica parks the newest report of its device at all replicas, and returns its number, which is
-// higher than all earlier ones. gap means that the connection of the previous report has just ended: messages about that end may still
-// arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns ErrUnavailable if Redis does not answer.
+// RegisterNewest records that this replica parks a report of the device, and makes it the newest report of the device at all replicas. The
+// returned number is higher than the numbers of all earlier reports. gap means that the connection of the previous report has just ended:
+// messages about that end may still arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns ErrUnavailable if
+// Redis does not answer.
 func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
 	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
@@ -79,8 +80,8 @@ func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL tim
 	return number, reply[1] == int64(1), nil
 }
 
-// RecordEnded records that the connections of parked reports have ended, and returns the reports whose devices have parked no newer one. It
-// returns ErrUnavailable if Redis does not answer.
+// RecordEnded records that the connections of parked reports have ended. It returns the reports whose devices have parked no newer report.
+// It returns ErrUnavailable if Redis does not answer.
 func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -100,8 +101,8 @@ func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Repor
 	return gone, nil
 }
 
-// Wake sends messages to all replicas. A replica that has parked the report of a message wakes it; no reply shows this. Wake returns
-// ErrUnavailable if Redis does not answer.
+// Wake sends messages to all replicas. A replica that has parked the report to which a message is addressed wakes it. Wake does not know
+// whether a replica has done so. Wake returns ErrUnavailable if Redis does not answer.
 func (b *Board) Wake(ctx context.Context, messages []WakeMessage) error {
 	if len(messages) == 0 {
 		return nil

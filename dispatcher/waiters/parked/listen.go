@@ -23,12 +23,12 @@ var errSilent = errors.New("no data was received on the connection")
 type Listener interface {
 	// OnNewerReport is called when a newer report of the device, with this number, was parked at another replica.
 	OnNewerReport(device string, number int64)
-	// OnWake is called with messages that wake parked reports, which may be parked at another replica.
+	// OnWake is called with messages that wake parked reports. A message may be addressed to a report at another replica.
 	OnWake(messages []WakeMessage)
 }
 
 // Listen passes the messages of the replicas to listener until ctx ends. While Redis does not answer, messages are lost, and Listen
-// reconnects. onSubscribed is called each time a subscription begins, unless it is nil.
+// reconnects. If onSubscribed is not nil, it is called each time a subscription begins.
 func (b *Board) Listen(ctx context.Context, listener Listener, onSubscribed func()) {
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -43,8 +43,8 @@ func (b *Board) Listen(ctx context.Context, listener Listener, onSubscribed func
 	}
 }
 
-// listen passes messages to listener until the connection fails. The channels of the Redis client never detect a silent server, so listen
-// requires an answer to a ping.
+// listen passes messages to listener until the connection fails. The Go channels of the Redis client do not detect a server that hangs, so
+// listen reads the connection itself, and pings the server after b.quiet without a message.
 func (b *Board) listen(ctx context.Context, listener Listener, onSubscribed func()) error {
 	sub := b.client.Subscribe(ctx, b.channel)
 	defer func() { _ = sub.Close() }()

@@ -12,7 +12,7 @@ func appMistakes() []Mistake {
 		},
 		{
 			Package: "internal/app", Func: "App.Stop",
-			Old:    `a.dispatcher.Waiters.Parks.Stop()`,
+			Old:    `a.dispatcher.Waiters.ParkedReports.Stop()`,
 			New:    ``,
 			Breaks: "parked reports are cut off at a shutdown and get no answer",
 		},

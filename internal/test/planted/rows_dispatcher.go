@@ -77,7 +77,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "an offer to a report that is parked at another replica counts as sent, and is not offered again if the message is lost", Tests: in("waiters"),
 		},
 		{
-			Package: "dispatcher/waiters", Func: "Parks.ReplaceOlder",
+			Package: "dispatcher/waiters", Func: "ParkedReports.ReplaceOlder",
 			Old: `older.endWait(Superseded) delete(s.all, device)`, New: `delete(s.all, device)`,
 			Breaks: "a newer report does not end the older parked report of its device", Tests: in("waiters"),
 		},
