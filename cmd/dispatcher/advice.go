@@ -20,8 +20,8 @@ type advisedError struct {
 
 func (e advisedError) Unwrap() error { return e.error }
 
-// adviceFor returns a text about what the user can do after err, the error of a command. It is empty if the error itself contains the
-// advice, or if there is no advice.
+// adviceFor returns a text about what the user can do after err, the error of a command. The text is empty if err already
+// contains the advice, or if there is no advice.
 func adviceFor(err error) string {
 	if advised, ok := errors.AsType[advisedError](err); ok {
 		return advised.advice
@@ -42,7 +42,7 @@ func adviceFor(err error) string {
 	return ""
 }
 
-// adviceAfterLoss returns what the user can do after lost: a request to which no answer arrived.
+// adviceAfterLoss returns what the user can do after lost, the error of a request that got no answer.
 func adviceAfterLoss(lost *operators.LostError) string {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](lost)
 	switch {
@@ -58,7 +58,8 @@ func adviceAfterLoss(lost *operators.LostError) string {
 	return "start one with `dispatcher dev`, or set DISPATCHER_URL to a running dispatcher"
 }
 
-// adviceAfterProblem returns what the user can do after problem, a refusal by the server. It is empty if there is no advice.
+// adviceAfterProblem returns what the user can do after the server refused a request with problem. The text is empty if
+// there is no advice.
 func adviceAfterProblem(problem *operators.Problem) string {
 	switch problem.Status {
 	case http.StatusUnauthorized:
@@ -76,7 +77,7 @@ func adviceAfterProblem(problem *operators.Problem) string {
 	return ""
 }
 
-// kindInPath returns the kind of object (such as pool) in the path of an API request.
+// kindInPath returns the kind of object in the path of an API request, for example pools.
 func kindInPath(path string) string {
 	_, rest, _ := strings.Cut(path, "/v1/") // a proxy can add a path in front
 	kind, _, _ := strings.Cut(rest, "/")

@@ -48,8 +48,8 @@ func cloneBatchCommand(batches objectKind) *cobra.Command {
 	return command
 }
 
-// readClones returns the tasks of a batch that are in one of states, as NDJSON for a new batch. It reads them from the server page by page
-// while the caller reads, and leaves out times of a task that are not after now.
+// readClones returns the tasks of a batch whose state is in states, as NDJSON for a new batch. It reads them from the
+// server page by page while the caller reads. It leaves out the times of a task that are not after now.
 func (s *session) readClones(batch operators.Batch, now time.Time, states []string) io.ReadCloser {
 	reader, writer := io.Pipe()
 	rescue.Async(func() error {
@@ -59,7 +59,7 @@ func (s *session) readClones(batch operators.Batch, now time.Time, states []stri
 	return reader
 }
 
-// writeClones writes the lines of readClones to out. If the reader was closed, it stops with an error.
+// writeClones writes the lines that readClones returns to out. It stops with an error if the reader was closed.
 func (s *session) writeClones(out io.Writer, batch operators.Batch, now time.Time, states []string) error {
 	for _, state := range states {
 		for task, err := range s.Tasks.List(s.cmd.Context(), operators.TaskFilter{Batch: batch.ID, State: state}) {

@@ -105,7 +105,7 @@ func (b *batchFlags) add(command *cobra.Command) {
 	flags.BoolVar(&b.wait, "wait", false, "wait until the batch has ended, and show its progress")
 }
 
-// request returns the request that creates the batch. It reads the tasks from stdin if the file is "-".
+// request returns the request that creates the batch. If the name of the file is "-", it reads the tasks from stdin.
 func (b *batchFlags) request(command *cobra.Command, stdin io.Reader) (operators.Request, error) {
 	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: operators.Query("unknown_devices", b.mode.UnknownDevices), Key: newIdempotencyKey()}
 	if b.mode.DryRun {
@@ -150,8 +150,8 @@ func mediaType(file, format string) (string, error) {
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
 }
 
-// attachFile makes request send a file in this format unchanged, or stdin if file is "-". A file is opened again each time the request is
-// sent. Standard input can be read only once, so a request with it is sent only once.
+// attachFile makes request send the content of a file in this format, or of stdin if file is "-". The file is opened
+// again each time the request is sent. Standard input can be read only once, so a request with stdin is sent only once.
 func attachFile(request *operators.Request, file, format string, stdin io.Reader) (err error) {
 	if request.ContentType, err = mediaType(file, format); err != nil {
 		return err
@@ -171,8 +171,9 @@ func attachFile(request *operators.Request, file, format string, stdin io.Reader
 // newIdempotencyKey returns a random Idempotency-Key. However often a request with this key is sent, it has one effect.
 func newIdempotencyKey() string { return "cli-" + rand.Text() }
 
-// send sends the request that creates the batch and shows the answer: after a dry run only the number of tasks, unless the output is JSON.
-// With --wait it shows the progress instead, and fails if a task did not succeed.
+// send sends the request that creates the batch, and shows the answer. After a dry run it shows only the number of tasks,
+// unless the output is JSON. With --wait it shows the progress instead of the answer, and returns an error if a task did
+// not succeed.
 func (b *batchFlags) send(s *session, request operators.Request) error {
 	var made operators.BatchCreated
 	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)

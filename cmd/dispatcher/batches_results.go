@@ -81,8 +81,8 @@ func (r *resultFlags) run(s *session, batch string) error {
 	return s.writeList(listSpec{path: path, columns: resultColumns(r.fields), query: query}, r.limit)
 }
 
-// firstScalarFields returns the names of the fields that become columns of the table: the first shownFields of fields, without lists, objects and
-// names with a comma (a comma separates the names in a query).
+// firstScalarFields returns the names of the fields that become columns of the table: the first shownFields of fields. It
+// skips lists, objects, and names with a comma, because a comma separates the names in a query.
 func firstScalarFields(fields []operators.OutputField) (names []string) {
 	for _, f := range fields {
 		if len(names) < shownFields && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
@@ -92,7 +92,8 @@ func firstScalarFields(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// resultColumns returns the columns of the table of results: the columns of every result, and one column for each of fields.
+// resultColumns returns the columns of the table of results: the fixed columns, and one column for each of fields, the
+// names of output fields.
 func resultColumns(fields []string) []column {
 	list := columns("TASK", "DEVICE", "STATE", "ENDED=ended_at", "RAN=duration_ms")
 	for _, name := range fields {
@@ -117,7 +118,8 @@ func plainValue(value json.RawMessage) string {
 	return string(value)
 }
 
-// summarizeResults writes the progress of the batch and the summary that query selects. It returns the summary.
+// summarizeResults writes the progress of the batch and the summary of its results, and returns the summary. query
+// selects the results.
 func (s *session) summarizeResults(batch string, query url.Values) (operators.ResultSummary, error) {
 	var batchProgress progress
 	var first struct{ Summary operators.ResultSummary }
@@ -191,7 +193,7 @@ func cellTexts(row []any) []string {
 	return texts
 }
 
-// textOr returns the text that value points to, or absent if value is nil.
+// textOr returns the text that value points to. If value is nil, it returns absent.
 func textOr(value *string, absent string) string {
 	if value == nil {
 		return absent
@@ -199,8 +201,8 @@ func textOr(value *string, absent string) string {
 	return *value
 }
 
-// writeAggregate writes the summary of the values of one field of the outputs: of its numbers, then of its other values. It writes nothing if
-// aggregate is nil.
+// writeAggregate writes the summary of the values of one output field: first of its numbers, then of its other values. If
+// aggregate is nil, it writes nothing.
 func (r resultReport) writeAggregate(aggregate *operators.Aggregate) error {
 	if aggregate == nil {
 		return nil

@@ -65,7 +65,8 @@ func (p progress) summaryLine() string {
 	return text
 }
 
-// batchWatch shows a batch until it has ended, in a statusLine. As JSON it writes the batch at each change.
+// batchWatch shows a batch in a statusLine until the batch has ended. With JSON output, it writes the batch each time the
+// batch changes.
 type batchWatch struct {
 	*session
 
@@ -81,8 +82,8 @@ func newBatchWatch(s *session, batch string) *batchWatch {
 	return &batchWatch{session: s, batch: batch, line: s.console.newStatusLine()}
 }
 
-// follow shows the batch until it has ended, then its final counts as a table. If the user interrupts it first (Ctrl-C), it returns nil and
-// leaves isOver false.
+// follow shows the batch until the batch has ended, and then its final counts as a table. If the user presses Ctrl-C
+// first, follow returns nil and isOver stays false.
 func (w *batchWatch) follow() error {
 	ctx := w.cmd.Context()
 	err := w.console.repeatRead(ctx, w.update)
@@ -97,7 +98,8 @@ func (w *batchWatch) follow() error {
 	return w.console.show(w.text, batchSettingNames()...)
 }
 
-// requireSuccess follows the batch. It fails if a task did not succeed, or if the user interrupts it first.
+// requireSuccess shows the batch until it has ended. It returns an error if a task did not succeed, or if the user
+// presses Ctrl-C first.
 func (w *batchWatch) requireSuccess() error {
 	err := w.follow()
 	switch n, c := w.last.unsuccessful(), w.last.Counts; {

@@ -8,14 +8,14 @@ import (
 // bulkChange changes all objects that match. T is the answer with their number.
 type bulkChange[T any] struct {
 	send     func(dryRun bool) (T, error)              // changes the objects, or only counts them
-	question func(counted T) string                    // returns the question to the user; empty: nothing would be changed
+	question func(counted T) string                    // returns the question to the user, or "" if nothing would be changed
 	describe func(changed T, participle string) string // returns the result as a sentence
 
 	done, wouldBe string // the participle after a change, such as "paused", and after a dry run, such as "would be paused"
 }
 
-// run counts the objects, asks for confirmation unless isConfirmed is true, changes the objects, and writes the result. If dryRun is true,
-// it only counts. If an error interrupts the change, run also writes what was changed before.
+// run counts the objects, asks for confirmation unless isConfirmed is true, changes the objects, and writes the result.
+// If dryRun is true, run only counts. If an error interrupts the change, run writes which part of the change was made.
 func (b bulkChange[T]) run(output *console, isConfirmed, dryRun bool) error {
 	result, err := b.send(true)
 	if err != nil {

@@ -36,9 +36,9 @@ func (c *console) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
-// show writes the members of object, one per line, except the members named in omitted. The state of a batch is its ShownState, which says
-// better than the stored state and the condition what the batch does now.
-// With --output json it writes the whole object unchanged.
+// show writes the members of object, one per line, except the members named in omitted. As the state of a batch, it
+// writes ShownState, which describes better than the stored state what the batch does now. With --output json, it writes
+// the whole object unchanged.
 func (c *console) show(object json.RawMessage, omitted ...string) error {
 	if c.isJSON {
 		return writeJSON(c.out, object, jsonIndent)
@@ -52,7 +52,8 @@ func (c *console) show(object json.RawMessage, omitted ...string) error {
 	return terminal.WriteFields(c.out, object, shown, omitted...)
 }
 
-// showWithWarnings notes the warnings in object, an answer of the API, and shows its other members except those in omitted.
+// showWithWarnings writes the warnings in object, an answer of the API, as messages. It shows the other members of
+// object, except those in omitted.
 func (c *console) showWithWarnings(object json.RawMessage, omitted ...string) error {
 	c.noteWarnings("", object)
 	return c.show(object, append(omitted, "warnings")...)
@@ -66,7 +67,8 @@ func writeJSON(out io.Writer, object any, indent string) error {
 	return e.Encode(object)
 }
 
-// noteWarnings notes the warnings in answer, the answer to a successful request, and returns them. Each note begins with subject.
+// noteWarnings writes each warning in answer as a message that begins with subject, and returns the warnings. answer is
+// the answer to a successful request.
 func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings []string) {
 	var warned operators.WarningList
 	_ = json.Unmarshal(answer, &warned) // an answer without this member has no warnings
@@ -76,8 +78,8 @@ func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings
 	return warned.Warnings
 }
 
-// confirm asks the user question, usually whether to change many tasks or devices. If isConfirmed is true (the flag --yes), it does not
-// ask. It fails if the user does not agree, or if in is not a terminal.
+// confirm asks the user question, usually whether to change many tasks or devices. If isConfirmed is true (the flag
+// --yes), confirm does not ask. It returns an error if the user does not agree, or if the input is not a terminal.
 func (c *console) confirm(isConfirmed bool, question string) error {
 	if isConfirmed {
 		return nil
@@ -93,14 +95,15 @@ func (c *console) confirm(isConfirmed bool, question string) error {
 	return nil
 }
 
-// statusLine shows a text that changes: on a terminal one line that each update overwrites, otherwise a new line now and then.
+// statusLine shows a text that changes. On a terminal, each update overwrites one line. Otherwise some updates write a
+// new line.
 type statusLine struct {
 	*terminal.Progress
 
-	console    *console
-	isTerminal bool
-	key, text  string    // of the latest line that was not on a terminal
-	writtenAt  time.Time // when this line was written
+	console     *console
+	isTerminal  bool
+	phase, text string    // of the latest line that was not on a terminal
+	writtenAt   time.Time // when this line was written
 }
 
 // lineEvery is the minimum time between two lines of a statusLine that is not on a terminal.
@@ -111,23 +114,24 @@ func (c *console) newStatusLine() *statusLine {
 	return &statusLine{Progress: terminal.NewProgress(c.errs), console: c, isTerminal: terminal.IsTerminal(c.errs)}
 }
 
-// update shows bar and text on a terminal. Otherwise it writes text alone, if text has changed, and if key has changed or the latest line is
-// older than lineEvery.
-func (l *statusLine) update(key, bar, text string) {
+// update shows bar and text on a terminal. Without a terminal, it writes only text, and only if text has changed. In
+// addition, either phase must have changed, or the last written line must be older than lineEvery.
+func (l *statusLine) update(phase, bar, text string) {
 	if l.isTerminal {
 		l.Show("%s%s", bar, text)
-	} else if text != l.text && (key != l.key || time.Since(l.writtenAt) >= lineEvery) {
+	} else if text != l.text && (phase != l.phase || time.Since(l.writtenAt) >= lineEvery) {
 		l.console.note("%s", text)
-		l.key, l.text, l.writtenAt = key, text, time.Now()
+		l.phase, l.text, l.writtenAt = phase, text, time.Now()
 	}
 }
 
-// updateWaiting shows why the holder of a lease still waits, and when it is expected to start. err is the error of the latest request, or nil.
-func (l *statusLine) updateWaiting(lease operators.Lease, err error) {
+// updateWaiting shows why the holder of a lease still waits, and when its lease is expected to start. requestErr is the
+// error of the latest request, or nil.
+func (l *statusLine) updateWaiting(lease operators.Lease, requestErr error) {
 	text := lease.Detail
 	switch {
-	case err != nil:
-		text = err.Error()
+	case requestErr != nil:
+		text = requestErr.Error()
 	case lease.Position != nil:
 		text = fmt.Sprintf("position %d in the queue; %s", *lease.Position, lease.Detail)
 	}
@@ -139,8 +143,8 @@ func (l *statusLine) updateWaiting(lease operators.Lease, err error) {
 	l.update("", "", "Waiting for a slot: "+text)
 }
 
-// repeatRead calls read every watchEvery until isOver is true, or until read fails with an error
-// that is not transient. It notes transient errors. If ctx ends first (Ctrl-C), it returns nil.
+// repeatRead calls read every watchEvery until isOver is true, or until read returns an error that is not transient. It
+// writes transient errors as messages. If ctx ends first (Ctrl-C), it returns nil.
 func (c *console) repeatRead(ctx context.Context, read func() (isOver bool, err error)) error {
 	for ctx.Err() == nil {
 		switch isOver, err := read(); {

@@ -97,8 +97,8 @@ func (c contexts) find(name string) (installation, error) {
 	return found, nil
 }
 
-// applyTo returns config with the URL and the token of the installation. It reads the token from the file each time, because the token may
-// have been replaced.
+// applyTo returns config with the URL and the token of the installation. It reads the token from the file at each call,
+// because the token may have been replaced.
 func (i installation) applyTo(config operators.Config) (operators.Config, error) {
 	config.URL = i.URL
 	if i.TokenFile == "" {
@@ -168,8 +168,8 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 	return command
 }
 
-// changeContextsCommand returns a command that reads the file of the contexts, calls change with them and with the arguments of the command, and
-// writes the file.
+// changeContextsCommand returns a command that reads the contexts from their file, passes the contexts and its arguments
+// to change, and writes the contexts back.
 func changeContextsCommand(use, short string, args cobra.PositionalArgs, change func(all *contexts, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(_ *cobra.Command, args []string) error {
 		all, err := readContexts()

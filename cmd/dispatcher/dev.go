@@ -17,8 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// The demonstration fleet is fast: within seconds all slots are held, tasks end, and the slot of a
-// silent device is taken back.
+// Settings of the demonstration fleet. Within seconds, all slots are held, tasks end, and the slot of a silent device is
+// released.
 const (
 	demoPool   = "demo"
 	demoLease  = 10 * time.Second
@@ -61,14 +61,14 @@ const (
 	autoRedis      = "auto"
 )
 
-// chooseRedis sets in options which Redis the embedded mode uses, by the flag --redis.
-func chooseRedis(flag string, options *app.DevOptions) error {
-	switch flag {
+// chooseRedis sets in options the Redis of the embedded mode. flagValue is the value of the flag --redis.
+func chooseRedis(flagValue string, options *app.DevOptions) error {
+	switch flagValue {
 	case inProcessRedis:
 		return nil
 	case autoRedis:
 	default:
-		return usageError{fmt.Errorf("--redis %q: want %s or %s", flag, inProcessRedis, autoRedis)}
+		return usageError{fmt.Errorf("--redis %q: want %s or %s", flagValue, inProcessRedis, autoRedis)}
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -83,8 +83,8 @@ func chooseRedis(flag string, options *app.DevOptions) error {
 	return err
 }
 
-// invocationName returns how a shell in this folder can call this program. That is its name if the PATH
-// leads to this program, else the path with which the program was started.
+// invocationName returns how a shell in this folder can call this program: by its name if PATH leads to this program,
+// otherwise by the path with which the program was started.
 func invocationName() string {
 	self, err := os.Executable()
 	if err != nil {
@@ -97,18 +97,18 @@ func invocationName() string {
 	return "dispatcher"
 }
 
-// isSameFile reports whether the paths a and b name the same file.
-func isSameFile(a, b string) bool {
-	one, err := os.Stat(a)
+// isSameFile reports whether two paths name the same file.
+func isSameFile(pathA, pathB string) bool {
+	one, err := os.Stat(pathA)
 	if err != nil {
 		return false
 	}
-	other, err := os.Stat(b)
+	other, err := os.Stat(pathB)
 	return err == nil && os.SameFile(one, other)
 }
 
-// runDev runs an embedded dispatcher with these options until the command is interrupted. If simulatedDevices is not 0, it also runs a
-// fleet of this number of simulated devices.
+// runDev runs an embedded dispatcher with these options until the user interrupts the command. If simulatedDevices is not
+// 0, it also runs a fleet of this number of simulated devices.
 func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) error {
 	if simulatedDevices < 0 {
 		return usageError{errors.New("--simulate: must not be negative")}
@@ -129,9 +129,10 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) er
 	return withDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
 }
 
-// withDemo runs a server with run until ctx ends. run must call its second argument after the server has started. withDemo then calls
-// onStarted and, if runDemo is not nil, runs runDemo next to the server. An error of either ends both.
-func withDemo(ctx context.Context, run func(context.Context, func()) error, onStarted func(), runDemo func(context.Context) error) error {
+// withDemo calls run, which runs a server until ctx ends. When the server has started, run calls its parameter onStarted.
+// withDemo then calls its own onStarted and, if runDemo is not nil, runs runDemo beside the server. An error of run or
+// runDemo ends both.
+func withDemo(ctx context.Context, run func(ctx context.Context, onStarted func()) error, onStarted func(), runDemo func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var group rescue.Group

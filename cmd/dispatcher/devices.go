@@ -73,7 +73,8 @@ func createDeviceCommand(devices objectKind) *cobra.Command {
 	return command
 }
 
-// addProfileFlag adds the flag --profile, and returns its value: the name of a profile.
+// addProfileFlag adds the flag --profile to command, and returns a pointer to the value of the flag, the name of a
+// profile.
 func addProfileFlag(operator *operatorFlags, command *cobra.Command) *string {
 	profile := command.Flags().String("profile", "", "profile whose policies apply to the starts of the device")
 	operator.profiles().completeFlag(command, "profile")

@@ -30,12 +30,13 @@ func (b *bulkFlags) addTo(command *cobra.Command, operator *operatorFlags) {
 	operator.profiles().completeFlag(command, "profile")
 }
 
-// isGiven reports whether a filter or --dry-run is set. Both need a command without the name of a device.
+// isGiven reports whether the user gave a filter or --dry-run. With these flags, the command must not name a device.
 func (b *bulkFlags) isGiven() bool {
 	return !b.filter.IsEmpty() || b.createdSince.String() != "" || b.dryRun
 }
 
-// run changes the devices that match, as bulkChange does. verb and participle describe the change in messages, such as "Retag" and "retagged".
+// run changes the devices that match the filters, as bulkChange does. verb and participle are words for the change in
+// messages, such as "Retag" and "retagged".
 func (b *bulkFlags) run(output *console, verb, participle string, change func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error)) error {
 	b.filter.CreatedSince = b.createdSince.value
 	if b.filter.IsEmpty() {

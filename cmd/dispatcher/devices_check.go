@@ -142,7 +142,8 @@ func shellCommand(cmd *cobra.Command, command string) func() error {
 	}
 }
 
-// reboot returns the function that reboots the device: by the command, or by the user at a terminal. Without both it returns nil.
+// reboot returns a function that reboots the device: it runs a command, or asks the user at a terminal to reboot the
+// device. If there is neither a command nor a terminal, reboot returns nil.
 func (f *checkFlags) reboot(cmd *cobra.Command, line *statusLine) func() error {
 	if f.rebootCommand != "" || !terminal.IsTerminal(cmd.InOrStdin()) {
 		return shellCommand(cmd, f.rebootCommand)
@@ -158,7 +159,7 @@ func (f *checkFlags) reboot(cmd *cobra.Command, line *statusLine) func() error {
 	}
 }
 
-// write writes the findings, and their counts as a note. It returns an error if a rule failed.
+// write writes the findings, and a message with their counts. It returns an error if the device violates a rule.
 func (f *checkFlags) write(c *console, findings []check.Finding) error {
 	table, counts := terminal.NewTable(c.out, "STATE", "RULE", "FOUND"), map[string]int64{}
 	for _, finding := range findings {
@@ -186,7 +187,8 @@ func (f *checkFlags) write(c *console, findings []check.Finding) error {
 	return nil
 }
 
-// writeJUnit writes the findings into the file of --junit, if there is one. Each rule is a test case.
+// writeJUnit writes the findings as JUnit XML into the file that the flag --junit names. Without the flag, it does
+// nothing. Each rule is a test case.
 func (f *checkFlags) writeJUnit(findings []check.Finding) error {
 	if f.junit == "" {
 		return nil

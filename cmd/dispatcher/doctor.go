@@ -52,7 +52,7 @@ Exit status 1 if a check failed, else 0.`,
 	return command
 }
 
-// run examines the installation and writes the findings. It fails if a check has failed.
+// run examines the installation and writes the findings. It returns an error if the state of a finding is Failed.
 func (e *doctorFlags) run(cmd *cobra.Command) error {
 	if err := checkOutput(e.output); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installati
 	return installation.Examine(cmd.Context())
 }
 
-// examineDev examines the dispatcher dev that runs here. It checks no database and no broker, because
-// they are part of the process of the dispatcher dev.
+// examineDev examines the dispatcher dev that runs on this machine. It does not check a database or a broker, because
+// both are part of that process.
 func (e *doctorFlags) examineDev(cmd *cobra.Command, server localdev.Server) []doctor.Finding {
 	ready := doctor.Finding{Check: "dev", State: doctor.OK, Found: "ready"}
 	if err := checkReady(cmd.Context(), server.URL, nil); err != nil {

@@ -24,7 +24,7 @@ type verification struct {
 	Faults   []sealFault          `json:"faults"`
 }
 
-// sealFault is a block whose events do not match their seal, or a seal that is missing.
+// sealFault describes a block whose events do not match the seal of the block, or a seal that is missing.
 type sealFault struct {
 	operators.EventSeal
 
@@ -63,7 +63,8 @@ Exit status 1 if something was changed, else 0.`,
 	return command
 }
 
-// readKeptSeal returns the last seal in a file with the JSON output of `events verify`. If file is empty, it returns nil.
+// readKeptSeal returns the last seal in file, which contains an earlier JSON output of `events verify`. If file is empty,
+// it returns nil.
 func readKeptSeal(file string) (*operators.EventSeal, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // no file, no seal
@@ -82,7 +83,8 @@ func readKeptSeal(file string) (*operators.EventSeal, error) {
 	return kept.Last, nil
 }
 
-// verifyEvents compares the events with their seals, from the seal kept on. If kept is nil, it begins with the first seal.
+// verifyEvents compares the events with their seals, beginning with the seal kept. If kept is nil, it begins with the
+// first seal.
 func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) {
 	v, after := verification{Faults: []sealFault{}}, int64(-1)
 	if kept != nil {
@@ -126,7 +128,8 @@ func (v *verification) add(seal operators.EventSeal) {
 	v.Faults = append(v.Faults, sealFault{seal, problem})
 }
 
-// write writes the faults as a table, and notes the number of compared events and blocks. With --output json it writes v as JSON.
+// write writes the faults as a table, and a message with the numbers of compared events and blocks. With --output json,
+// it writes v as JSON.
 func (v *verification) write(output *console) error {
 	if output.isJSON {
 		return writeJSON(output.out, v, jsonIndent)

@@ -13,12 +13,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// fieldAnnotation is the key of an annotation of a flag: the name of the field of the API that the flag sets, if fieldName would not return
-// it. A boolean flag with this annotation sets its field to null.
+// fieldAnnotation is the key of an annotation that names the API field that a flag sets. A flag has this annotation if
+// the field does not follow from the name of the flag. A boolean flag with this annotation sets its field to null.
 const fieldAnnotation = "field"
 
-// fieldName returns the name of the field, or of the query parameter, that the flag sets: --max-attempts sets max_attempts. The name for a
-// duration ends in _ms.
+// fieldName returns the name of the API field, or of the query parameter, that the flag sets. For example, --max-attempts
+// sets max_attempts. The name of a duration ends in _ms.
 func fieldName(flag *pflag.Flag) string {
 	if annotated := flag.Annotations[fieldAnnotation]; len(annotated) > 0 {
 		return annotated[0]
@@ -110,8 +110,8 @@ func changeBody(command *cobra.Command) (map[string]any, error) {
 	return body, err
 }
 
-// addClearFlag adds the boolean flag name with this help. It sets the field of another flag, setter, to null. Only one of the two flags may
-// be given.
+// addClearFlag adds the boolean flag name, which sets a field to null. The flag setter sets the same field to a value. A
+// user may give only one of the two flags.
 func addClearFlag(command *cobra.Command, name, setter, help string) {
 	flags := command.Flags()
 	flags.Bool(name, false, help)
@@ -119,7 +119,8 @@ func addClearFlag(command *cobra.Command, name, setter, help string) {
 	command.MarkFlagsMutuallyExclusive(setter, name)
 }
 
-// jsonFlag is a flag for JSON, or for @FILE with the name of a file that contains JSON. The server validates what the JSON means.
+// jsonFlag is a flag whose value is JSON, or @FILE, where FILE contains JSON. Only the server validates the content of
+// the JSON.
 type jsonFlag string
 
 // String returns the flag as it was given.

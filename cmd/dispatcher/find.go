@@ -24,8 +24,8 @@ reports if there are more hits, and if only some of the entries were searched.`
 	return command
 }
 
-// writeHits writes a table of the hits, and notes the commands that list the hits that are not in the table. quoted is the searched text in
-// quotes.
+// writeHits writes a table of the hits. For hits that are not in the table, it writes a message with the command that
+// lists them. quoted is the searched text in quotes.
 func writeHits(output *console, found operators.Found, quoted string) error {
 	parts := []struct {
 		operators.FoundPart

@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// healthcheckCommand returns the command healthcheck, which serves as the health check of containers without a shell.
+// healthcheckCommand returns the command healthcheck. Containers without a shell use this command as their health check.
 func healthcheckCommand() *cobra.Command {
 	var url string
 	command := &cobra.Command{
@@ -65,9 +65,9 @@ func checkReady(ctx context.Context, url string, transport http.RoundTripper) er
 	return nil
 }
 
-// localServer returns the URL of the dispatcher to check, and the transport for it. If the environment
-// configures no database and a dispatcher dev runs here, localServer returns the URL of that dispatcher
-// dev. Otherwise it returns the URL of the dispatcher serve that runs with config.
+// localServer returns the URL of the dispatcher to check, and the transport for this URL. Usually this is the dispatcher
+// serve that runs with config. If the environment configures no database and a dispatcher dev runs on this machine, it is
+// the dispatcher dev.
 func localServer(config app.Config) (url string, transport http.RoundTripper, err error) {
 	if dev, err := localDevConfig(operators.Config{}); err == nil && config.PostgresDSN == "" {
 		return dev.URL, nil, nil

@@ -75,7 +75,8 @@ queue; Ctrl-C leaves the queue. A holder that already has a lease gets that leas
 	return command
 }
 
-// waitForLease sends request until its lease is held, and shows why it waits. It fails if no slot is granted within maxWait.
+// waitForLease sends request until the lease is granted, and shows meanwhile why the lease waits. It returns an error if
+// no slot is granted within maxWait.
 func (s *session) waitForLease(pool string, request operators.NewLease, maxWait time.Duration) (operators.Lease, error) {
 	line := s.console.newStatusLine()
 	defer line.Clear()
@@ -86,7 +87,8 @@ func (s *session) waitForLease(pool string, request operators.NewLease, maxWait 
 	return got, err
 }
 
-// withLeaseCommand returns a command with the help short about one lease of a pool. run is called with the pool and the id of the lease.
+// withLeaseCommand returns the command verb about one lease of a pool. short is the help of the command. run is called
+// with the name of the pool and the id of the lease.
 func (n objectKind) withLeaseCommand(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
 	return n.pairCommand(verb+" POOL LEASE", short, func(s *session, pool, id string) error {
 		lease, err := strconv.ParseInt(id, 10, 64)

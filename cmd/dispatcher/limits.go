@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// limitsCommand returns the command `limits` with its subcommands, which is about limit sets.
+// limitsCommand returns the command `limits`, whose subcommands work on limit sets.
 func limitsCommand() *cobra.Command {
 	o := &operatorFlags{}
 	l := o.limitSets()
@@ -70,8 +70,8 @@ func (t *takeFlags) request(set, action string) (httpRequest operators.Request, 
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
-// takeFromCommand returns the command verb (take or peek) with the help short. The command fails if the take is refused, so that a shell runs
-// another command after && only if the take is allowed.
+// takeFromCommand returns the command take or peek (verb); short is its help. The command ends with an error if the take
+// is refused. So a shell runs a command after && only if the take is allowed.
 func takeFromCommand(limitSets objectKind, verb, short string) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand(verb, short, func(s *session, set string) error {
@@ -101,8 +101,8 @@ type takeAnswer struct {
 	Limits []entry `json:"limits"` // instead of the field of Taken
 }
 
-// show writes text, the answer as received. Without --output json it leaves out the members that contain no new information, and adds a
-// table of the policies.
+// show writes the take. text is the answer of the server as received. With --output json, show writes text unchanged.
+// Otherwise it leaves out members without new information, and adds a table of the policies.
 func (t takeAnswer) show(output *console, text json.RawMessage) error {
 	without := []string{"limits", "cost", "retry_after_ms"} // limits is the table below; retry_after_ms is in the error
 	if !t.Repeated {
@@ -128,7 +128,7 @@ func (t takeAnswer) refusal() error {
 	return fmt.Errorf("refused by policy %s; allowed in %s", t.RefusedBy, durationText(t.RetryAfterMS))
 }
 
-// durationText formats a remaining time. It returns an empty text for 0.
+// durationText formats a duration of ms milliseconds. It returns "" for 0.
 func durationText(ms int64) string {
 	if ms == 0 {
 		return ""

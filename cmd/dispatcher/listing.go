@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// entry is a JSON object of the API, as its members by name: an entry of a list, for example.
+// entry is a JSON object of the API, for example an element of a list. It maps the names of the members to their values.
 type entry map[string]json.RawMessage
 
 // readEntry decodes text, a JSON object, into its members.
@@ -55,7 +55,8 @@ type column struct {
 	cell func(entry) string
 }
 
-// columns returns a column for each of heads. A head names the member that the column shows: TAGS shows tags, "LEASE=lease_ms" shows lease_ms.
+// columns returns a column for each of heads. The head TAGS shows the member tags. The head "LEASE=lease_ms" is shown as
+// LEASE and shows the member lease_ms.
 func columns(heads ...string) []column {
 	list := make([]column, len(heads))
 	for i, head := range heads {
@@ -77,8 +78,8 @@ type listSpec struct {
 	exportYAML func(s *session, query url.Values) error
 }
 
-// newListCommands returns two commands about the entries of list: `list` and `export`, in this order. addFilters adds the flags that filter
-// the entries; both commands have them. It may be nil.
+// newListCommands returns two commands about the entries of list: first `list`, then `export`. addFilters adds to both
+// commands the flags that filter the entries. addFilters may be nil.
 func (o *operatorFlags) newListCommands(list listSpec, short string, addFilters func(*cobra.Command)) []*cobra.Command {
 	listed := &cobra.Command{Use: "list", Short: short}
 	if addFilters != nil {
@@ -170,7 +171,6 @@ func (s *session) export(list listSpec, format string) error {
 	return s.Copy(s.cmd.Context(), request, s.console.out)
 }
 
-// writeTable writes a table of entries with these columns.
 func writeTable(out io.Writer, entries []entry, columns []column) error {
 	writer := (&console{out: out}).newListWriter(columns)
 	for _, e := range entries {

@@ -74,8 +74,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// errorLines returns the lines in which err is printed. If err is the unwrapped result of errors.Join, each joined error has its own line.
-// Any other error is one line, even if its text contains line breaks.
+// errorLines returns the lines in which err is printed. If err is an unwrapped result of errors.Join, each joined error
+// gets its own line. Any other error becomes one line, even if its text contains line breaks.
 func errorLines(err error) []string {
 	type several interface {
 		error
@@ -112,7 +112,8 @@ func untilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	}
 }
 
-// rootCommand returns the command `dispatcher` with all its subcommands. releaseSignals lets a command handle signals itself.
+// rootCommand returns the command `dispatcher` with all its subcommands. A command that handles signals itself calls
+// releaseSignals first.
 func rootCommand(stdout, stderr io.Writer, releaseSignals func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "dispatcher",
@@ -172,7 +173,7 @@ func wrapArgErrors(command *cobra.Command) {
 	}
 }
 
-// checkHelpTopic accepts the names of commands, as the command help does.
+// checkHelpTopic returns an error unless args is the name of a command.
 func checkHelpTopic(cmd *cobra.Command, args []string) error {
 	found, rest, err := cmd.Root().Find(args)
 	if err != nil {
@@ -181,8 +182,8 @@ func checkHelpTopic(cmd *cobra.Command, args []string) error {
 	return unknownCommandError(found, rest)
 }
 
-// unknownCommandError returns an error about words[0], which is no command below parent. The error suggests similar commands. It returns
-// nil if words is empty.
+// unknownCommandError returns an error that says that parent has no subcommand words[0], and that suggests similar
+// commands. If words is empty, it returns nil.
 func unknownCommandError(parent *cobra.Command, words []string) error {
 	if len(words) == 0 {
 		return nil

@@ -12,7 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// objectKind is a kind of object, such as pool or batch, for the commands about one object of this kind.
+// objectKind describes a kind of object, such as pool or batch. Its methods create the commands that work on one object
+// of this kind.
 type objectKind struct {
 	*operatorFlags
 	plural  string // name of the group, also in paths of the API
@@ -52,8 +53,8 @@ func (o *operatorFlags) tokens() objectKind {
 	return objectKind{o, "tokens", "ID", exactlyOneID, "id", "name"}
 }
 
-// objectCommand returns a command about one object, such as one pool. verb is the name of the command and short its help. run is called
-// with the name or id of the object.
+// objectCommand returns the command verb, which works on one object, such as one pool. short is the help of the command.
+// run is called with the name or id of the object.
 func (n objectKind) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
 	command := &cobra.Command{
 		Use: verb + " " + n.argName, Short: short, Args: n.args,
@@ -65,8 +66,8 @@ func (n objectKind) objectCommand(verb, short string, run func(s *session, name 
 	return command
 }
 
-// pairCommand returns a command with the help short about an object and a part of it, such as a slot of a pool. use is the name of the command
-// with its two arguments. run is called with their values.
+// pairCommand returns a command that works on a part of an object, such as a slot of a pool. use is the name of the
+// command with its two arguments, and short its help. run is called with the values of the arguments.
 func (n objectKind) pairCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
@@ -74,8 +75,8 @@ func (n objectKind) pairCommand(use, short string, run func(s *session, name, pa
 	}
 }
 
-// requestCommand returns a command that sends a request without a body to the path of an object, extended by pathEnd. The command shows
-// the answer except the members in omitted. verb is the name of the command and short its help.
+// requestCommand returns the command verb, which sends a request without a body to the path of an object. pathEnd is
+// appended to the path. The command shows the answer except the members in omitted. short is the help of the command.
 func (n objectKind) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
 	return n.objectCommand(verb, short, func(s *session, name string) error {
 		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + pathEnd}, omitted...)
@@ -92,8 +93,8 @@ func (n objectKind) pauseCommand(short string, omitted ...string) *cobra.Command
 	return command
 }
 
-// setCommand returns the command `set` with the help short. It changes the settings of an object for which flags are given. The caller adds
-// the flags.
+// setCommand returns the command `set` with the help short. The command changes those settings of an object for which the
+// user gives flags. The caller adds the flags.
 func (n objectKind) setCommand(short string) *cobra.Command {
 	return n.objectCommand("set", short, func(s *session, name string) error {
 		body, err := changeBody(s.cmd)
@@ -120,8 +121,9 @@ func (n objectKind) completeFlag(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, n.completeNames(-1))
 }
 
-// completeNames returns a function that completes at most maxArgs arguments with the names of objects on the server. If maxArgs is -1, the
-// number of arguments is not limited. Errors are not shown, because the shell waits for the completion.
+// completeNames returns a function with which the shell completes at most maxArgs arguments with the names of objects on
+// the server. If maxArgs is -1, it completes every argument. Errors are not shown, because the user only pressed the
+// completion key.
 func (n objectKind) completeNames(maxArgs int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) (names []cobra.Completion, directive cobra.ShellCompDirective) {
 		if maxArgs >= 0 && len(args) >= maxArgs {

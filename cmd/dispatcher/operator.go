@@ -31,7 +31,8 @@ const (
 // of commands has its own operatorFlags.
 type operatorFlags struct{ url, context, output string }
 
-// groupCommand returns the command name with the help short. Its subcommands verbs inherit the flags of o.
+// groupCommand returns the command name, whose subcommands are verbs. short is the help of the command. The subcommands
+// have the flags of o.
 func (o *operatorFlags) groupCommand(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -66,7 +67,8 @@ type session struct {
 	console *console
 }
 
-// withSession returns a function for cobra that runs a command with a session.
+// withSession returns a function for cobra that opens a session and calls run with the session and the arguments of the
+// command.
 func (o *operatorFlags) withSession(run func(s *session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := checkOutput(o.output); err != nil {
@@ -81,8 +83,9 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 	}
 }
 
-// connect returns a client for the server that destination selects. It sends nothing yet. If c is not nil, c gets two kinds of messages: a
-// warning from connect if others on the network can read the token, and a note from the client each time before it sends a request again.
+// connect returns a client for the server that destination selects. It sends no request. If c is not nil, connect writes
+// a warning to c if others on the network can read the token. The client also writes a message to c each time before it
+// sends a request again.
 func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
 	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version})
 	if err != nil {
@@ -101,8 +104,8 @@ func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
 	return client, nil
 }
 
-// warnOfPlainHTTP writes a warning if a token that is sent to address is readable on the network: address begins with http:// and is not a
-// loopback address.
+// warnOfPlainHTTP writes a warning if others on the network can read a token that is sent to address. This is the case if
+// address begins with http:// and is not a loopback address.
 func (c *console) warnOfPlainHTTP(address string) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" {
@@ -245,8 +248,8 @@ func (s *session) showValue(value any, omitted ...string) error {
 	return s.console.showWithWarnings(object, omitted...)
 }
 
-// createWithSecret sends request, which creates a token, and returns the answer as received and decoded. If the answer has no token
-// because the first answer was lost, the error contains advice: how to get another token.
+// createWithSecret sends request, which creates a token, and returns the answer, both as received and decoded. The answer
+// to a repeated request contains no token. In this case the error contains advice, which says how to get another token.
 func (s *session) createWithSecret(request operators.Request, advice string) (json.RawMessage, entry, error) {
 	var made entry
 	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)

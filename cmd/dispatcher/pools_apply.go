@@ -76,8 +76,8 @@ type fieldChange struct {
 	To    json.RawMessage `json:"to"`
 }
 
-// applyPools makes the pools on the server equal to wanted. The server checks all changes before the first one is made. So a file with an
-// error changes nothing, and a dry run reports the same errors as a real run.
+// applyPools makes the pools on the server equal to wanted. The server checks all changes before the first change is
+// made. So a file with an error changes nothing, and a dry run reports the same errors as a real run.
 func (s *session) applyPools(wanted []poolSettings, dryRun bool) error {
 	existing, err := s.readPools()
 	if err != nil {
@@ -123,7 +123,8 @@ func (s *session) readPools() (map[string]entry, error) {
 	return existing, nil
 }
 
-// forEachPool calls run with the index of each pool until run fails, and shows the progress. done is the number of calls that succeeded.
+// forEachPool calls run with the index of each pool and shows the progress. It stops when run returns an error. done is
+// the number of calls that succeeded.
 func (s *session) forEachPool(pools []poolSettings, run func(i int) error) (done int, err error) {
 	progress := terminal.NewProgress(s.console.errs)
 	defer progress.Clear()
@@ -136,8 +137,8 @@ func (s *session) forEachPool(pools []poolSettings, run func(i int) error) (done
 	return len(pools), nil
 }
 
-// checkPool returns the change that makes the existing pool equal to wanted, and notes the warnings of the server. If existing is nil, the
-// pool will be created. The server reports in a dry run what the change would do.
+// checkPool returns the change that makes the pool existing equal to wanted. If existing is nil, the change creates the
+// pool. checkPool asks the server in a dry run, and writes the warnings of the server as messages.
 func (s *session) checkPool(wanted poolSettings, existing entry) (poolChange, error) {
 	change := poolChange{Pool: wanted.Name, Action: actionUnchanged, request: operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", wanted.Name), Body: wanted}}
 	if existing == nil {
@@ -167,7 +168,8 @@ func (s *session) checkPool(wanted poolSettings, existing entry) (poolChange, er
 	return change, nil
 }
 
-// writeChanges writes the changes, and notes their numbers after the text prefix. A table leaves out the pools that stay unchanged.
+// writeChanges writes the changes, and a message that begins with prefix and contains the numbers of changes. The table
+// leaves out pools without a change.
 func (s *session) writeChanges(prefix string, changes []poolChange) error {
 	writer := s.console.newListWriter(append(columns("POOL", "ACTION"), column{"CHANGES", describeChanges}))
 	counts := map[string]int{}

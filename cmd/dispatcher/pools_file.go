@@ -95,7 +95,7 @@ func parsePoolFile(text io.Reader) ([]poolSettings, error) {
 	return file.Pools, nil
 }
 
-// exportPoolFile writes a file of the pools that match the query of a list. To apply this file to the same pools changes nothing.
+// exportPoolFile writes a file of the pools that match query. If this file is applied to the same pools, nothing changes.
 func exportPoolFile(s *session, query url.Values) error {
 	filter := operators.PoolFilter{Name: query.Get("name"), Sort: query.Get("sort"), OnlyTrouble: query.Get("only_trouble") == "true"}
 	var file poolFile

@@ -8,8 +8,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// addAllPoolsFlags adds the flags --all and --yes to command, which changes one pool. With --all, the command calls change for all pools. verb and
-// participle describe the change in messages, such as "Pause" and "paused".
+// addAllPoolsFlags adds the flags --all and --yes to command, which changes one pool, and returns command. With --all,
+// the command calls change, which changes all pools. verb and participle are words for the change in messages, such as
+// "Pause" and "paused".
 func addAllPoolsFlags(command *cobra.Command, pools objectKind, verb, participle string, change func(s *session, dryRun bool) (operators.PoolsChanged, error)) *cobra.Command {
 	var all, yes bool
 	one := command.RunE

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/child"
 )
 
-// Exit codes of run, in addition to the exit codes of the command that it runs.
+// Exit codes of `dispatcher run`. Otherwise it ends with the exit code of the command that it runs.
 const (
 	exitNotGranted = 75 // EX_TEMPFAIL of sysexits.h: the command was not started
 	exitLeaseLost  = 76 // the slot could not be kept: the command was ended, or was not started at all
@@ -162,8 +162,9 @@ func (r *runner) start(keeper *leaseKeeper, args []string) (*child.Child, error)
 	})
 }
 
-// holderName returns a name that begins with prefix and that no other process uses. A process that runs again after a crash must not get
-// the earlier lease, because the guard may still be ending the earlier command.
+// holderName returns a name that begins with prefix and that no other process uses. The name is new for each process:
+// after a crash, the process must not get the lease of the crashed one, because the guard may still be ending that
+// command.
 func holderName(prefix string) string {
 	number := fmt.Sprintf("-%d-%04x", os.Getpid(), rand.IntN(1<<16))
 	if prefix != "" {

@@ -52,7 +52,7 @@ func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
 	return statusError(exitNotGranted)
 }
 
-// hasProblemCode reports whether err is a refusal by the server with this code.
+// hasProblemCode reports whether err says that the server refused a request with this code.
 func hasProblemCode(err error, code string) bool {
 	p, ok := errors.AsType[*operators.Problem](err)
 	return ok && p.Code == code
@@ -63,7 +63,7 @@ func (k *leaseKeeper) keep(ctx context.Context, command *child.Child, signals <-
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	renewed := make(chan renewal, 1) // a slow server blocks neither signals nor the end of the command
-	renew := time.NewTimer(k.untilRenewal())
+	renew := time.NewTimer(k.timeUntilRenewal())
 	defer renew.Stop()
 	for {
 		select {
@@ -90,8 +90,8 @@ func (k *leaseKeeper) keep(ctx context.Context, command *child.Child, signals <-
 	}
 }
 
-// untilRenewal returns the time until a third of the lease has passed.
-func (k *leaseKeeper) untilRenewal() time.Duration {
+// timeUntilRenewal returns the time until a third of the lease has passed.
+func (k *leaseKeeper) timeUntilRenewal() time.Duration {
 	return max(k.remaining()-time.Duration(k.held.LeaseMS)*time.Millisecond*2/3, 0)
 }
 
@@ -109,9 +109,9 @@ func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
 	return renewal{l, err}
 }
 
-// applyRenewal extends the time of the command after a renewal of the lease. If the slot must be given back, it ends the command instead.
-// It returns the time until the next renewal. A negative time means that no renewal follows.
-func (k *leaseKeeper) applyRenewal(result renewal, command *child.Child) time.Duration {
+// applyRenewal applies the result of a renewal: it extends the time of the command, or ends the command if the slot must
+// be given back. It returns the time until the next renewal. A negative time means that there is no next renewal.
+func (k *leaseKeeper) applyRenewal(result renewal, command *child.Child) (untilNext time.Duration) {
 	switch {
 	case result.err == nil && k.remaining() <= k.grace: // the guard has begun to end the command
 		k.held, k.lossReason = result.lease, errors.New("the lease was renewed too late")
@@ -119,7 +119,7 @@ func (k *leaseKeeper) applyRenewal(result renewal, command *child.Child) time.Du
 	case result.err == nil:
 		k.held = result.lease
 		command.SetTimeLeft(k.remaining())
-		return k.untilRenewal()
+		return k.timeUntilRenewal()
 	case hasProblemCode(result.err, "lease_lost"):
 		k.lossReason = result.err
 		command.SetTimeLeft(min(k.grace, max(k.remaining(), 0)))
@@ -129,7 +129,7 @@ func (k *leaseKeeper) applyRenewal(result renewal, command *child.Child) time.Du
 	return retryPause
 }
 
-// release gives the slot back. If the server cannot be reached now, the slot is free at the end of the lease.
+// release gives the slot back. If the server cannot be reached, the slot becomes free at the end of the lease.
 func (k *leaseKeeper) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
@@ -145,8 +145,9 @@ func (k *leaseKeeper) release(ctx context.Context) {
 	}
 }
 
-// environment returns the environment of the command: own, the environment of this program, with the variables of the slot. It leaves out
-// the address and the token of the API. In the environment of the command, DISPATCHER_TOKEN is the fencing token.
+// environment returns the environment of the command: own, which is the environment of this program, and the variables of
+// the slot. It leaves out the address and the token of the API. The command's DISPATCHER_TOKEN is the fencing token, not
+// the API token.
 func (k *leaseKeeper) environment(own []string) []string {
 	env := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

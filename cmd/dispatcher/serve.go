@@ -51,7 +51,8 @@ fails, 0 after SIGTERM or SIGINT.`,
 	return command
 }
 
-// restoreFlag is the value of the flag --after-restore. If minStandstill is 0, the operator gave no duration.
+// restoreFlag is the value of the flag --after-restore. If minStandstill is 0, the operator gave the flag without a
+// duration.
 type restoreFlag struct {
 	isRestored    bool
 	minStandstill time.Duration
@@ -64,8 +65,8 @@ func (f *restoreFlag) add(flags *pflag.FlagSet) {
 	flags.Lookup("after-restore").NoOptDefVal = "5m"
 }
 
-// Set parses text: the minimum standstill after a restore of the ledger as a duration, or a boolean that states whether the ledger was
-// restored.
+// Set parses text: either a duration, the minimum standstill after a restore of the ledger, or a boolean, which says
+// whether the ledger was restored.
 func (f *restoreFlag) Set(text string) (err error) {
 	if f.isRestored, err = strconv.ParseBool(text); err == nil {
 		f.minStandstill = 0

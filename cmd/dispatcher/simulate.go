@@ -70,8 +70,9 @@ Exit status 1 if reports were not answered, were granted tasks, or were more tha
 	return command
 }
 
-// chooseServer sets the addresses and the tokens. If the user gave no address and no token, it uses the dispatcher dev that runs here. It
-// does not mix the two sources, so that a token is sent only to its own server.
+// chooseServer sets the addresses and the tokens in config. If the user gave neither an address nor a token, it takes all
+// of them from the dispatcher dev that runs on this machine. It never combines the two sources, because a token must be
+// sent only to its own server.
 func chooseServer(config *simulator.Config) error {
 	config.OperatorToken, config.FleetToken = os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_FLEET_TOKEN")
 	if config.URL+config.MQTTURL+config.OperatorToken+config.FleetToken == "" {
@@ -106,7 +107,8 @@ func addShareFlags(flags *pflag.FlagSet, config *simulator.Config) {
 	}
 }
 
-// checkIdle returns an error if the flags contradict each other. isIdle is the flag --idle: a fleet without tasks.
+// checkIdle returns an error if the flags of the command contradict each other. isIdle is the value of the flag --idle,
+// which selects a fleet without tasks.
 func checkIdle(cmd *cobra.Command, isIdle bool, config simulator.Config) error {
 	flags := cmd.Flags()
 	if !isIdle {

@@ -52,7 +52,8 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	complete(command, "state", operators.TaskStates()...)
 }
 
-// taskError returns the error of a task. For a task that will be tried again it returns the time of the next try and the last error.
+// taskError returns the error of a task. If the task will be tried again, it returns the time of the next attempt and the
+// last error.
 func taskError(e entry) string {
 	var t operators.Task
 	if e.decode(&t) != nil || !t.WillBeTriedAgain() {
@@ -110,10 +111,11 @@ func outputText(attempt entry) string {
 	return attempt.text("output")
 }
 
-// explanation is the answer to GET /v1/tasks/{id}/why, or to the same path of a device. The reasons stay JSON objects.
+// explanation is the answer to GET /v1/tasks/{id}/why, or to the same request about a device. The reasons stay JSON
+// objects.
 type explanation struct {
-	Task    *int64 // of a device: the task that it would be given first; nil means that no task waits for it
-	State   string // of a task
+	Task    *int64 // answer about a device: the task that the device would get first; nil if no task waits for the device
+	State   string // answer about a task: the state of the task
 	Reasons []entry
 	Mark    *operators.Mark
 }
@@ -157,8 +159,8 @@ func (w explanation) writeReasons(out io.Writer, heading string) error {
 	return nil
 }
 
-// changeTasksCommand returns the command cancel or retry (verb) with the help short. The command changes one task by its id, or all tasks that
-// match the filters.
+// changeTasksCommand returns the command cancel or retry (verb); short is its help. The command changes either one task,
+// by its id, or all tasks that match the filters.
 func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Command {
 	var yes, dryRun bool
 	var filters *pflag.FlagSet
@@ -190,7 +192,7 @@ func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Comm
 	return command
 }
 
-// changeMatching cancels or retries (verb) all tasks that match the filter, as bulkChange does.
+// changeMatching cancels or retries all tasks that match the filter, as bulkChange does. verb is "cancel" or "retry".
 func (s *session) changeMatching(verb string, filter url.Values, isConfirmed, dryRun bool) error {
 	words := map[string][3]string{"cancel": {"Cancel ", "cancelled", "would be cancelled"}, "retry": {"Retry ", "will be retried", "would be retried"}}[verb]
 	return bulkChange[operators.Bulk]{
@@ -212,8 +214,8 @@ func (s *session) changeMatching(verb string, filter url.Values, isConfirmed, dr
 	}.run(s.console, isConfirmed, dryRun)
 }
 
-// sendMatching cancels or retries (verb) the tasks that match the filter, with one request after the other until no task matches. It returns
-// the sums of the answers, even if it returns an error. If dryRun is true, it only counts the tasks, with one request.
+// sendMatching cancels or retries (verb) the tasks that match the filter. It repeats its request until no task matches.
+// It returns the sums of the answers, also together with an error. If dryRun is true, one request only counts the tasks.
 func (s *session) sendMatching(verb string, filter url.Values, dryRun bool) (sum operators.Bulk, err error) {
 	query := maps.Clone(filter)
 	if dryRun {

@@ -35,9 +35,9 @@ func roles() []string {
 	return []string{"viewer", "operator", "admin", "verifier", credentials.RoleCaller}
 }
 
-// createTokenCommand returns the command that creates a token. The server creates the token, or the command
-// itself writes it into the ledger: this is the only way to create the first token. It opens no new
-// way for an attacker, because anyone with the password of the ledger can change everything in it.
+// createTokenCommand returns the command that creates a token. Usually the server creates the token. The command can also
+// write the token into the ledger itself, which is the only way to create the first token. This gives an attacker no new
+// power, because anyone with the password of the ledger can change everything in it.
 func createTokenCommand(operator *operatorFlags) *cobra.Command {
 	var t tokenFlags
 	var ledgerSettings *settings
@@ -58,7 +58,7 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 			if err := credentials.CheckToken(t.Token); err != nil {
 				return usageError{err}
 			}
-			direct, err := operator.inDatabase(ledgerSettings)
+			direct, err := operator.createsInDatabase(ledgerSettings)
 			if err != nil {
 				return err
 			}
@@ -81,8 +81,8 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 	return command
 }
 
-// printToken sends request, which creates a token, and prints the token alone, as createInLedger does. With JSON it prints the whole answer.
-// advice is as in createWithSecret.
+// printToken sends request, which creates a token, and prints only the token. With JSON output, it prints the whole
+// answer. advice has the same meaning as in createWithSecret.
 func (s *session) printToken(request operators.Request, advice string) error {
 	text, made, err := s.createWithSecret(request, advice)
 	if err == nil && s.console.isJSON {
@@ -94,9 +94,9 @@ func (s *session) printToken(request operators.Request, advice string) error {
 	return err
 }
 
-// inDatabase reports whether the token is created in the database. It fails if a context is in use
-// and the environment names a database: both were chosen earlier, and neither takes precedence.
-func (o *operatorFlags) inDatabase(configuration *settings) (bool, error) {
+// createsInDatabase reports whether the command creates the token in the database. It returns an error if a context is in
+// use and the environment also names a database, because the user must choose one of them.
+func (o *operatorFlags) createsInDatabase(configuration *settings) (bool, error) {
 	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
 		return false, nil
 	}

@@ -18,7 +18,8 @@ type provisioning struct {
 	rightsChecked atomic.Bool // whether the dispatcher's own rights were checked since the last connection to the broker
 }
 
-// checkRights verifies the dispatcher's rights once after each connection: the broker may have restarted with another list of accounts.
+// checkRights verifies the rights of the dispatcher's account at the broker, once after each connection: the broker may
+// have restarted with another list of accounts.
 func (p *provisioning) checkRights(ctx context.Context) error {
 	if p == nil || p.rightsChecked.Swap(true) {
 		return nil
@@ -65,17 +66,17 @@ func (a *App) followAccounts(ctx context.Context) (int, error) {
 	return a.dispatcher.Devices.ApplyAccountChanges(ctx)
 }
 
-// brokerSessions manages accounts at the embedded broker. The broker asks the ledger at each connection, so only open connections must be
-// ended.
+// brokerSessions manages accounts at the embedded broker. The broker asks the ledger at each connection, so a change of
+// an account only has to end the open sessions of the device.
 type brokerSessions struct{ broker func() *broker.Broker }
 
-// Set does nothing: the broker has no accounts.
+// Set does nothing: the embedded broker stores no accounts.
 func (s brokerSessions) Set(context.Context, ...devices.Account) error { return nil }
 
-// AsksLedger returns true.
+// AsksLedger returns true: the embedded broker checks each connection against the ledger.
 func (s brokerSessions) AsksLedger() bool { return true }
 
-// Enable does nothing: the broker asks the ledger.
+// Enable does nothing: the embedded broker reads from the ledger whether a device is enabled.
 func (s brokerSessions) Enable(context.Context, devices.ID) error { return nil }
 
 // Disable ends the device's sessions.

@@ -136,8 +136,8 @@ func (a *App) Start(ctx context.Context) error {
 	return a.startAll(ctx)
 }
 
-// Stop ends the dispatcher in an order that loses nothing: first it reports not ready, last it closes the connections. If the time limit is
-// reached, the error names the parts that had not ended.
+// Stop ends the dispatcher without losing requests: first the dispatcher reports that it is not ready, last it closes the
+// connections. If the time limit is reached, the error names the parts that are still running.
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
@@ -190,12 +190,14 @@ func (c *cleanup) closeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// isAlreadyClosed reports whether err means a connection that the server closed before, for example when it restarted.
+// isAlreadyClosed reports whether err means that the server had already closed the connection, for example because the
+// server restarted.
 func isAlreadyClosed(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// runWithin runs a step, but returns when ctx ends: a driver that waits for a server that does not answer ignores contexts.
+// runWithin runs step and returns at the latest when ctx ends. A database driver ignores contexts while it waits for a
+// server that does not answer.
 func runWithin(ctx context.Context, step func(context.Context) error) error {
 	return rescue.CallWithin(ctx, func() error { return step(ctx) }) //nolint:wrapcheck // the error of the step needs no addition
 }

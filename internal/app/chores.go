@@ -16,7 +16,8 @@ import (
 // advanceTTLsEvery is the interval at which expired keys of an in-process Redis are deleted. Nothing depends on their deletion.
 const advanceTTLsEvery = 10 * time.Second
 
-// replaceConnsEvery is the interval at which ended connections of the ledger are replaced. Most live for 20 minutes.
+// replaceConnsEvery is the interval at which closed connections to the ledger are replaced by new ones. Most connections
+// live for 20 minutes.
 const replaceConnsEvery = 15 * time.Second
 
 func (a *App) newPasses(servers backends) *passes {
@@ -85,13 +86,14 @@ func (a *App) retain(ctx context.Context) error {
 	return err
 }
 
-// loggedPasses has those passes of the dispatcher whose results are logged.
+// loggedPasses contains the passes whose results are logged.
 type loggedPasses struct {
 	dispatcher *dispatcher.Dispatcher
 	log        *slog.Logger
 }
 
-// logCount returns a pass that logs the count that run returns, if it is above 0, under the name attribute.
+// logCount returns a pass that calls run. If run returns a count above 0, the pass logs message and the count under the
+// name attribute.
 func (c loggedPasses) logCount(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
@@ -111,7 +113,8 @@ func (c loggedPasses) reap(ctx context.Context) error {
 	return err
 }
 
-// settleLimits is a pass that resolves the reservations of starts that replicas left unfinished, and counts the starts that Redis lacks.
+// settleLimits is a pass that resolves the reservations that replicas left open, and adds the starts that are missing in
+// Redis to the counts there.
 func (c loggedPasses) settleLimits(ctx context.Context) error {
 	done, err := c.dispatcher.Policies.SettleAll(ctx)
 	if done.Invalidated > 0 {
@@ -143,9 +146,9 @@ func (c loggedPasses) fold(ctx context.Context) error {
 const (
 	memoryEvery = time.Second
 
-	// memoryGoal is the memory limit of the process in bytes, unless the process needs more. With a million devices it
-	// needs less. Without a limit, the garbage collector would let the heap grow to twice the live data, and would not
-	// return the memory.
+	// memoryGoal is the memory limit of the process in bytes, unless the process needs more. A dispatcher with a million
+	// devices needs less. Without a limit, the garbage collector would let the heap grow to twice the live data, and would
+	// not return the memory.
 	memoryGoal = 160 << 20
 
 	// memoryOverhead is the memory that is needed in addition to heap and stacks, for data of the garbage
@@ -153,8 +156,8 @@ const (
 	memoryOverhead = 32 << 20
 )
 
-// adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, unless GOMEMLIMIT is set: garbage is collected more often near
-// memoryGoal.
+// adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, so that garbage is collected more often near
+// memoryGoal. If GOMEMLIMIT is set, the pass does nothing.
 func adjustMemoryLimit(context.Context) error {
 	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	if metrics.Read(used); os.Getenv("GOMEMLIMIT") == "" {
@@ -163,6 +166,8 @@ func adjustMemoryLimit(context.Context) error {
 	return nil
 }
 
-// memoryLimit returns the memory limit for a process that uses this number of bytes. With a limit close to the used memory, the garbage
-// collector would run all the time.
-func memoryLimit(used int64) int64 { return max(memoryGoal, used*5/4+memoryOverhead) }
+// memoryLimit returns the memory limit for a process that uses usedBytes. The limit is well above usedBytes, because
+// otherwise the garbage collector would run all the time.
+func memoryLimit(usedBytes int64) int64 {
+	return max(memoryGoal, usedBytes*5/4+memoryOverhead)
+}

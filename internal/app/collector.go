@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Maximum ages of the counts of waiting devices. They are read again after waitingMaxAge, which takes long. Until the read has ended, a
-// scrape gets the previous counts, at most waitingFallbackAge old.
+// Maximum ages of the counts of waiting devices. Counts older than waitingMaxAge are read again, which takes long. While
+// a read is in progress, a scrape gets the previous counts if they are at most waitingFallbackAge old.
 const (
 	waitingMaxAge      = 10 * time.Second
 	waitingFallbackAge = time.Minute
@@ -32,10 +32,11 @@ type poolReader interface {
 	PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]store.PoolOverview, error)
 }
 
-// stateMetrics are metrics that are read from the ledger when they are gathered, so they cannot drift. It is not a prometheus.Collector: a
-// registry would compare and sort the metrics of thousands of pools.
+// stateMetrics are metrics that are read from the ledger at each scrape, so their values always agree with the ledger.
+// stateMetrics does not implement prometheus.Collector, because a registry would compare and sort the metrics of
+// thousands of pools.
 type stateMetrics struct {
-	stats         *reading.SharedRead[[]store.PoolStat] // shared only while a read is in progress
+	stats         *reading.SharedRead[[]store.PoolStat] // concurrent scrapes share one read
 	waitingByPool *reading.SharedRead[map[string]int]   // number of waiting devices by pool
 	timeout       time.Duration
 	log           *slog.Logger
@@ -52,7 +53,7 @@ func newStateMetrics(pools poolReader, log *slog.Logger, panicked rescue.PanicHa
 	}
 }
 
-// Gather reads the values of the metrics from the ledger. If a value cannot be read in time, the result does not contain it: a missing
+// Gather reads the values of the metrics from the ledger. It leaves out a value that cannot be read in time: a missing
 // value is better than an old value, and a scrape must end.
 func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.timeout)
@@ -69,7 +70,8 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	return metricFamilies(stats, waiting), nil
 }
 
-// metricFamilies returns the families that have a series. waiting has the waiting devices by pool, of the pools that were counted.
+// metricFamilies returns the metrics of the pools in stats, without families that have no value. waiting contains the
+// number of waiting devices of each pool that was counted.
 func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
 	held := newMetricFamily("slots_held", "Slots that are held, according to the ledger.")
 	capacity := newMetricFamily("slots_capacity", "Slots of the pool.")

@@ -131,7 +131,7 @@ func (c Config) validateRetention() error {
 	return nil
 }
 
-// urgentSharePercent returns the setting in percent; 0 means the default.
+// urgentSharePercent returns the setting urgent_share in percent. 0 means that the default applies.
 func (c Config) urgentSharePercent() int {
 	percent, _ := strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has checked it
 	return percent
@@ -162,7 +162,7 @@ func (c Config) validateRates() error {
 	return errors.Join(errs...)
 }
 
-// reportLimit returns the limit of a rate and a burst that Validate has checked.
+// reportLimit returns the limit for the settings rate and burst, which Validate has checked.
 func reportLimit(rate, burst string) pace.Options {
 	perSecond, _ := strconv.Atoi(rate)
 	atOnce, _ := strconv.Atoi(burst)
@@ -227,7 +227,7 @@ func (c Config) serverAddresses() (postgres, redis, broker string) {
 	return postgres, redis, broker
 }
 
-// Values of settings that are either on or off.
+// Values of settings that switch something on or off.
 const (
 	settingOn  = "on"
 	settingOff = "off"

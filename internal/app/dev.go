@@ -61,7 +61,7 @@ type DevServer struct {
 	log          *slog.Logger
 }
 
-// NewDev opens the ledger in the folder options.Data and binds the addresses. It starts nothing; Run does.
+// NewDev opens the ledger in the folder options.Data and binds the addresses. The server starts only when Run is called.
 func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	var opened cleanup
 	defer func() {
@@ -189,7 +189,8 @@ func (d *DevServer) openEmbedded(ctx context.Context, options DevOptions, opened
 	return backends{store: ledger, redis: client, dev: true, advanceTTLs: advanceTTLs}, err
 }
 
-// connectBroker creates the embedded broker and connects the dispatcher to it like to any other broker.
+// connectBroker creates the embedded MQTT broker and connects the dispatcher to it over the network, as to a separate
+// broker.
 func (d *DevServer) connectBroker(brokerListener net.Listener, log *slog.Logger, opened *cleanup) error {
 	internal := broker.Credentials{User: internalUser, Password: credentials.NewToken()}
 	b, err := broker.New(broker.Options{
@@ -245,10 +246,10 @@ func (d *DevServer) announceServer() (*localdev.Announcement, error) {
 // portsTried is the number of ports that listen tries after the requested port.
 const portsTried = 50
 
-// listen binds an address. If the port is taken and mayMove is true, it binds the next free port.
-func listen(ctx context.Context, address string, mayMove bool) (net.Listener, error) {
+// listen binds an address. If the port is taken and tryNextPorts is true, it binds the next free port.
+func listen(ctx context.Context, address string, tryNextPorts bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
-	if err == nil || !mayMove || !errors.Is(err, syscall.EADDRINUSE) {
+	if err == nil || !tryNextPorts || !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
 	host, port, splitErr := net.SplitHostPort(address)
@@ -264,14 +265,14 @@ func listen(ctx context.Context, address string, mayMove bool) (net.Listener, er
 	return nil, err
 }
 
-// warnOfNetwork logs a warning if other machines can reach address, which the flag has set.
+// warnOfNetwork logs a warning if other machines can reach address. flag is the flag that has set the address.
 func warnOfNetwork(ctx context.Context, log *slog.Logger, flag string, address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		log.WarnContext(ctx, "other machines can reach this address, and tokens are sent there without encryption; dev is for trials on one machine", "flag", flag, "address", address.String())
 	}
 }
 
-// WriteBanner writes to out what this server is and how to use it, with command lines to paste.
+// WriteBanner writes to out a description of this server, and command lines that a user can paste.
 func (d *DevServer) WriteBanner(out io.Writer) {
 	host, port, _ := net.SplitHostPort(strings.TrimPrefix(d.MQTTURL, "mqtt://"))
 	_, _ = fmt.Fprintf(out, `

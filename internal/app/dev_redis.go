@@ -27,8 +27,9 @@ loglevel warning
 
 const redisStartLimit = 10 * time.Second
 
-// openRedis starts the Redis of the embedded mode: options.RedisServer, or else an in-process Redis, for which it also returns
-// backends.advanceTTLs. Redis starts empty each time, and is restored from the ledger.
+// openRedis starts the Redis of the embedded mode: the program options.RedisServer or, if it is empty, an in-process
+// Redis. Only for an in-process Redis, it also returns backends.advanceTTLs. Redis starts empty each time, and its data
+// is restored from the ledger.
 func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *cleanup) (conn *redisconn.Conn, advanceTTLs func(time.Duration), err error) {
 	password := credentials.NewToken() // every user of this machine can connect to the port
 	var addr string

@@ -36,7 +36,7 @@ func (c Config) validateHawkbit() error {
 	return errors.Join(errs...)
 }
 
-// newHawkbit returns the handler of devices that speak hawkBit's DDI, or nil if it is off.
+// newHawkbit returns the handler for devices that speak hawkBit's DDI, or nil if the settings do not allow such devices.
 func (a *App) newHawkbit(intake *devicehttp.Intake, ledger *store.Store, metrics prometheus.Registerer) api.DevicePaths {
 	if a.config.HawkbitTenant == settingOff || a.config.HawkbitTenant == "" {
 		return nil
@@ -52,10 +52,10 @@ func (a *App) newHawkbit(intake *devicehttp.Intake, ledger *store.Store, metrics
 	})
 }
 
-// hawkbitLedger is the store as package hawkbit sees it.
+// hawkbitLedger adapts the store to the interface hawkbit.Ledger.
 type hawkbitLedger struct{ store *store.Store }
 
-// hawkbitAction returns an action of the store as package hawkbit sees it.
+// hawkbitAction converts an action of the store to the type of package hawkbit.
 func hawkbitAction(a store.HawkbitAction) hawkbit.Action {
 	return hawkbit.Action{
 		ID: a.ID, Task: a.Task, Token: a.Token, IsOpen: a.State == store.HawkbitOpen, IsInstalled: a.State == store.HawkbitInstalled,

@@ -149,13 +149,15 @@ func readEnvironment(environ []string) (map[string]any, error) {
 	return values, nil
 }
 
-// isKnownNonSetting reports whether the variable DISPATCHER_ + suffix belongs to the commands, to `dispatcher run` or to Kubernetes.
+// isKnownNonSetting reports whether the variable DISPATCHER_ + suffix is no setting: the operators' commands, `dispatcher
+// run` or Kubernetes use it.
 func isKnownNonSetting(suffix string) bool {
 	return strings.HasPrefix(suffix, "PORT") || strings.HasPrefix(suffix, "SERVICE_") ||
 		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, suffix) // variables of the commands, and of `run`
 }
 
-// settingOfVariable returns the setting of an environment variable. isFile means that the variable names a file with the secret.
+// settingOfVariable returns the setting that an environment variable sets. isFile is true if the variable contains the
+// path of a file with the secret.
 func settingOfVariable(variable string) (setting Setting, isFile, ok bool) {
 	for _, setting := range Settings() {
 		switch {
@@ -168,7 +170,8 @@ func settingOfVariable(variable string) (setting Setting, isFile, ok bool) {
 	return Setting{}, false, false
 }
 
-// readSecret returns the content of the file at path. Its errors lack the path, because a user may have put the secret itself there.
+// readSecret returns the content of the file at path. Its errors do not contain the path, because a user may have set the
+// secret itself instead of a path.
 func readSecret(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -196,7 +199,7 @@ func readFlags(flags map[string]string) (map[string]any, error) {
 	return values, nil
 }
 
-// setNonEmpty keeps the value of an earlier source if value is empty.
+// setNonEmpty sets values[key] to value. If value is empty, it keeps the value of an earlier source.
 func setNonEmpty(values map[string]any, key, value string) {
 	if value != "" {
 		values[key] = value

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// noisyRewriteEvery is the interval at which a device that is still noisy is written to the ledger again. It is shorter than
-	// store.NoisyFor.
+	// noisyRewriteEvery is the interval at which the ledger entry of a device that stays noisy is renewed. It is shorter
+	// than store.NoisyFor.
 	noisyRewriteEvery = time.Minute
 	// maxNoisyWrites is the maximum number of noisy devices that one run of the pass writes. The other devices follow in the next runs.
 	maxNoisyWrites = 100
@@ -26,7 +26,7 @@ type noisyLedger interface {
 	RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error)
 }
 
-// noisyWatch records the noisy devices of this replica, which exceed their limit of reports, in the ledger.
+// noisyWatch records the noisy devices of this replica in the ledger. A noisy device exceeds its limit of reports.
 type noisyWatch struct {
 	limiter *pace.Limiter
 	limit   string // reports a second, for people
@@ -48,7 +48,8 @@ func (a *App) newNoisyWatch(ledger noisyLedger) *noisyWatch {
 	return w
 }
 
-// recordNoisyDevices is a pass that writes the noisy devices that were not written for noisyRewriteEvery.
+// recordNoisyDevices is a pass that records in the ledger each noisy device that it has not recorded within the last
+// noisyRewriteEvery.
 func (w *noisyWatch) recordNoisyDevices(ctx context.Context) (err error) {
 	noisy, now, writes := w.limiter.Noisy(), w.now(), 0
 	written := make(map[string]time.Time, len(noisy))
@@ -84,7 +85,7 @@ func (w *noisyWatch) recordNoisyDevice(ctx context.Context, noisy pace.NoisyDevi
 	return w.suspend(ctx, noisy.Device)
 }
 
-// viaName returns the name of the way in which a device authenticates, for people.
+// viaName returns the name, for people, of the way in which a device authenticates.
 func viaName(via devices.Via) string {
 	switch via {
 	case devices.ViaSession:

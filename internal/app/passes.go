@@ -29,9 +29,9 @@ type pass struct {
 	failed     bool      // the run that ended last failed
 }
 
-// passes runs the background passes. robfig/cron decides when. The guard against concurrent runs is in this file, because cron's
-// SkipIfStillRunning (v3.0.1) never runs a job again after a panic. Cron waits by the wall clock, which may step back, so a plain ticker
-// also starts passes that are overdue by elapsed time.
+// passes runs the background passes at the times that the library robfig/cron computes. passes itself prevents concurrent
+// runs of a pass, because cron's SkipIfStillRunning (v3.0.1) never runs a job again after a panic. Cron uses the wall
+// clock, which may be set back. Therefore a ticker also starts the passes that are overdue by elapsed time.
 type passes struct {
 	cron       *cron.Cron
 	all        []*pass
@@ -51,7 +51,7 @@ type interval time.Duration
 // Next returns the time of the run after now: one interval later.
 func (i interval) Next(now time.Time) time.Time { return now.Add(time.Duration(i)) }
 
-// newPasses returns passes that do not run before start. panicked is called with a panic of a pass.
+// newPasses returns passes that do not run before start is called. If a pass panics, panicked is called with the panic.
 func newPasses(log *slog.Logger, panicked rescue.PanicHandler, all ...*pass) *passes {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &passes{cron: cron.New(cron.WithLocation(time.UTC)), all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel, wait: rescue.ReportingGroup{OnPanic: panicked}}
@@ -99,7 +99,8 @@ func (p *passes) runningNames() []string {
 	return names
 }
 
-// runWhenOverdue runs the pass job at once. After that it starts job only when cron has not started it for twice its interval.
+// runWhenOverdue runs the pass job once at the start. After that, it runs job only if cron has not started job for twice
+// its interval.
 func (p *passes) runWhenOverdue(job *pass) {
 	p.wait.Go(job.name, func() { p.runOnce(job) })
 	tick := time.NewTicker(job.every)
@@ -116,8 +117,8 @@ func (p *passes) runWhenOverdue(job *pass) {
 	}
 }
 
-// runOnce runs the pass job unless a run is in progress. A run that still hangs after twice its limit is abandoned: the next run starts
-// concurrently, as runs of other replicas do.
+// runOnce runs the pass job unless a run of job is in progress. A run that has lasted twice its limit is abandoned: the
+// next run then starts beside it, which is safe because other replicas also run the pass concurrently.
 func (p *passes) runOnce(job *pass) {
 	if p.ctx.Err() != nil {
 		return
@@ -140,7 +141,8 @@ func (p *passes) runOnce(job *pass) {
 	}
 }
 
-// beginRun starts a run and returns its number. ok is false if another run is in progress that began less than two time limits ago.
+// beginRun marks the start of a run and returns the number of the run. ok is false if another run is in progress that
+// began less than two time limits ago.
 func (o *pass) beginRun(now time.Time) (run int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -160,7 +162,7 @@ func (o *pass) endRun(run int) {
 	}
 }
 
-// recordResult records that a run ended at the time now with err, or nil.
+// recordResult records that a run ended at the time now. err is the error of the run, or nil.
 func (o *pass) recordResult(err error, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -182,14 +184,14 @@ func (o *pass) isOverdue(now time.Time) bool {
 	return now.Sub(o.started) >= 2*o.every
 }
 
-// Times of reapAfterLeaseEnds. A lapse is the end of a lease that was not renewed.
+// Times of reapAfterLeaseEnds. A lapse is the end of a lease that its holder did not renew.
 const (
 	lapseReadEvery = time.Second           // longest time between two reads of the next end of a lease; no lease is much shorter
 	lapseDelay     = 50 * time.Millisecond // delay after the end of a lease; leases that end within it are reaped together
 )
 
-// reapAfterLeaseEnds runs the pass reaper just after a lease has ended, so that the slot is not unused until the next regular run. nextLapse
-// returns the time until the next lease ends.
+// reapAfterLeaseEnds runs the pass reaper shortly after each lapse (end of a lease), so that the slot does not stay
+// unused until the next regular run. nextLapse returns the time until the next lease ends.
 func (p *passes) reapAfterLeaseEnds(ctx context.Context, reaper *pass, nextLapse func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
 		wait, leaseEnds := untilLeaseEnds(ctx, nextLapse)
@@ -204,7 +206,8 @@ func (p *passes) reapAfterLeaseEnds(ctx context.Context, reaper *pass, nextLapse
 	}
 }
 
-// untilLeaseEnds returns how long reapAfterLeaseEnds must wait, and whether a lease ends in this time. The passes log an unreachable ledger.
+// untilLeaseEnds returns how long reapAfterLeaseEnds must wait, and whether a lease ends within this time. It does not
+// log that the ledger cannot be reached, because the passes do.
 func untilLeaseEnds(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -215,8 +218,9 @@ func untilLeaseEnds(ctx context.Context, nextLapse func(context.Context) (left t
 	return lapseWait(left)
 }
 
-// lapseWait returns how long reapAfterLeaseEnds must wait if the next lease ends in the time left, and whether it ends in this time. If a lease has
-// ended and was not reaped, Reap did not trust the clock of the ledger: it is tried again after lapseReadEvery.
+// lapseWait returns how long reapAfterLeaseEnds must wait if the next lease ends after the time left. leaseEnds is true
+// if this lease ends during the wait. If left is below -lapseDelay, the last run of Reap did not end the grant because it
+// did not trust the clock of the ledger. The wait is then lapseReadEvery.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {
 	case left > lapseReadEvery:

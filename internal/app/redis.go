@@ -14,10 +14,12 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// redisEvery is the interval at which Redis is examined. Calls and readiness checks find an outage earlier.
+// redisEvery is the interval at which the state of Redis is read. An outage of Redis is noticed earlier, by calls and
+// readiness checks.
 const redisEvery = 10 * time.Second
 
-// redisCheck returns the check of Redis. If a node fails, the error counts the pools of this replica that Redis still serves.
+// redisCheck returns the readiness check of Redis. If a Redis node fails, the error of the check says how many pools of
+// this replica Redis still serves.
 func redisCheck(conn *redisconn.Conn, address string, pools func() []string) api.Check {
 	return api.Check{Name: "redis", Address: address, Probe: func(ctx context.Context) error {
 		known := pools()
@@ -33,7 +35,7 @@ func redisCheck(conn *redisconn.Conn, address string, pools func() []string) api
 	}}
 }
 
-// redisWatch logs the kind, the version and the faults of Redis, at the start and after each change.
+// redisWatch logs the kind, the version and the faults of Redis at the start, and again when they change.
 type redisWatch struct {
 	conn       *redisconn.Conn
 	log        *slog.Logger
@@ -44,7 +46,7 @@ type redisWatch struct {
 func (w *redisWatch) logRedisState(ctx context.Context) error {
 	notes, err := w.conn.Examine(ctx)
 	if err != nil {
-		w.logChange([]string{err.Error()}, func() {
+		w.logIfChanged([]string{err.Error()}, func() {
 			w.log.ErrorContext(ctx, "Redis cannot be used: results are recorded, but NOTHING IS GRANTED", "err", err)
 		})
 		return err
@@ -53,7 +55,7 @@ func (w *redisWatch) logRedisState(ctx context.Context) error {
 	for _, trouble := range notes.Trouble {
 		all = append(all, trouble.Text)
 	}
-	w.logChange(all, func() {
+	w.logIfChanged(all, func() {
 		w.log.InfoContext(ctx, "Redis answers", "redis", notes.Kind, "version", notes.Version)
 		for _, trouble := range notes.Trouble {
 			w.log.WarnContext(ctx, "trouble with Redis", "trouble", trouble.Text)
@@ -62,16 +64,17 @@ func (w *redisWatch) logRedisState(ctx context.Context) error {
 	return nil
 }
 
-// logChange calls log if current, the state now, differs from the state at the previous call.
-func (w *redisWatch) logChange(current []string, log func()) {
+// logIfChanged calls log if the state current differs from the state at the previous call.
+func (w *redisWatch) logIfChanged(current []string, log func()) {
 	if !slices.Equal(current, w.lastLogged) {
 		log()
 	}
 	w.lastLogged = current
 }
 
-// LogRedis sends the log of the Redis client to log, at level debug: the client would write each failed connection to standard error. The
-// client has one logger, so only main may call LogRedis, before anything starts.
+// LogRedis makes the Redis client write its log to log, at level debug. By default, the client writes each failed
+// connection to standard error. All Redis clients of the process share one logger, so only main may call LogRedis, before
+// anything starts.
 func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
 // redisLog is a logger for the Redis client, which writes to log.

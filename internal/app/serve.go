@@ -17,7 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Limits of the start. Postgres may be starting at the same time.
+// Time limits of the start. They allow for a Postgres that starts at the same time.
 const (
 	postgresWait  = time.Minute
 	postgresRetry = time.Second
@@ -123,8 +123,9 @@ func withTLS(inner net.Listener, config Config) (net.Listener, error) {
 	}), nil
 }
 
-// openPostgres waits for Postgres, refuses a server that may lose commits, migrates, and blocks grants after a restore. Meanwhile starting
-// answers requests with the missing check.
+// openPostgres waits for Postgres and refuses a server that may lose commits. It then applies migrations and, after a
+// restore, blocks grants. Until openPostgres returns, the handler starting answers readiness requests with the check that
+// is not fulfilled yet.
 func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.StartingHandler) (*store.Store, error) {
 	starting.SetMissingCheck("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)
@@ -145,7 +146,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 	return ledger, nil
 }
 
-// waitForPostgres opens the ledger at dsn, and tries again until Postgres answers or postgresWait has passed.
+// waitForPostgres opens the ledger at dsn. It tries again until Postgres answers or postgresWait has passed.
 func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, postgresWait)
 	defer cancel()
@@ -165,7 +166,8 @@ func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.
 	}
 }
 
-// migrate applies the missing migrations if mode is "on". In another mode, it returns an error if a migration is missing.
+// migrate applies the missing migrations if mode is "on". In any other mode, it returns an error if a migration is
+// missing.
 func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Logger) error {
 	if mode == settingOn {
 		applied, err := ledger.Migrate(ctx)
@@ -186,8 +188,8 @@ func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Lo
 	return nil
 }
 
-// blockGrantsAfterRestore starts a standstill (no pool grants anything) if config.AfterRestore is true. During a standstill, each start
-// logs its end.
+// blockGrantsAfterRestore starts a standstill if config.AfterRestore is true. During a standstill, no pool grants
+// anything. Every start of the dispatcher during a standstill logs when the standstill ends.
 func blockGrantsAfterRestore(ctx context.Context, ledger *store.Store, config Config, log *slog.Logger) error {
 	if config.AfterRestore {
 		if _, err := ledger.ProtectAfterRestore(ctx, "serve --after-restore", config.StandstillMin); err != nil {

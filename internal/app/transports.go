@@ -21,12 +21,14 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// listeners are the open ports of a process, bound before anything else starts. If operator is nil, device also serves operators.
+// listeners are the open ports of a process. They are bound before anything else starts. If operator is nil, the listener
+// device also serves operators.
 type listeners struct {
 	device, operator net.Listener
 }
 
-// transports holds the HTTP servers and the MQTT client. The servers answer requests before useHandlers, too.
+// transports holds the HTTP servers and the MQTT client. Before useHandlers is called, the servers answer requests with
+// the handler starting.
 type transports struct {
 	servers  []*server    // server of the devices, then the server of the operators if there is a separate one
 	mqtt     *mqtt.Client // nil if MQTT is off
@@ -169,15 +171,17 @@ func (s *server) stop(ctx context.Context) error {
 	return nil
 }
 
-// Wake asks a device that is connected over MQTT to report now. A slot is reserved for it for the time hold; 0 means none.
+// Wake asks a device that is connected over MQTT to report now. hold is the time for which a slot is reserved for the
+// device; 0 means that no slot is reserved.
 func (a *App) Wake(device devices.ID, hold time.Duration) {
 	if a.mqtt != nil {
 		a.mqtt.Wake(device, hold)
 	}
 }
 
-// authenticateReport returns the caller that the token of a report identifies. The gate limits attempts with wrong tokens. A device's own
-// cached token is accepted without the gate, so that guesses of others do not affect it.
+// authenticateReport returns the caller that the token of a report identifies. The gate limits attempts with wrong
+// tokens. If the token is in the cache as the device's own token, the gate is not asked, so wrong tokens of other clients
+// cannot block the device.
 func (a *App) authenticateReport(r *http.Request, device devices.ID, token string) (caller devices.Caller, err error) {
 	if caller, ok := a.dispatcher.Devices.Recall(device, token); ok {
 		return caller, nil
@@ -189,7 +193,7 @@ func (a *App) authenticateReport(r *http.Request, device devices.ID, token strin
 	return caller, err
 }
 
-// refuseSession reports to the gate the session of a device that the embedded broker refused.
+// refuseSession tells the gate that the embedded broker refused the session of a device.
 func (a *App) refuseSession(ctx context.Context, refused broker.RefusedSession) {
 	refusal := gate.Refusal{EntryPoint: gate.Broker, Reason: gate.ReasonOf(refused.Err), Principal: refused.User, IsDevice: true, Detail: refused.Err.Error()}
 	if remote, err := netip.ParseAddrPort(refused.Remote); err == nil {

@@ -13,8 +13,8 @@ const (
 	poolsPerQuery     = 20                     // number of pools that one statement counts
 )
 
-// waitingCounts counts the waiting devices of each pool. Each read counts some pools, and continues after the last one. Only one read may
-// run at a time.
+// waitingCounts counts the waiting devices of each pool. Each read counts the devices of some pools, and the next read
+// continues with the following pools. Only one read may run at a time.
 type waitingCounts struct {
 	pools    poolReader
 	readTime time.Duration
@@ -23,7 +23,8 @@ type waitingCounts struct {
 	previous map[string]int // counts of the previous round
 }
 
-// readCounts counts until w.readTime has passed or the round ends. It returns the newest count of each pool.
+// readCounts counts until w.readTime has passed or the round (one count of every pool) is complete. It returns the newest
+// count of each pool.
 func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) {
 	for begin := time.Now(); ; {
 		roundDone, err := w.countNext(ctx)

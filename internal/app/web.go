@@ -127,7 +127,8 @@ func (a *App) removePresence(ctx context.Context) {
 	}
 }
 
-// failedAndLastGood returns the names of the passes whose last run failed, and when the pass passName last ended without an error, or zero.
+// failedAndLastGood returns the names of the passes whose last run failed. lastGood is the time at which the pass
+// passName last ended without an error; the zero time means that there is no such run.
 func (p *passes) failedAndLastGood(passName string) (failed []string, lastGood time.Time) {
 	for _, shown := range p.webPasses() {
 		if shown.Failed {

@@ -99,7 +99,8 @@ func startGuard(args []string) (*guard, error) {
 	return g, nil
 }
 
-// wait waits until the guard has ended, and then kills its process group, which nobody would end in time.
+// wait waits until the guard has ended. It then kills the process group of the guard, which nobody else would end in
+// time.
 func (g *guard) wait() error {
 	defer close(g.ended)
 	err := g.cmd.Wait()

@@ -102,7 +102,7 @@ func (c *Calls[Key, In, Out]) enqueue(key Key, waiter *caller[In, Out]) (mustCal
 }
 
 // dequeue removes waiter from the queue of key. It returns false if a call has already taken the caller from the queue.
-func (c *Calls[Key, In, Out]) dequeue(key Key, waiter *caller[In, Out]) bool {
+func (c *Calls[Key, In, Out]) dequeue(key Key, waiter *caller[In, Out]) (wasWaiting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.queues[key]
@@ -123,8 +123,9 @@ func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	}
 }
 
-// continueOrStop reports whether callers of key wait. If not, it lowers runningCalls, and the goroutine must stop.
-func (c *Calls[Key, In, Out]) continueOrStop(key Key) bool {
+// continueOrStop reports whether callers of key still wait for a call. If no caller waits, it lowers runningCalls, and
+// the goroutine must stop.
+func (c *Calls[Key, In, Out]) continueOrStop(key Key) (mustContinue bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.queues[key]

@@ -39,9 +39,9 @@ func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 	return append(list, p.checkDeviceRules(ctx, b, dispatcherClient))
 }
 
-// checkSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is connected with this
-// account. The parameter replicas is the number of running replicas, or replicasUnknown. If it is not 0, there is no test, because the test
-// subscription would take reports from running replicas.
+// checkSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is
+// connected with this account. replicas is the number of running replicas, or replicasUnknown. If replicas is not 0,
+// there is no test, because the test subscription would take reports from running replicas.
 func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if replicas == replicasUnknown {
@@ -88,8 +88,8 @@ func checkAnonymous(ctx context.Context, connector brokerConnector, dispatcherCl
 	return f
 }
 
-// checkRights compares the rights that mosquitto's dynamic-security plugin has stored with the rights that serve would set. It changes
-// nothing.
+// checkRights compares the rights that mosquitto's dynamic-security plugin has stored with the rights that serve would
+// set. It does not change the stored rights.
 func (p Installation) checkRights(ctx context.Context, options mqtt.Options) Finding {
 	f := Finding{Check: "broker accounts", State: OK, Found: "not managed by the dispatcher (mqtt_provision=off)"}
 	if p.Config.MQTTProvision != "dynsec" {

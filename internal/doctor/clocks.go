@@ -41,8 +41,9 @@ func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redi
 	return findings
 }
 
-// readClock reads a clock with read and compares it with the clock of this machine. The clock was read at some time between the question
-// and the answer, so the maximum error is half of this time.
+// readClock calls read, which returns the time of a remote clock, and compares that time with the clock of this machine.
+// The remote clock was read at an unknown time between request and answer, so the maximum error is half of the time
+// between them.
 func (p Installation) readClock(ctx context.Context, read func(context.Context) (time.Time, error)) (clockOffset, error) {
 	asked := p.Now()
 	shown, err := read(ctx)

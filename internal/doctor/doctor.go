@@ -33,10 +33,11 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"` // how to fix it; empty if State is OK
 }
 
-// newFinding returns the finding of a check that is OK, or that has the state bad if isBad is true. Only a bad finding has the remedy.
-func newFinding(check string, isBad bool, bad State, found, remedy string) Finding {
+// newFinding returns the finding of a check. If isBad is true, the finding has the state badState and the remedy.
+// Otherwise its state is OK and it has no remedy.
+func newFinding(check string, isBad bool, badState State, found, remedy string) Finding {
 	if isBad {
-		return Finding{check, bad, found, remedy}
+		return Finding{check, badState, found, remedy}
 	}
 	return Finding{Check: check, State: OK, Found: found}
 }

@@ -26,8 +26,8 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 	}
 }
 
-// findNote returns the finding about a subject. It has failed if notes contain trouble with the subject, and is a warning if they contain only
-// a hint about it. Otherwise it is OK, and its text is okText.
+// findNote returns the finding about subject. The state is Failed if notes contain trouble with the subject, and Warning
+// if they contain only a hint. Otherwise the state is OK and the text is okText.
 func findNote(notes redisconn.Notes, check string, subject redisconn.Subject, okText, remedy string) Finding {
 	for _, group := range []struct {
 		list  []redisconn.Note

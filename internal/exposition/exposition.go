@@ -41,9 +41,9 @@ func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 	return all, nil
 }
 
-// Handler serves metrics as an HTTP endpoint. All requests get the same text until it is as old as maxAge, because gathering, writing and
-// compressing the metrics of thousands of pools takes up to a tenth of a second of CPU. If one source fails, the answer is an error without
-// any metrics. If the failure is a panic, it is reported to panicked.
+// Handler serves metrics as an HTTP endpoint. All requests get the same text until the text is as old as maxAge, because
+// gathering, writing and compressing the metrics of thousands of pools takes up to 0.1 s of CPU time. If one source
+// fails, the answer is an error without metrics. If a source panics, panicked is called with the panic.
 func Handler(metrics prometheus.Gatherer, maxAge time.Duration, panicked rescue.PanicHandler) http.HandlerFunc {
 	texts := reading.New(maxAge, gatherTimeout, time.Now, func(context.Context) (*text, error) { return gatherText(metrics) })
 	return func(rw http.ResponseWriter, r *http.Request) {

@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// Shares limits how many operations run at once: at most maxTotal in total, and at most maxEach of one principal, even of an admin. The last
-// tenth of maxTotal (at least one operation) is reserved for admins.
+// Shares limits how many operations run at the same time: at most maxTotal in total, and at most maxEach of one
+// principal, even if the principal is an admin. The last tenth of maxTotal (at least one operation) is reserved for
+// admins.
 type Shares struct {
 	maxTotal, maxEach, reserved int
 
@@ -31,15 +32,16 @@ func NewSharesWithoutReserve(maxTotal, maxEach int) *Shares {
 	return s
 }
 
-// TryStart starts an operation of principal and returns the function that ends it. ok is false if there is no room for it. The room that
-// is reserved for admins is used only if isAdmin is true.
+// TryStart starts an operation of principal and returns the function that ends the operation. ok is false if the limits
+// do not permit another operation. Only if isAdmin is true, the reserved part is used.
 func (s *Shares) TryStart(principal string, isAdmin bool) (end func(), ok bool) {
 	end, _ = s.tryStart(principal, isAdmin)
 	return end, end != nil
 }
 
-// StartWhenFree starts an operation of principal and returns the function that ends it. If there is no room for the operation, it waits
-// until there is room or ctx ends; then err is the error of ctx. The room that is reserved for admins is used only if isAdmin is true.
+// StartWhenFree starts an operation of principal and returns the function that ends the operation. If the limits do not
+// permit another operation, it waits until they do, or until ctx ends. In the second case, err is the error of ctx. Only
+// if isAdmin is true, the reserved part is used.
 func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bool) (end func(), err error) {
 	for {
 		end, freed := s.tryStart(principal, isAdmin)
@@ -54,8 +56,8 @@ func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bo
 	}
 }
 
-// tryStart starts an operation of principal. Only the first call of end ends it. If there is no room, end is nil, and freed is closed when
-// another operation ends.
+// tryStart starts an operation of principal. The function end ends the operation; further calls of end do nothing. If the
+// limits do not permit another operation, end is nil, and freed is closed when another operation ends.
 func (s *Shares) tryStart(principal string, isAdmin bool) (end func(), freed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,6 +83,7 @@ func (s *Shares) Running() int {
 	return s.running
 }
 
+// endOperation counts an operation of principal as ended and wakes the callers that wait for room.
 func (s *Shares) endOperation(principal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,8 @@ type sender struct {
 	via    devices.Via
 }
 
-// bucket is the token bucket of a sender. An excess lasts from a refused report until the bucket is full again.
+// bucket is the token bucket of a sender. An excess begins with a refused report and lasts until the bucket is full
+// again.
 type bucket struct {
 	fullAt      time.Time // when the bucket is full if no further report is accepted
 	answered    time.Time // when a refusal was last answered
@@ -70,8 +71,8 @@ type bucket struct {
 	reports     int       // reports since excessSince, also accepted ones
 }
 
-// Take takes a token for one report of device, which authenticated in the way via. It returns false if there is no token: the report must be
-// refused.
+// Take takes a token for one report of device, which has authenticated in the way via. If it returns false, there was no
+// token and the report must be refused.
 func (l *Limiter) Take(device devices.ID, via devices.Via) bool {
 	if l == nil {
 		return true

@@ -40,8 +40,9 @@ func New[T any](maxAge, timeout time.Duration, now func() time.Time, read func(c
 	return &SharedRead[T]{read: read, maxAge: maxAge, timeout: timeout, now: now}
 }
 
-// NewServingStale returns a SharedRead for a read that takes long. It differs from New in one point: while the next read is in progress,
-// callers do not wait for it. They get the last answer without an error, until that answer is as old as maxStale.
+// NewServingStale returns a SharedRead for a read that takes long. While the next read is in progress, callers do not
+// wait for it: they get the last answer without an error, until that answer is as old as maxStale. Otherwise it does the
+// same as New.
 func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	s := New(maxAge, timeout, now, read)
 	s.maxStale = maxStale
@@ -61,8 +62,9 @@ func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 	}
 }
 
-// currentRead returns a complete answer or the read to wait for. If the last answer is older than maxAge, it starts the next read, during which
-// lastGood is returned until it is as old as maxStale.
+// currentRead returns the read whose answer the caller must use: a finished read, or a read in progress for which the
+// caller must wait. If the last answer is older than maxAge, it starts the next read. Meanwhile it returns lastGood, if
+// lastGood is not older than maxStale.
 func (s *SharedRead[T]) currentRead() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// admissionTimeout is the time limit of checkAdmission. After it the run starts anyway, because devices retry.
+// admissionTimeout is the time limit of checkAdmission. When it has passed, the run starts without a result of the check,
+// because devices retry.
 const admissionTimeout = 5 * time.Second
 
 var (
@@ -17,8 +18,8 @@ var (
 	errMQTTRefused = errors.New("the broker refuses the devices' credentials: check that it has accounts for them, and that DISPATCHER_FLEET_TOKEN is their password")
 )
 
-// checkAdmission returns an error if the server refuses the credentials of the first device. Without it, a fleet that is refused would run
-// to the end and do nothing.
+// checkAdmission returns an error if the server refuses the credentials of the first device. Without this check, a fleet
+// whose credentials are refused would run to the end without doing any task.
 func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
 	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
 	defer cancel()

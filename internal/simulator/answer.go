@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// maxDelay limits the random delay that a device adds to the requested time. The server already spreads the reports.
+// maxDelay limits the random delay that a device adds to the time that the server asked for. A short delay is enough,
+// because the server already spreads the reports.
 const maxDelay = 50 * time.Millisecond
 
 // receive handles a message from the link to the server. A silent device ignores it.
@@ -45,8 +46,8 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 	}
 }
 
-// countGarbageAnswer counts whether the server refused a malformed report. It does not count the errors of a busy server or of a missing
-// ledger.
+// countGarbageAnswer counts the answer to a malformed report: whether the server refused the report. It does not count
+// the errors of a server that is busy or has no ledger.
 func (d *device) countGarbageAnswer(message linkMessage) {
 	switch {
 	case message.kind == refused || message.kind == forbidden:
@@ -56,7 +57,7 @@ func (d *device) countGarbageAnswer(message linkMessage) {
 	}
 }
 
-// dropGrant counts the grant in a reply, if there is one, as not used.
+// dropGrant counts the grant in a reply as not used. It does nothing if the reply contains no grant.
 func (d *device) dropGrant(answer reply) {
 	if answer.Task != nil {
 		d.fleet.count.add(&d.fleet.count.Dropped, 1)
@@ -98,7 +99,7 @@ func (d *device) handleReply(ctx context.Context, sent sentReport, message linkM
 	d.scheduleReport(sent, message)
 }
 
-// recordAnswer records that the server knows the device.
+// recordAnswer records that the server has answered a report, and so knows the attributes of the device.
 func (d *device) recordAnswer() {
 	d.attributesSent = true
 	if !d.everAnswered {
@@ -107,8 +108,9 @@ func (d *device) recordAnswer() {
 	}
 }
 
-// scheduleReport sets the time of the next report after a reply. A running task renews its lease when half of it has passed, or after
-// resendWait if this reply did not renew it. After a held reply (long poll), the device reports at once.
+// scheduleReport sets the time of the next report after a reply. While a task runs, the device reports to renew the
+// lease, when half of the lease has passed. If this reply did not renew the lease, the device reports again after
+// resendWait. After a held reply (long poll), the device reports at once.
 func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 	r := message.reply
 	switch {
@@ -155,7 +157,7 @@ func (d *device) renewLease(sent sentReport, answer reply) {
 	}
 }
 
-// cancelTask stops the running task if a notice names it. The device then reports the end of the task at once.
+// cancelTask stops the running task if notices contain the task. The device then reports at once that the task has ended.
 func (d *device) cancelTask(notices []cancelled) {
 	for _, n := range notices {
 		if d.isRunning(n.Task, n.Token) {
@@ -169,13 +171,15 @@ func (d *device) isRunning(task, token int64) bool {
 	return d.job != nil && d.job.task == task && d.job.token == token
 }
 
-// leaseEnd returns the end of a lease. It counts from the first sending of the report, plus the time for which the server held the answer.
+// leaseEnd returns the end of a lease. The lease begins when the report was first sent, plus the time for which the
+// server held the answer.
 func leaseEnd(sent sentReport, leaseMS, heldMS int64) time.Time {
 	return sent.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
 }
 
-// takeGrant starts the granted task. It returns true if the result of this grant is in the journal and must be sent again at once. It does
-// so once per grant: a result that is never accepted would otherwise be sent without pause.
+// takeGrant starts the granted task. resend is true if the journal already contains the result of this grant, so that the
+// device must send the result again at once. resend is true only once for each grant: otherwise a result that the server
+// never accepts would be sent without pause.
 func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (resend bool) {
 	until, k := leaseEnd(sent, answer.Task.LeaseMS, answer.HeldMS), key{answer.Task.ID, answer.Task.Token}
 	if d.fleet.results.recordedBefore(k, sent.at) {
@@ -239,7 +243,7 @@ func (d *device) randomWorkTime(granted *grant) time.Duration {
 	return work
 }
 
-// handleRefusal handles the refusal of the whole report sent. The device never sends the same bytes again.
+// handleRefusal handles the answer that refuses the whole report sent. The device never sends the same bytes again.
 func (d *device) handleRefusal(sent sentReport) {
 	d.fleet.count.add(&d.fleet.count.Refused, 1)
 	if e := d.journal.refuse(sent.report.Results); e != nil {
@@ -255,7 +259,8 @@ func (d *device) handleFailure(serverWait time.Duration) {
 	d.waitAfterFailure(serverWait)
 }
 
-// waitAfterFailure sets the next report to serverWait from now. If serverWait is 0, it uses a backoff up to the period.
+// waitAfterFailure schedules the next report after serverWait. If serverWait is 0, it chooses a backoff of at most the
+// period.
 func (d *device) waitAfterFailure(serverWait time.Duration) {
 	if serverWait <= 0 {
 		serverWait = d.backoff(d.failures, d.fleet.config.FirstRetry, max(d.fleet.config.Period, d.fleet.config.FirstRetry))
@@ -264,7 +269,8 @@ func (d *device) waitAfterFailure(serverWait time.Duration) {
 	d.setNextReport(serverWait)
 }
 
-// backoff returns a random wait. Its maximum is first, doubled for each earlier failure in a row, at most limit.
+// backoff returns a random wait. The maximum of the wait is first, doubled for each earlier consecutive failure, but at
+// most limit.
 func (d *device) backoff(failures int, first, limit time.Duration) time.Duration {
 	wait := limit
 	if failures < maxDoublings {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Breaches counts the violations in the external system. An arrival that only devices after the end of their leases turned into a violation
-// is not counted.
+// Breaches counts the violations in the external system. An arrival is not counted if it exceeds a limit only because
+// devices stayed after the end of their leases.
 type Breaches struct {
 	OverCapacity int64 // arrivals that exceeded the capacity
 	MaxExcess    int   // the largest number of devices above the capacity
@@ -34,7 +34,8 @@ func (l *leases) remove(token int64) {
 	delete(l.running, token)
 }
 
-// leaseOf returns the lease of the device that works under this token, or a lease that has ended.
+// leaseOf returns the lease of the device that works under this token. If there is no such device, it returns a lease
+// that has ended.
 func (l *leases) leaseOf(token int64) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,11 +61,11 @@ const (
 	breachKinds
 )
 
-// maxSuspicions limits the memory of an endless run. Each suspicion beyond it counts as a violation.
+// maxSuspicions limits the memory that an endless run needs. Each suspicion beyond this number counts as a violation.
 const maxSuspicions = 1 << 10
 
-// suspicion is an arrival that may be a violation. It is one if more leases than allowed were in force. This is known only at the end of
-// the run, because a device may read a renewal late.
+// suspicion is an arrival that may be a violation. The arrival is a violation if more leases than allowed were in force
+// at its time. This is known only at the end of the run, because a device may read a renewal late.
 type suspicion struct {
 	kind    breach
 	at      time.Time
@@ -90,7 +91,7 @@ type suspicions struct {
 	overflow [breachKinds]int64 // number of suspicions beyond maxSuspicions
 }
 
-// add adds a suspicion and returns it. Beyond maxSuspicions it only counts it.
+// add stores a suspicion and returns it. If maxSuspicions are already stored, add only counts the suspicion.
 func (s *suspicions) add(added *suspicion) *suspicion {
 	if len(s.all) < maxSuspicions {
 		s.all = append(s.all, added)
@@ -100,7 +101,7 @@ func (s *suspicions) add(added *suspicion) *suspicion {
 	return added
 }
 
-// breaches counts the suspicions that are violations.
+// breaches returns the numbers of suspicions that are violations.
 func (s *suspicions) breaches(margin time.Duration) Breaches {
 	count := s.overflow
 	var b Breaches

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// currentCapacity returns the pool's current capacity, or 0 if the dispatcher does not answer. The goroutines of External call it.
+// currentCapacity returns the pool's current capacity, or 0 if the dispatcher does not answer. It is safe to call from
+// the goroutines of External.
 func (s *simulation) currentCapacity() int {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -16,8 +17,8 @@ func (s *simulation) currentCapacity() int {
 	return p.Capacity
 }
 
-// updateCapacity takes over a changed capacity of the pool. It takes over a lower one after the length of a lease, because a device with an
-// earlier grant may still arrive.
+// updateCapacity applies a changed capacity of the pool to the external system. It applies a lower capacity only after
+// the length of a lease, because devices with earlier grants may still arrive.
 func (s *simulation) updateCapacity(ctx context.Context) {
 	p, err := s.operator.Pools.Get(ctx, s.config.Pool)
 	if err != nil {

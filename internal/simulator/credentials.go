@@ -51,8 +51,8 @@ func (c Config) registerDevices(ctx context.Context, operator *Operator, progres
 	return tokens, nil
 }
 
-// register makes sure that each device has an account, and returns the tokens in the order of ids. If the dispatcher maintains accounts at
-// a broker, it rotates the tokens of known devices one at a time.
+// register makes sure that each device has an account, and returns the tokens in the order of ids. If the dispatcher
+// creates accounts at a broker, register creates the new tokens of existing devices one at a time.
 func register(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) ([]string, error) {
 	tokens, err := importDevices(ctx, operator, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
@@ -67,7 +67,8 @@ func register(ctx context.Context, operator *Operator, ids []string, onProgress 
 	return tokens, nil
 }
 
-// importDevices imports the devices in ids and returns their tokens. A token is "" for an existing device if onExisting is "skip".
+// importDevices imports the devices in ids and returns their tokens. If onExisting is "skip", the token of a device that
+// already exists is "".
 func importDevices(ctx context.Context, operator *Operator, ids []string, onExisting string) (tokens []string, err error) {
 	file := "device\n" + strings.Join(ids, "\n") + "\n"
 	err = retryWhileUnavailable(ctx, func(ctx context.Context) error {

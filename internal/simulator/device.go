@@ -63,7 +63,7 @@ type sentReport struct {
 	number       int
 }
 
-// run simulates the device until ctx ends. It returns after the device has left the external system.
+// run simulates the device until ctx ends and the device has left the external system.
 func (d *device) run(ctx context.Context, firstReport time.Duration) {
 	d.inbox = make(chan linkMessage, 4)
 	d.started = time.Now().Add(firstReport)
@@ -175,7 +175,8 @@ func (d *device) rememberSent(id string, sent sentReport) {
 	}
 }
 
-// resendWait returns how long to wait for a reply. With a running task, it is at most half of the rest of the lease, but at least minUse.
+// resendWait returns how long to wait for a reply before the report is sent again. While a task runs, the wait is at most
+// half of the remaining lease, but at least minUse.
 func (d *device) resendWait() time.Duration {
 	wait := d.dice.randomBetween(d.fleet.config.ResendAfter, 3*d.fleet.config.ResendAfter)
 	if d.job != nil {
@@ -186,7 +187,8 @@ func (d *device) resendWait() time.Duration {
 
 func (d *device) setNextReport(wait time.Duration) { d.timer.Reset(max(wait, 0)) }
 
-// handleTaskEnd handles the end of the running task. cause is nil after its whole work. The device has left the external system.
+// handleTaskEnd handles the end of the running task, after the device has left the external system. cause is nil if the
+// work was completed.
 func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	j := d.job
 	d.job = nil
@@ -208,8 +210,8 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 	}
 }
 
-// endSilence keeps the device silent until its grant must have ended. Then the device reboots, with or without the task's result in its
-// journal (Faults.Late).
+// endSilence schedules a reboot of the silent device for a time at which its grant must have ended. With the probability
+// Faults.Late, the journal then contains the result of the task. A device that is gone never reports again.
 func (d *device) endSilence(task *job) {
 	if task.gone {
 		d.timer.Stop()
@@ -221,7 +223,7 @@ func (d *device) endSilence(task *job) {
 	d.setNextReport(min(task.lease.length(), maxSilence) + d.dice.randomAround(d.fleet.config.Period))
 }
 
-// recordResult writes the result of a task, which ended because of cause, into the journal.
+// recordResult writes the result of a task into the journal. cause is the reason why the task ended.
 func (d *device) recordResult(task *job, cause error) {
 	e := &entry{key: key{task.task, task.token}, status: statusSucceeded}
 	if cause == nil {

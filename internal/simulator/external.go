@@ -29,10 +29,11 @@ type External struct {
 	conns  map[net.Conn]struct{}
 }
 
-// NewExternal listens on addr ("" means a free loopback port) and starts counting the devices that are connected. ctx limits only the
-// start: call Close to stop. capacity is the maximum number of devices at once and must be positive. leases holds the leases of the
-// devices. If leases is nil, no lease excuses a late device. onFull is called after an arrival that exceeds the capacity, and returns the
-// current capacity, in case it was raised. If onFull is nil, the capacity does not change.
+// NewExternal listens on addr ("" means a free loopback port) and starts counting the connected devices. ctx limits only
+// the start: call Close to stop. capacity is the maximum number of devices at the same time and must be positive. leases
+// contains the leases of the devices; if leases is nil, a device that stays after its lease counts as a violation. After
+// an arrival that exceeds the capacity, onFull is called and returns the current capacity of the pool, because an
+// operator may have raised it. If onFull is nil, the capacity does not change.
 func NewExternal(ctx context.Context, addr string, capacity int, leases *leases, onFull func() int) (*External, error) {
 	if capacity < 1 {
 		return nil, fmt.Errorf("external system: capacity %d, want at least 1", capacity)
@@ -87,7 +88,7 @@ func (e *External) accept() {
 	}
 }
 
-// track records an open connection, so that Close closes it. It returns false after Close.
+// track records an open connection, so that Close closes the connection. It returns false if Close was already called.
 func (e *External) track(conn net.Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,7 +99,8 @@ func (e *External) track(conn net.Conn) bool {
 	return true
 }
 
-// serve handles the connection of one visit: it reads the hello line, writes "in", reads until the end of input, and writes "bye".
+// serve handles the connection of one visit. It reads the hello line, writes "in", reads until the end of the input, and
+// writes "bye".
 func (e *External) serve(conn net.Conn) {
 	defer func() {
 		e.mu.Lock()

@@ -27,7 +27,7 @@ type Faults struct {
 // dice is the seeded random number generator of one device. It is not safe for concurrent use.
 type dice struct{ *rand.Rand }
 
-// newDice returns the dice (random number generator) of one device: equal seeds and streams give equal numbers.
+// newDice returns a random number generator. Equal values of seed and stream give equal numbers.
 func newDice(seed, stream uint64) dice { return dice{rand.New(rand.NewPCG(seed, stream))} }
 
 func (d dice) happens(probability float64) bool { return probability > 0 && d.Float64() < probability }

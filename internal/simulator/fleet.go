@@ -27,8 +27,8 @@ func newFleet(config Config, externalAddr string, tokens []string, leases *lease
 	return &Fleet{config: config.withDefaults(), external: externalAddr, tokens: tokens, client: newHTTPClient(config.Devices + 8), results: newResultLog(), leases: leases}
 }
 
-// Run starts the devices at random times: within a period if Config.Introduce is true, else within at most maxSpread. It returns when ctx
-// has ended and all devices have left the external system.
+// Run starts the devices at random times: within one period if Config.Introduce is true, otherwise within at most
+// maxSpread. It returns when ctx has ended and all devices have left the external system.
 func (f *Fleet) Run(ctx context.Context) {
 	spread := f.config.Period
 	if !f.config.Introduce {
@@ -47,13 +47,13 @@ func (f *Fleet) Run(ctx context.Context) {
 // Stats returns the counts of the fleet so far.
 func (f *Fleet) Stats() Stats { return f.count.stats() }
 
-// Unacknowledged returns how many results still wait for an outcome.
+// Unacknowledged returns the number of results for which the server has not sent an outcome yet.
 func (f *Fleet) Unacknowledged() int { return f.results.unacknowledged() }
 
 // DeviceID returns the id of the i-th device, 0 <= i < Config.Devices.
 func (f *Fleet) DeviceID(i int) string { return deviceID(f.config.DevicePrefix, i) }
 
-// deviceID returns the id of the device with this index, which begins with prefix.
+// deviceID returns the id of the device number index (from 0): prefix and a number.
 func deviceID(prefix string, index int) string { return fmt.Sprintf("%s%05d", prefix, index+1) }
 
 func (f *Fleet) newDevice(index int) *device {

@@ -18,7 +18,7 @@ import (
 // histogram holds the cumulative buckets of a Prometheus histogram: upper bound in seconds -> number of observations up to it.
 type histogram map[float64]float64
 
-// parseHistogram reads a histogram of one pool from a page of metrics, and sums it over the other labels.
+// parseHistogram reads the histogram name of one pool from a page of metrics. It adds up the values of all other labels.
 func parseHistogram(page io.Reader, name, pool string) (histogram, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)
@@ -34,7 +34,7 @@ func parseHistogram(page io.Reader, name, pool string) (histogram, error) {
 	return h, err
 }
 
-// minus returns the histogram of the values that were observed after the earlier reading.
+// minus returns the histogram of the values that were observed after the reading earlier.
 func (h histogram) minus(earlier histogram) histogram {
 	d := histogram{}
 	for bound, count := range h {
@@ -43,8 +43,8 @@ func (h histogram) minus(earlier histogram) histogram {
 	return d
 }
 
-// quantile returns the value below which this fraction of the observations is, interpolated in its bucket as Prometheus does. In the last
-// bucket it returns the lower bound. Without observations it returns 0.
+// quantile returns the value below which the given fraction of the observations lies. It interpolates within a bucket as
+// Prometheus does. For the last bucket, it returns the lower bound. Without observations, it returns 0.
 func (h histogram) quantile(fraction float64) time.Duration {
 	if h[math.Inf(1)] <= 0 {
 		return 0

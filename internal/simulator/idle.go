@@ -15,7 +15,7 @@ type SlotIdle struct {
 	End     time.Duration // from the last visit to a slot until the end of the run
 }
 
-// Quantiles are quantiles of a duration. Zero means that nothing was measured.
+// Quantiles are the quantiles P50 and P99 of a duration. Both are 0 if nothing was measured.
 type Quantiles struct{ P50, P99 time.Duration }
 
 // String formats both quantiles.
@@ -36,7 +36,8 @@ type Handoff struct {
 	Entered  Quantiles // part of Total: grant received -> inside
 }
 
-// measureHandoff returns the durations of handoffs. findStart returns how the device of a grant began its task.
+// measureHandoff returns the durations of the handoffs in gaps. findStart returns how the device with the grant token
+// began its task.
 func measureHandoff(gaps []Gap, findStart func(token int64) (Start, bool)) Handoff {
 	var total, notified, granted, entered []time.Duration
 	for _, g := range gaps {
@@ -68,13 +69,13 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// longestDelays returns the longest delay of a start after its due time, and the longest wait from begin to a start. The due times are
-// spread evenly over bound, in the order of starts.
-func longestDelays(starts []Start, begin time.Time, bound time.Duration) (late, wait time.Duration) {
+// longestDelays returns the longest time between the due time of a start and its grant, and the longest time between
+// begin and a grant. The due times of starts are spread evenly over the time bound.
+func longestDelays(starts []Start, begin time.Time, bound time.Duration) (longestDelay, longestWait time.Duration) {
 	for i, s := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))
-		late = max(late, s.Granted.Sub(begin)-due)
-		wait = max(wait, s.Granted.Sub(begin))
+		longestDelay = max(longestDelay, s.Granted.Sub(begin)-due)
+		longestWait = max(longestWait, s.Granted.Sub(begin))
 	}
-	return late, wait
+	return longestDelay, longestWait
 }

@@ -14,12 +14,11 @@ import (
 // DefaultConnections is the number of connections that an idle fleet shares.
 const DefaultConnections = 500
 
-// RunIdle lets a fleet without tasks report to a running dispatcher until the timeout or the end of ctx. Each device reports once in each
-// period, whatever time the server asks for, evenly spread. RunIdle writes a progress line once a second.
-//
-// A device is only a number, and a token if it has one: no goroutine, no timer, no connection. Each connection has a share of the devices,
-// so a device has at most one report in flight. A slow answer delays the next devices of its connection, and the delay is measured. RunIdle
-// returns an error if the run could not be carried out. IdleSummary.Err evaluates a completed run.
+// RunIdle lets a fleet without tasks report to a running dispatcher until the timeout or the end of ctx. Each device
+// reports once in each period, at evenly spread times, and ignores the time that the server asks for. RunIdle writes a
+// progress line once a second. The devices share Config.Connections connections, and each device has at most one report
+// in flight. A slow answer delays the next devices of its connection, and RunIdle measures this delay. RunIdle returns an
+// error if the run could not be carried out. IdleSummary.Err evaluates a completed run.
 func RunIdle(ctx context.Context, config Config, progress io.Writer) (IdleSummary, error) {
 	f, err := newIdleFleet(ctx, config.withDefaults(), progress)
 	if err != nil {
@@ -42,7 +41,7 @@ type idleFleet struct {
 	elapsed  time.Duration
 }
 
-// newIdleFleet registers the devices of config and returns their fleet. Lines about the progress are written to progress.
+// newIdleFleet registers the devices of config and returns their fleet. It writes progress lines to progress.
 func newIdleFleet(ctx context.Context, config Config, progress io.Writer) (*idleFleet, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
@@ -88,7 +87,7 @@ func (f *idleFleet) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runConnection reports for each device of the connection with this index in turn, at their due times.
+// runConnection sends the reports of all devices of one connection, one after the other, each at its due time.
 func (f *idleFleet) runConnection(ctx context.Context, connection int) {
 	replicas := newReplicas(f.config.URL, connection)
 	timer := time.NewTimer(0)
@@ -98,7 +97,7 @@ func (f *idleFleet) runConnection(ctx context.Context, connection int) {
 			timer.Reset(time.Until(f.dueTime(round, device)))
 			select {
 			case <-timer.C:
-				f.report(ctx, replicas, round, device)
+				f.sendReport(ctx, replicas, round, device)
 			case <-ctx.Done():
 				return
 			}
@@ -111,8 +110,9 @@ func (f *idleFleet) dueTime(round, device int) time.Time {
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
 
-// report sends the report of a device in a round, and counts the answer unless the end of the run interrupts it.
-func (f *idleFleet) report(ctx context.Context, replicas *replicas, round, device int) {
+// sendReport sends the report of a device in a round and counts the answer. If ctx ends during the request, nothing is
+// counted.
+func (f *idleFleet) sendReport(ctx context.Context, replicas *replicas, round, device int) {
 	token := cmp.Or(f.tokens[device], f.config.FleetToken)
 	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)
 	outgoing := report{ID: f.boot + "-" + strconv.Itoa(round*f.config.Devices+device)}

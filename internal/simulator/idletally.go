@@ -35,13 +35,13 @@ func newAnswerCounts() *answerCounts {
 	})}
 }
 
-func (c *answerCounts) add(name, wrong string, took time.Duration) {
+func (c *answerCounts) add(name, problem string, took time.Duration) {
 	c.answers[name]++
 	c.reports++
 	c.times.Observe(took.Seconds())
-	if wrong != "" {
+	if problem != "" {
 		c.errors++
-		c.firstError = cmp.Or(c.firstError, wrong)
+		c.firstError = cmp.Or(c.firstError, problem)
 	}
 }
 
@@ -72,15 +72,16 @@ type tally struct {
 }
 
 func (t *tally) add(outgoing report, answer linkMessage, took time.Duration) {
-	name, wrong := classifyAnswer(outgoing, answer)
+	name, problem := classifyAnswer(outgoing, answer)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.all.add(name, wrong, took)
-	t.recent.add(name, wrong, took)
+	t.all.add(name, problem, took)
+	t.recent.add(name, problem, took)
 }
 
-// classifyAnswer returns the name under which an answer is counted. wrong describes its error; it is empty for a correct answer.
-func classifyAnswer(outgoing report, answer linkMessage) (name, wrong string) {
+// classifyAnswer returns the name under which an answer is counted. problem describes what is wrong with the answer; it
+// is empty for a correct answer.
+func classifyAnswer(outgoing report, answer linkMessage) (name, problem string) {
 	switch {
 	case answer.err != nil:
 		return "no answer", answer.err.Error()

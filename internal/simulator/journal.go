@@ -18,7 +18,7 @@ type entry struct {
 	stripped bool // was refused with its output, and is now sent without it
 }
 
-// journal holds the results without an outcome, which a device keeps through a reboot.
+// journal contains the results for which the server has not sent an outcome. A device keeps its journal through a reboot.
 type journal struct {
 	pending  []*entry // oldest first
 	oneByOne bool     // a report was refused, so results are sent one by one
@@ -59,8 +59,9 @@ func (j *journal) dropResult(grant key) {
 	j.oneByOne = j.oneByOne && len(j.pending) > 0
 }
 
-// refuse handles the results of a refused report: the same bytes are never sent again. Results are then sent one by one. A result that is
-// refused alone is sent without its output, and after another refusal it is removed and returned.
+// refuse handles the results of a refused report, because the same bytes must never be sent again. From now on, the
+// device sends results one by one. A result that is refused alone is sent again without its output. If it is refused
+// again, refuse removes and returns it.
 func (j *journal) refuse(results []result) (dropped *entry) {
 	if len(results) == 0 {
 		return nil

@@ -17,7 +17,8 @@ type record struct {
 	sentWithOutput bool      // false if the result was sent without its output, so that bytes cannot be compared
 }
 
-// resultLog holds the results in all devices' journals and the starts of their tasks. At the end they are compared with the server's tasks.
+// resultLog contains the results in the journals of all devices, and the starts of their tasks. At the end of a run, the
+// results are compared with the tasks of the server.
 type resultLog struct {
 	mu        sync.Mutex
 	tasks     map[int64][]record
@@ -37,8 +38,8 @@ func (l *resultLog) add(written *entry) {
 	l.unacked++
 }
 
-// recordOutcome stores the first outcome for the result of a grant. Later outcomes answer copies of the report. withOutput is false if the
-// result was sent without its output.
+// recordOutcome stores the first outcome for the result of a grant. It ignores later outcomes, which answer copies of the
+// report. withOutput is false if the result was sent without its output.
 func (l *resultLog) recordOutcome(grant key, outcome string, withOutput bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,14 +69,16 @@ func (l *resultLog) hasResult(grant key) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool { return r.key == grant })
 }
 
-// recordedBefore reports whether the device learned before at that the result of this grant was recorded.
+// recordedBefore reports whether the device received, before the time at, the outcome that the result of this grant was
+// recorded.
 func (l *resultLog) recordedBefore(grant key, at time.Time) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool {
 		return r.key == grant && r.outcome == outcomeRecorded && r.ackedAt.Before(at)
 	})
 }
 
-// dropAcknowledged drops the acknowledged results of tasks with id <= lastTask, so that an endless run does not grow.
+// dropAcknowledged deletes the acknowledged results of tasks with id <= lastTask, so that the memory of an endless run
+// does not grow.
 func (l *resultLog) dropAcknowledged(lastTask int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// link carries one device's reports. Replies arrive in the device's inbox. send never blocks on the network.
+// link sends the reports of one device. Replies arrive in the inbox of the device. send never waits for the network.
 type link interface {
 	// open starts the link. hangUp ends it.
 	open(ctx context.Context, inbox chan<- linkMessage) (hangUp func())

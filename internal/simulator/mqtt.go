@@ -31,7 +31,8 @@ type mqttLink struct {
 	once               sync.Once                   // closes firstAttemptDone
 }
 
-// newMQTTLink returns the link of a device to the broker at url. retry limits the first pause between connections.
+// newMQTTLink returns the link of a device to the broker at url. retry is the upper limit of the first pause between two
+// attempts to connect.
 func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
 	return &mqttLink{url: url, device: device, token: token, retry: retry, firstAttemptDone: make(chan struct{})}
 }
@@ -126,8 +127,8 @@ func waitSuccess(ctx context.Context, operation paho.Token) bool {
 	}
 }
 
-// send publishes a report after the first attempt to connect. It does not learn whether the broker received the report: the device sends it
-// again.
+// send publishes a report after the first attempt to connect. It does not learn whether the broker received the report,
+// because the device sends a report again if no reply arrives.
 func (l *mqttLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	select {
 	case <-l.firstAttemptDone:

@@ -16,7 +16,8 @@ func trickyValues() []string {
 	}
 }
 
-// randomOutput returns a random output of a task that worked for this time: compact JSON that differs every time.
+// randomOutput returns a random output for a task that worked for the time worked. The output is compact JSON and
+// different each time.
 func (d dice) randomOutput(task int64, worked time.Duration) json.RawMessage {
 	b := append([]byte(`{"task":`), strconv.FormatInt(task, 10)...)
 	b = append(b, `,"worked_ms":`...)
@@ -27,7 +28,8 @@ func (d dice) randomOutput(task int64, worked time.Duration) json.RawMessage {
 	return append(b, '}')
 }
 
-// randomString returns a JSON string of random characters from all planes, without NUL, control characters and surrogates.
+// randomString returns a JSON string of random Unicode characters from all planes, without NUL, control characters and
+// surrogates.
 func (d dice) randomString() []byte {
 	text := make([]rune, 0, 24)
 	for range d.IntN(24) {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// replicas holds the addresses of replicas. A caller uses one until it fails, and then the next.
+// replicas contains the URLs of several replicas. Callers use one URL until a request fails, and then the next URL.
 type replicas struct {
 	urls     []string
 	position atomic.Uint64
@@ -21,14 +21,18 @@ func newReplicas(urls string, start int) *replicas {
 	return r
 }
 
-// current returns the URL to use, and the position to pass to failOver.
+// current returns the URL to use and its position. If a request to this URL fails, the caller passes the position to
+// failOver.
 func (r *replicas) current() (url string, position uint64) {
 	position = r.position.Load()
 	return r.urls[position%uint64(len(r.urls))], position
 }
 
-// failOver switches to the next URL, unless another failure has already done so.
-func (r *replicas) failOver(position uint64) { r.position.CompareAndSwap(position, position+1) }
+// failOver switches from the URL at failedPosition to the next URL. It does nothing if another caller has already
+// switched.
+func (r *replicas) failOver(failedPosition uint64) {
+	r.position.CompareAndSwap(failedPosition, failedPosition+1)
+}
 
 func splitURLs(urls string) []string {
 	list := strings.Split(urls, ",")

@@ -13,7 +13,8 @@ import (
 
 const pollInterval = 250 * time.Millisecond
 
-// callTimeout is the time limit of one such request, so that a dispatcher that hangs does not stop the progress line.
+// callTimeout is the time limit of one request to the operators' API during a run, so that the progress line continues if
+// the dispatcher hangs.
 const callTimeout = 5 * time.Second
 
 // Run simulates a fleet and an external system against a running dispatcher. It creates the pool unless it exists, queues tasks, lets the
@@ -134,7 +135,8 @@ func (*simulation) wait(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// pollUntil calls isReached every pollInterval until it returns true, and writes the progress. It returns false if ctx ends first.
+// pollUntil calls isReached every pollInterval and writes the progress, until isReached returns true. It returns false if
+// ctx ends first.
 func (s *simulation) pollUntil(ctx context.Context, isReached func() bool) bool {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -164,7 +166,8 @@ func (s *simulation) waitForTasks(ctx context.Context) {
 	}
 }
 
-// poll updates the state of the tasks. A dispatcher that does not answer, as in a test of faults, is asked again later.
+// poll reads the state of the tasks. If the dispatcher does not answer, as in a test of faults, the next poll tries
+// again.
 func (s *simulation) poll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -191,7 +194,8 @@ func (s *simulation) isFilling() bool {
 	}
 }
 
-// compareOldestBatch compares the oldest batch with the journals once all of its tasks have ended, and then forgets the batch.
+// compareOldestBatch compares the oldest batch with the journals when all of its tasks have ended, and then drops the
+// batch.
 func (s *simulation) compareOldestBatch(ctx context.Context) {
 	if len(s.work.batches) == 0 || !s.work.batches[0].isFinished() {
 		return
@@ -208,7 +212,7 @@ func (s *simulation) compareOldestBatch(ctx context.Context) {
 	s.work.droppedTasks += b.Total
 }
 
-// waitForOutcomes waits a limited time until devices have received outcomes for all their results.
+// waitForOutcomes waits, for a limited time, until the devices have received an outcome for each result.
 func (s *simulation) waitForOutcomes(ctx context.Context) {
 	if s.config.Endless || !s.work.isFinished() {
 		return

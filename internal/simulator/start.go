@@ -34,8 +34,8 @@ func (l *resultLog) lastAckTime() time.Time {
 	return l.lastAckAt
 }
 
-// startsByTask returns the first start of each task, in the order of task ids. Its Gone is true if any device became silent for good with
-// the task.
+// startsByTask returns the first start of each task, in the order of task ids. The field Gone of a start is true if any
+// device became silent for good during the task.
 func (l *resultLog) startsByTask() []Start {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -73,7 +73,7 @@ func (c *counters) countOutcome(outcome string) {
 	c.add(field, 1)
 }
 
-// recordViolation counts a violation of the protocol in a reply to a device, and keeps the description of the first one.
+// recordViolation counts a reply to device that violates the protocol. It keeps only the first description.
 func (c *counters) recordViolation(device, description string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

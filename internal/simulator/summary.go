@@ -35,8 +35,8 @@ type Summary struct {
 	Interrupted    bool // the context ended first: tasks may be unfinished
 }
 
-// SlotUse returns the used share, 0 to 1, of the slots' time while tasks were waiting: the time that
-// devices were inside, divided by the time of all slots.
+// SlotUse returns the used share (0 to 1) of the slots' time while tasks were waiting: the total time that devices were
+// inside, divided by the total time of all slots.
 func (s *Summary) SlotUse() float64 {
 	if s.TasksWaited <= 0 || s.Capacity < 1 {
 		return 0
@@ -57,9 +57,10 @@ func (s *Summary) DeniedPerGrant() float64 {
 	return float64(s.Fleet.Denied) / float64(max(s.Fleet.Grants, 1))
 }
 
-// Err returns an error if a promise was broken: devices within their leases exceeded the capacity, shared a slot or had a stale token, or a
-// task did not end or was lost, a result was recorded twice, an output differs from the device's journal, a malformed report was accepted,
-// or a reply broke the protocol. Durations are never a reason, and neither are results without an outcome.
+// Err returns an error if a promise was broken. Promises about devices within their leases: the devices never exceed the
+// capacity, never share a slot and never have a stale token. Promises about tasks: each task ends, is not lost, has at
+// most one recorded result, and has the output in the device's journal. The server must also refuse malformed reports and
+// follow the protocol. Long durations and results without an outcome are not errors.
 func (s *Summary) Err() error {
 	var errs []error
 	check := func(broken bool, format string, args ...any) {

@@ -41,8 +41,9 @@ func (t *turnover) recordEntry(slot int, token int64, now time.Time) {
 
 func (t *turnover) recordExit(slot int, now time.Time) { t.left[slot] = now }
 
-// idleAtStartAndEnd returns the empty time before the first visit and after the last visit, summed over the slots 0 to slots - 1. The whole time of
-// an unused slot counts as before.
+// idleAtStartAndEnd returns the times for which the slots 0 to slots - 1 were empty, summed over the slots: before is the
+// time from begin to the first visit to a slot, after is the time from the last visit to end. For an unused slot, before
+// is the whole time.
 func (t *turnover) idleAtStartAndEnd(slots int, begin, end time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]

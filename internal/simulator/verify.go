@@ -65,7 +65,7 @@ func (c *Comparison) addTask(task operators.Task, records []record) {
 	}
 }
 
-// addExample keeps a finding as text if there are fewer than maxExamples.
+// addExample stores the text of a finding, unless maxExamples findings are stored already.
 func (c *Comparison) addExample(format string, args ...any) {
 	if len(c.Examples) < maxExamples {
 		c.Examples = append(c.Examples, fmt.Sprintf(format, args...))
@@ -89,8 +89,9 @@ func countRecorded(records []record) (n int) {
 	return n
 }
 
-// matchesJournal reports whether an output is equal, byte for byte, to the output of a success in the journal. If the server acknowledged
-// a success as recorded, only such successes count. Otherwise the acknowledgement was lost or the success was late, and all successes count.
+// matchesJournal reports whether output is equal, byte for byte, to the output of a success in the journal. If the server
+// acknowledged any success as recorded, only the acknowledged successes are compared. Otherwise all successes are
+// compared, because the acknowledgement was lost or the success was late.
 func matchesJournal(output []byte, records []record) bool {
 	mustBeRecorded := countRecorded(records) > 0
 	return slices.ContainsFunc(records, func(r record) bool {

@@ -22,7 +22,7 @@ const (
 // longPollWait is the time for which a long-poll device asks the server to hold its request.
 const longPollWait = 25 * time.Second
 
-// Check returns an error if v contains anything but kinds of devices.
+// Check returns an error if v names an unknown kind of device.
 func (v Via) Check() error {
 	for _, kind := range v.kinds() {
 		switch kind {

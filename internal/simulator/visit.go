@@ -20,11 +20,12 @@ const (
 // leaveTimeout limits the wait for the goodbye line, because the external system may hang.
 const leaveTimeout = 10 * time.Second
 
-// callerMark is the prefix of the holder names of callers. No device id has this prefix.
+// callerMark is the prefix of the holder name of a caller. No device id has this prefix.
 const callerMark = "@"
 
-// Enter opens a visit to the external system for a caller (a program that leases a slot). holder, task, token and slot are those of its
-// lease. The caller counts as inside until leave returns or its process ends. Enter returns an error if ctx ends first.
+// Enter opens a visit to the external system for a caller (a program that leases a slot). holder, task, token and slot
+// are the values of the caller's lease. The caller counts as inside until it calls leave or its process ends. Enter
+// returns an error if ctx ends first.
 func Enter(ctx context.Context, externalAddr, holder string, task, token int64, slot int) (leave func(), err error) {
 	v := &visit{task: task, token: token, slot: slot, device: callerMark + holder}
 	if err := v.enter(ctx, externalAddr); err != nil {
@@ -42,7 +43,8 @@ type visit struct {
 
 func (v *visit) isCaller() bool { return strings.HasPrefix(v.device, callerMark) }
 
-// enter connects to the external system and waits until it has counted the device. If ctx ends first, enter leaves and returns an error.
+// enter connects to the external system and waits until the external system has counted the device. If ctx ends first,
+// enter closes the connection and returns an error.
 func (v *visit) enter(ctx context.Context, externalAddr string) error {
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, "tcp", externalAddr)

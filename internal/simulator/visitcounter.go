@@ -23,8 +23,9 @@ type visitCounter struct {
 	turnover turnover
 }
 
-// newVisitCounter returns a visitCounter for capacity devices. If knownLeases is nil, no lease excuses a late device. onFull returns the current capacity
-// after an arrival above the capacity; if onFull is nil, the capacity does not change.
+// newVisitCounter returns a visitCounter for at most capacity devices at the same time. If knownLeases is nil, a device
+// that stays after its lease counts as a violation. onFull returns the current capacity of the pool after an arrival
+// above the capacity; if onFull is nil, the capacity does not change.
 func newVisitCounter(capacity int, knownLeases *leases, onFull func() int) *visitCounter {
 	return &visitCounter{
 		leases: knownLeases, onFull: onFull, capacity: capacity, changed: time.Now(),
@@ -32,8 +33,8 @@ func newVisitCounter(capacity int, knownLeases *leases, onFull func() int) *visi
 	}
 }
 
-// ExternalStats is a consistent reading of External's counts. Breaches has the same counts without the violations that late devices
-// explain.
+// ExternalStats contains the counts of External at one time. It also counts violations that devices after the end of
+// their leases caused; Breaches does not.
 type ExternalStats struct {
 	Inside            int
 	HighWater         int           // maximum inside at once, including late devices
@@ -60,7 +61,8 @@ func (j *visitCounter) SetCapacity(capacity int) {
 	j.capacity = capacity
 }
 
-// breaches returns the violations that late devices do not explain. Call it when the devices have left.
+// breaches returns the violations that are not explained by devices that stayed after their leases. Call it after all
+// devices have left.
 func (j *visitCounter) breaches(margin time.Duration) Breaches {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -75,8 +77,8 @@ func (j *visitCounter) Stats() ExternalStats {
 	return j.stats
 }
 
-// clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least inside. The arrival was counted first,
-// because onFull may take a while.
+// clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least inside. The arrival
+// has already been counted, because the call of onFull may take long.
 func (j *visitCounter) clearIfCapacityRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
 		return
@@ -124,7 +126,7 @@ func (j *visitCounter) countArrival(visitor *visit) (overSuspicion *suspicion, i
 	return overSuspicion, j.stats.Inside
 }
 
-// addSuspicion records that more than allowed of the leases in concerned may be in force now. The caller holds mu.
+// addSuspicion records that more than allowed of the leases concerned may be in force now. The caller holds mu.
 func (j *visitCounter) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
@@ -141,14 +143,15 @@ func (j *visitCounter) countExit(visitor *visit) {
 	}
 }
 
-// Gaps returns the times between the visits of two devices to a slot, at most the last maxGaps.
+// Gaps returns the times between two consecutive visits to a slot. It returns at most the last maxGaps of them.
 func (j *visitCounter) Gaps() []Gap {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Clone(j.turnover.gaps)
 }
 
-// idleAtStartAndEnd returns the empty time before the first visit and after the last visit to each slot, summed over the slots.
+// idleAtStartAndEnd returns the times for which slots were empty, summed over the slots: before is the time from begin to
+// the first visit to a slot, after is the time from the last visit to end.
 func (j *visitCounter) idleAtStartAndEnd(begin, end time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

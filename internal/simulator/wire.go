@@ -27,7 +27,7 @@ type running struct {
 	Progress float64 `json:"progress"`
 }
 
-// encode returns the report as JSON. Outputs keep their bytes, so HTML characters must not be escaped.
+// encode returns the report as JSON. It does not escape HTML characters, because the bytes of outputs must not change.
 func (r report) encode() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -79,7 +79,8 @@ type grant struct {
 	LeaseMS int64           `json:"lease_ms"`
 }
 
-// The statuses, outcomes and reasons that a device distinguishes. It treats any other reason as "none", and any other outcome as final.
+// The statuses, outcomes and reasons that a device distinguishes. A device treats an unknown reason as "none", and an
+// unknown outcome as final.
 const (
 	statusSucceeded = "succeeded"
 	statusFailed    = "failed"
@@ -119,8 +120,8 @@ func (r reply) violations(sent report) []string {
 	return append(found, r.unanswered(sent)...)
 }
 
-// unanswered returns the results of the report that have no outcome in the reply, and its running tasks that are not in exactly one of the
-// lists renewed and cancel.
+// unanswered returns descriptions of missing answers: the results of the report sent without an outcome in the reply, and
+// the running tasks that are in neither or in both of the lists renewed and cancel.
 func (r reply) unanswered(sent report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}

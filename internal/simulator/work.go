@@ -30,8 +30,8 @@ func workTime(payload json.RawMessage) (work time.Duration, ok bool) {
 	return time.Duration(*p.WorkMS) * time.Millisecond, true
 }
 
-// lease is the time for which a running task may use the external system. It is only extended: each granted lease stays valid, in whatever
-// order the replies arrive.
+// lease is the time for which a running task may use the external system. A lease is never shortened, because replies may
+// arrive in any order and each granted lease stays valid.
 type lease struct {
 	mu     sync.Mutex
 	sentAt time.Time // when the report from which the lease counts was first sent
@@ -39,13 +39,15 @@ type lease struct {
 	timer  *time.Timer
 }
 
-// newLease returns a lease that calls onEnd when it ends. It counts from sentAt, the first sending of its report.
+// newLease returns a lease that ends at until and then calls onEnd. sentAt is the time at which the report that was
+// answered with the lease was first sent.
 func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
-// extend prolongs the lease to until, counted from sentAt. If until is not later, it returns true without a change. It returns false if the
-// lease has already ended.
+// extend changes the end of the lease to until. sentAt is the time at which the report that renewed the lease was sent.
+// If the lease already lasts until then, extend changes nothing and returns true. If the lease has already ended, extend
+// returns false.
 func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,8 +100,9 @@ type jobEnd struct {
 	late  time.Duration // time by which the device left after the end of the lease; negative if it left before
 }
 
-// start begins the work under a lease that counts from sentAt. After the work, when the device has left the external system, done receives
-// the end of the job. An empty externalAddr means no visit.
+// start begins the work under a lease from sentAt to leaseUntil. When the work has ended and the device has left the
+// external system, the channel done receives the end of the job. If externalAddr is empty, the device does not visit the
+// external system.
 func (j *job) start(ctx context.Context, sentAt, leaseUntil time.Time, externalAddr string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
@@ -115,7 +118,8 @@ func (j *job) start(ctx context.Context, sentAt, leaseUntil time.Time, externalA
 	}()
 }
 
-// visitAndWork visits the external system, unless externalAddr is "", and works until the work is done or ctx ends.
+// visitAndWork visits the external system and works until the work is done or ctx ends. If externalAddr is "", it works
+// without a visit.
 func (j *job) visitAndWork(ctx context.Context, externalAddr string) error {
 	if externalAddr != "" {
 		if err := j.enter(ctx, externalAddr); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// maxTaskTries is high so that tasks succeed even in a fleet that loses many reports.
+// maxTaskTries is the maximum number of attempts of a task. It is high, so that tasks succeed even in a fleet that loses
+// many reports.
 const maxTaskTries = 20
 
 // maxBatch keeps the request that creates a batch below a megabyte.
@@ -59,7 +60,7 @@ func (w *workload) queueTasks(ctx context.Context) error {
 	return nil
 }
 
-// createBatch queues the tasks with indexes from `from` up to, not including, `to` as one batch.
+// createBatch queues the tasks with from <= index < to as one batch.
 func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	b := operators.NewBatch{
 		Name: fmt.Sprintf("simulation %d", w.batchesMade+1), Pool: w.config.Pool, Kind: "simulated",
@@ -101,8 +102,9 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// idealMakespan returns the makespan of a dispatcher that loses no time: each task, in order, gets the slot that becomes free first, for its work
-// plus overhead. A task whose device is gone (see starts) holds its slot for the lease.
+// idealMakespan returns the makespan of a dispatcher that loses no time. Each task, in order, gets the slot that becomes
+// free first. The task holds the slot for its work plus overhead. If starts say that the device of a task is gone, the
+// task holds the slot for the length of a lease.
 func (w *workload) idealMakespan(slots int, overhead time.Duration, starts []Start) time.Duration {
 	free := make([]time.Duration, max(slots, 1))
 	for i, work := range w.taskWork {
@@ -127,7 +129,8 @@ func (w *workload) randomWorkTime() time.Duration {
 	return w.dice.randomAround(w.config.Work).Round(time.Millisecond)
 }
 
-// refreshCounts reads the counts of the open batches. If a request fails, the remaining counts stay as they were.
+// refreshCounts reads the counts of the open batches from the server. If a request fails, the counts of the remaining
+// batches do not change.
 func (w *workload) refreshCounts(ctx context.Context) {
 	w.err = nil
 	for _, b := range w.batches {
@@ -144,7 +147,7 @@ func (w *workload) refreshCounts(ctx context.Context) {
 	}
 }
 
-// waitingTasks returns how many tasks wait for a slot, as of the last refresh.
+// waitingTasks returns how many tasks waited for a slot at the last call of refreshCounts.
 func (w *workload) waitingTasks() (n int64) {
 	for _, b := range w.batches {
 		n += b.Counts[operators.Pending]
@@ -156,7 +159,7 @@ func (w *workload) isFinished() bool {
 	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.isFinished() })
 }
 
-// hasTasksWithoutResult reports whether tasks ended without a result: they neither succeeded nor failed.
+// hasTasksWithoutResult reports whether any task ended without a result: the task neither succeeded nor failed.
 func (w *workload) hasTasksWithoutResult() bool {
 	return slices.ContainsFunc(w.batches, func(b *openBatch) bool {
 		return b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total

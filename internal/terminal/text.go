@@ -40,8 +40,9 @@ func EscapeUnprintable(text string) string {
 	return safe.String()
 }
 
-// HideUnreadable returns text unchanged if people can read it, and otherwise a note with its number of characters. Text cannot be read if
-// more than three of its characters do not print and these are at least a quarter of its characters.
+// HideUnreadable returns text unchanged if people can read it, and otherwise a note with its number of characters. Text
+// is unreadable if it has more than three unprintable characters and if at least a quarter of its characters are
+// unprintable.
 func HideUnreadable(text string) string {
 	all, hidden := 0, 0
 	for _, r := range text {
@@ -84,7 +85,7 @@ const (
 	wrap      = "\x1b[?7h"
 )
 
-// Progress is a line that each update overwrites. If the output is not a terminal, it writes nothing.
+// Progress is a line of output that each update overwrites. If the output is not a terminal, Progress writes nothing.
 type Progress struct {
 	to    io.Writer
 	drawn bool
@@ -94,7 +95,7 @@ type Progress struct {
 // NewProgress returns a progress line that is written to out.
 func NewProgress(out io.Writer) *Progress { return &Progress{to: out, quiet: !IsTerminal(out)} }
 
-// Show replaces the text of the line by the text that format and args make, as in fmt.Sprintf.
+// Show replaces the text of the line by a new text, formatted as in fmt.Sprintf.
 func (p *Progress) Show(format string, args ...any) {
 	if !p.quiet {
 		p.drawn = true

@@ -91,8 +91,8 @@ func formatNumber(name string, value json.Number) string {
 	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
 }
 
-// defaultText returns the text that is shown for the value 0 of the setting name of a batch, if 0 means the default. For all other names
-// it returns "", and 0 is shown as 0.
+// defaultText returns the text to show if the batch setting name is 0. It returns "" for a setting whose value 0 does not
+// mean a default, and the caller then shows 0.
 func defaultText(name string) string {
 	return map[string]string{"lease_ms": "as in the pool", "max_run_ms": "1h", "max_wait_ms": "no limit"}[name]
 }
@@ -189,8 +189,9 @@ func FormatDuration(duration time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(duration.String())
 }
 
-// WriteFields writes the members of a JSON object to out, one a line, except the members with names in omitted, and members that are null
-// or empty. shown has the texts of members that are not shown as FormatValue formats them.
+// WriteFields writes the members of a JSON object to out, one member a line. It skips the members whose names are in
+// omitted, and members that are null or empty. If shown contains a text for a member, it writes this text instead of the
+// result of FormatValue.
 func WriteFields(out io.Writer, object json.RawMessage, shown map[string]string, omitted ...string) error {
 	members, err := readMembers(object)
 	if err != nil {

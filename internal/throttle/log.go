@@ -1,5 +1,5 @@
-// Package throttle keeps logs and records of events short while the same thing repeats: NewLogger passes each message at most once a second,
-// Samples passes the first event of each kind in a minute. It limits no requests.
+// Package throttle limits repeated log lines and records of events. NewLogger passes each message at most once a second.
+// Samples passes the first event of each kind in a minute. The package limits no requests.
 package throttle
 
 import (
@@ -11,8 +11,9 @@ import (
 
 const minInterval = time.Second
 
-// NewLogger returns a logger that passes warnings and errors with the same message, which must be a constant, at most once a second, with
-// the number of lines left out. now is used only for elapsed time.
+// NewLogger returns a logger that passes warnings and errors with the same message at most once a second. A passed line
+// contains the number of lines that were left out before it. The message must be a constant. now is used only for elapsed
+// time.
 func NewLogger(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }
@@ -30,7 +31,7 @@ type lastLines struct {
 	lines map[string]line // key: the message
 }
 
-// line is the last logged line with a message, and the number of lines left out since.
+// line contains the time of the last logged line with a message, and the number of lines left out since then.
 type line struct {
 	at      time.Time
 	leftOut int
@@ -62,7 +63,8 @@ func (s *handler) WithGroup(name string) slog.Handler {
 	return &handler{s.Handler.WithGroup(name), s.now, s.last}
 }
 
-// allow reports whether a line with this message may be logged now. leftOut counts the lines left out since the previous one.
+// allow reports whether a line with this message may be logged now. leftOut is the number of lines left out since the
+// previous logged line with this message.
 func (l *lastLines) allow(message string, now time.Time) (leftOut int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

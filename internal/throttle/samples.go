@@ -11,8 +11,8 @@ const (
 	maxKinds   = 30
 )
 
-// Samples selects the events that are to be recorded: the first event of each kind in a minute, for at most 30 kinds. A selected event is
-// called passed. Samples is safe for concurrent use.
+// Samples selects the events to record: the first event of each kind in a minute, for at most 30 kinds. In these
+// comments, a selected event is called a passed event. Samples is safe for concurrent use.
 type Samples[Kind comparable] struct {
 	now func() time.Time // used only for elapsed time
 
@@ -21,7 +21,7 @@ type Samples[Kind comparable] struct {
 	otherLeftOut int                 // number of events left out whose kinds did not fit or were forgotten
 }
 
-// kindState is the time of the last passed event of a kind, and the number of events left out since.
+// kindState contains the time of the last passed event of a kind, and the number of events left out since then.
 type kindState struct {
 	at      time.Time
 	leftOut int
@@ -32,8 +32,8 @@ func NewSamples[Kind comparable](now func() time.Time) *Samples[Kind] {
 	return &Samples[Kind]{now: now, byKind: make(map[Kind]*kindState)}
 }
 
-// Allow reports whether an event of this kind is passed. leftOut is the number of events of this kind, and of kinds without room, that were
-// left out since the previous passed event.
+// Allow reports whether an event of this kind is passed. leftOut counts the events of this kind that were left out since
+// the previous passed event, and the left-out events of kinds without room.
 func (s *Samples[Kind]) Allow(kind Kind) (leftOut int, ok bool) {
 	now := s.now()
 	s.mu.Lock()
@@ -57,7 +57,8 @@ func (s *Samples[Kind]) Allow(kind Kind) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-// forgetOld removes the kinds whose last event is older than sampleSpan.
+// forgetOld removes each kind whose last passed event is older than sampleSpan, and adds the number of left-out events of
+// this kind to otherLeftOut.
 func (s *Samples[Kind]) forgetOld(now time.Time) {
 	maps.DeleteFunc(s.byKind, func(_ Kind, old *kindState) bool {
 		over := now.Sub(old.at) >= sampleSpan

@@ -7,7 +7,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// nextFiring returns the first firing of the window after a time. It returns the zero time if the schedule does not fire for years.
+// nextFiring returns the first firing of the window after the time after. It returns the zero time if the schedule does
+// not fire for years.
 func (w window) nextFiring(after time.Time) time.Time {
 	if !w.byWallClock {
 		return w.nextByElapsedHours(after.In(w.zone))
@@ -22,8 +23,8 @@ func (w window) nextFiring(after time.Time) time.Time {
 	}
 }
 
-// nextByElapsedHours returns the first firing after from of a window whose hour field begins with *. It fires twice at a wall-clock time
-// that occurs twice, and not at one that is skipped.
+// nextByElapsedHours returns the first firing after from of a window whose hour field begins with *. Such a window fires
+// twice at a wall-clock time that occurs twice. It does not fire at a wall-clock time that is skipped.
 func (w window) nextByElapsedHours(from time.Time) time.Time {
 	for after := wallClockAsUTC(from); ; after = wallClockAsUTC(from).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)
@@ -44,7 +45,8 @@ type clockChange struct {
 	offsetBefore, offsetAfter time.Duration
 }
 
-// clockChangeAfter returns the first change of clocks after from, in its zone. Without one, it returns a later time with equal offsets.
+// clockChangeAfter returns the first change of clocks after from, in the zone of from. If there is no change, it returns
+// a later time with equal offsets before and after it.
 func clockChangeAfter(from time.Time) clockChange {
 	_, at := from.ZoneBounds()
 	switch {
@@ -83,18 +85,19 @@ func (w window) firingMinutes() iter.Seq[int] {
 	}
 }
 
-// nextFiringUTC returns the first firing of schedule after a time, in UTC. From a full minute on, the library need not step through each
-// second.
+// nextFiringUTC returns the first firing of schedule, in UTC, after the time after. The search starts one second before a
+// full minute, so that the library need not step through each second.
 func nextFiringUTC(schedule *cron.SpecSchedule, after time.Time) time.Time {
 	return schedule.Next(after.Truncate(time.Minute).Add(time.Minute - time.Second))
 }
 
-// wallClockAsUTC returns the wall-clock time of at in its zone, as if it were UTC.
+// wallClockAsUTC returns a time in UTC with the date and the time of day that clocks in the zone of at show at this time.
 func wallClockAsUTC(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
 }
 
-// firstTimeAt returns the first time at which the wall clock shows wallTime, or the time of the change that skips wallTime.
+// firstTimeAt returns the first time at which the wall clock in zone shows wallTime. If a change of clocks skips
+// wallTime, it returns the time of the change.
 func firstTimeAt(wallTime time.Time, zone *time.Location) time.Time {
 	at := time.Date(wallTime.Year(), wallTime.Month(), wallTime.Day(), wallTime.Hour(), wallTime.Minute(), 0, 0, zone)
 	since, until := at.ZoneBounds()

@@ -19,16 +19,16 @@ const (
 	lead = MaxDuration + 3*day
 )
 
-// HaveCommonOpening reports whether all sets of windows are ever open at the same time for longer than minOpen. If not, a task that needs this time
-// could never start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows, HaveCommonOpening may
-// also return true if minOpen is longer than the longest common opening by less than a minute.
+// HaveCommonOpening reports whether all sets of windows are ever open at the same time for longer than minOpen. If not, a
+// task that needs this time can never start. A set without windows is always open. The answer is exact for windows of
+// whole minutes. For other windows, it may be true although the longest common opening is up to a minute too short.
 func HaveCommonOpening(minOpen time.Duration, sets ...Set) bool {
 	_, fits := firstCommonOpening(minOpen, sets)
 	return fits
 }
 
-// firstCommonOpening does the work of HaveCommonOpening and also returns the start of the first common opening. It is zero if the sets are always open, or if
-// minOpen is shorter than the seconds part of a duration.
+// firstCommonOpening returns the result of HaveCommonOpening and the start of the first common opening. The start is zero
+// if the sets are always open, or if minOpen is shorter than the seconds part of a duration.
 func firstCommonOpening(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
@@ -71,7 +71,8 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 	return all
 }
 
-// addOpenMinutes adds to open the minutes from begin to end in which the window is open. It computes days without a change of clocks once.
+// addOpenMinutes adds to open the minutes from begin to end in which the window is open. It computes the open minutes of
+// a day without a change of clocks only once.
 func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
@@ -104,7 +105,7 @@ func (w window) openPerFiring() minuteSet {
 	return open
 }
 
-// openPerDay returns the minutes that the firings of one day open, counted from midnight.
+// openPerDay returns the minutes, counted from midnight, in which the window is open because of the firings of one day.
 func (w window) openPerDay() minuteSet {
 	open, perFiring := newMinuteSet(day+w.duration), w.openPerFiring()
 	for minute := range w.firingMinutes() {

@@ -10,7 +10,7 @@ type minuteSet []uint64
 
 func newMinuteSet(length time.Duration) minuteSet { return make(minuteSet, length/time.Minute/64+1) }
 
-// add adds the minutes of other, whose first minute is the minute offset of m. It drops minutes beyond the end of m.
+// add adds the minutes of other to m. Minute 0 of other is minute offset of m. add drops minutes after the end of m.
 func (m minuteSet) add(other minuteSet, offset int) {
 	shift := offset % 64
 	for i, word := range other {
@@ -23,7 +23,7 @@ func (m minuteSet) add(other minuteSet, offset int) {
 	}
 }
 
-// findRun returns the start of the first run of at least minLength minutes.
+// findRun returns the start of the first minLength or more consecutive minutes in the set.
 func (m minuteSet) findRun(minLength int) (start int, found bool) {
 	length := 0
 	for i, word := range m {

@@ -79,7 +79,7 @@ func Parse(entries []Window) (Set, error) {
 	return s, nil
 }
 
-// parse checks a window as operators write it and returns it parsed. The error begins with the field.
+// parse parses and checks a window that an operator has written. An error begins with the name of the field.
 func parse(written Window) (window, error) {
 	schedule, err := parseCron(written.Cron)
 	if err != nil {
@@ -102,7 +102,8 @@ func parse(written Window) (window, error) {
 	return parsed, nil
 }
 
-// parseCron parses five plain fields of cron. TZ=UTC alone makes the library panic, and @every has no time of day.
+// parseCron parses a cron expression of five plain fields. It refuses TZ=UTC, which alone makes the library panic, and
+// @every, which has no time of day.
 func parseCron(expression string) (_ *cron.SpecSchedule, err error) {
 	defer func() {
 		if recover() != nil {
