@@ -18,7 +18,8 @@ type deviceClient interface {
 	Close() error
 }
 
-// load is a set of clients that act for the devices, one device after the other.
+// load describes the clients of a row: what connections they use, and for which devices they act, one device after the
+// other.
 type load struct {
 	clients        []deviceClient
 	devices        []string
@@ -28,7 +29,7 @@ type load struct {
 	stepsPerSecond float64       // number of steps per second, each at its scheduled time; 0 means as many as the clients can do
 }
 
-// step does the work of a client once for one device. scheduled is the time at which the step was to begin. The step
+// step lets the client c do its work once for one device. scheduled is the time at which the step was to begin. The step
 // adds its measurements to totals.
 type step func(c deviceClient, device string, scheduled time.Time, totals *figures) error
 
@@ -45,8 +46,8 @@ func (s *testbed) newHTTPLoad(size scale, devices []string) load {
 	return l
 }
 
-// run lets the clients act until each device has had its turn or the time is over. Then it closes the clients. do
-// is the step of a device.
+// run lets the clients act until each device has had its turn or l.span has passed. Then it closes the clients. do is the
+// step that a client does for a device.
 func (l load) run(s *testbed, do step) figures {
 	var next atomic.Int64
 	var sum figures
@@ -146,8 +147,8 @@ func ignoreBusy(err error) error {
 	return err
 }
 
-// reportIdle sends one report of a device that has no task to get, and adds the duration of the report to totals.
-// due is the time at which the report was to be sent. A grant is an error.
+// reportIdle sends one report of a device for which no task can start, and adds the duration of the report to totals. due
+// is the time at which the report was to be sent. A grant is an error.
 func reportIdle(c deviceClient, device string, due time.Time, totals *figures) error {
 	task, _, err := c.requestTask(device)
 	totals.recordReport(&due)
@@ -216,8 +217,8 @@ func (s *testbed) registerWaiters(size scale) []string {
 	return waiters
 }
 
-// measureRefusals measures reports of devices that are granted nothing. Each device has a token of its own and has
-// reported several times before.
+// measureRefusals measures reports that are answered without a grant. Each device has a token of its own and has reported
+// several times before the measurement.
 func (s *testbed) measureRefusals(size scale, known []string) figures {
 	s.runSQL(insertDeviceTokens)
 	all := s.addrs

@@ -46,9 +46,9 @@ func (c inProcessClient) finishTask(device string, task, token int64) error {
 
 func (inProcessClient) Close() error { return nil }
 
-// measureInProcess measures a dispatcher that runs in this process, with the background passes of an app. First a
-// replica creates the pool, the devices and the tasks. In the table, the dispatcher's processor time is in the
-// column load, because it runs in the process of the load.
+// measureInProcess measures a dispatcher that runs in the process of the load, with the background passes of an app.
+// Before the measurement, a replica creates the pool, the devices and the tasks. The table shows the dispatcher's
+// processor time in the column load.
 func measureInProcess(s *testbed, size scale) figures {
 	s.startReplicas(1)
 	s.createPool("p")

@@ -32,8 +32,8 @@ func measureMQTTTransport(s *testbed, size scale) figures {
 	return s.measureMQTTReports(size, numberedNames("d", size.mqttDevices))
 }
 
-// measureMQTTSubscriber measures the highest rate of reports that the broker and these devices allow. Instead of a
-// dispatcher there is a subscriber that only answers.
+// measureMQTTSubscriber measures the highest rate of reports that the broker and these devices allow. A subscriber that
+// only answers replaces the dispatcher.
 func measureMQTTSubscriber(s *testbed, size scale) figures {
 	s.startBroker(size)
 	s.startHelper("answers")
@@ -112,8 +112,8 @@ func serveTransport() {
 	serveHelper(replyNone) // shows the parent process that this process is ready
 }
 
-// serveAnswers gives every report the same answer. It has the same subscription as the dispatcher. It sends the
-// answers that it has collected as soon as no more reports wait to be read.
+// serveAnswers answers every report with the same reply. It has the same subscription as the dispatcher. It collects
+// replies while more reports can be read, and then sends all collected replies.
 func serveAnswers() {
 	s, err := openMQTTSession(os.Getenv("BENCH_MQTT"), "answers", "$share/dispatcher/fleet/v1/+/report")
 	if err != nil {

@@ -148,7 +148,7 @@ func (s *testbed) must(err error) {
 	}
 }
 
-// waitFor waits until ended returns true, for at most span. The job queues work by themselves.
+// waitFor waits until ended returns true, but at most for the time span.
 func (s *testbed) waitFor(span time.Duration, ended func() bool) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

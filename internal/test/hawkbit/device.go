@@ -14,11 +14,10 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// Device simulates a device that speaks hawkBit's DDI. It sends the requests of swupdate, in the order of a recorded transcript. It
-// is written from the contract of DDI alone. One run does one update after the other.
-//
-// Unlike swupdate, it leaves the external system if the dispatcher does not answer for Patience, so that it never overstays its lease. A
-// client without such a limit is outside the promises while it is cut off.
+// Device simulates a device that speaks hawkBit's DDI. It sends the requests of swupdate in the order of a recorded
+// transcript. It is written from the contract of DDI alone. Run does one update after the other. Unlike swupdate, Device
+// leaves the external system if the dispatcher does not answer for the time Patience, so that Device never overstays its
+// lease. The promises do not cover a client without such a limit while the client is cut off.
 type Device struct {
 	URL          string // URL of the dispatcher, with the tenant
 	ID           string
@@ -29,8 +28,8 @@ type Device struct {
 	Patience     time.Duration // longest time in the external system without an answer of the dispatcher
 	Client       *http.Client
 
-	// Dies is called when the device has entered the external system. If it returns true, the device leaves, forgets its update and is
-	// silent for Silence, as after a power failure. nil means never.
+	// Dies is called when the device has entered the external system. If Dies returns true, the device leaves, forgets its
+	// update and sends nothing for the time Silence, as after a power failure. If Dies is nil, the device never dies.
 	Dies    func() bool
 	Silence time.Duration
 }
@@ -96,8 +95,8 @@ func (d *Device) poll(ctx context.Context) (polled pollAnswer, err error) {
 	return polled, err
 }
 
-// update does one update: it reads the deployment twice, as swupdate does, uses the external system, and reports the end after a restart.
-// polled is the answer with the link to the deployment.
+// update does one update: it reads the deployment twice (as swupdate does), uses the external system, and reports the end
+// as after a restart. polled is the answer with the link to the deployment.
 func (d *Device) update(ctx context.Context, polled pollAnswer) {
 	_, err := d.deployment(ctx, polled.Links.Deployment.Href)
 	if err == nil {
@@ -133,8 +132,9 @@ func (d *Device) update(ctx context.Context, polled pollAnswer) {
 	}
 }
 
-// work stays in the external system, and polls meanwhile. It returns false if the device must not report an end: it was asked to stop, or
-// the dispatcher did not answer. lastSent is the time at which the last answered request was sent.
+// work stays in the external system for the time Work and polls meanwhile. It returns false if the device must not report
+// an end, because it was asked to stop, its update is no longer offered, or the dispatcher did not answer. lastSent is
+// the time at which the last answered request was sent.
 func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bool {
 	for end := time.Now().Add(d.Work); time.Now().Before(end); {
 		left := d.Patience - time.Since(lastSent)
@@ -165,7 +165,8 @@ func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bo
 	return true
 }
 
-// finish reports the installation, and then its end until the dispatcher has accepted it or no longer knows the action.
+// finish reports that the update is installed. It then repeats the report of the end until the dispatcher has accepted it
+// or no longer knows the action.
 func (d *Device) finish(ctx context.Context, number string) {
 	_ = d.feedback(ctx, number, "proceeding", "none", "All Chunks Installed.")
 	for ctx.Err() == nil {
@@ -199,7 +200,7 @@ func (d *Device) deployment(ctx context.Context, href string) (number string, er
 	return read.ID, err
 }
 
-// cancel confirms that the device has stopped.
+// cancel confirms to the dispatcher that the device has stopped the action.
 func (d *Device) cancel(ctx context.Context, href string) error {
 	return d.send(ctx, http.MethodPost, href+"/feedback", feedbackOf("closed", "success", "stopped"), nil)
 }

@@ -31,8 +31,8 @@ const (
 	Unbuildable Verdict = "does not compile"
 )
 
-// Outcome is the result of one Try. CaughtBy is the test that failed first, in the form "package Test". If the
-// tests hung, or failed outside of a test, it is only the package.
+// Outcome is the result of one Try. CaughtBy is the test that failed first, in the form "package Test". If the tests
+// hung, or failed outside of a test, CaughtBy is only the package.
 type Outcome struct {
 	Verdict  Verdict
 	CaughtBy string

@@ -54,7 +54,7 @@ func (p *Proxy) Cut() {
 	p.closeLinks()
 }
 
-// PointTo closes the connections to the present server and directs new connections to another server.
+// PointTo closes all connections and directs new connections to the server target.
 func (p *Proxy) PointTo(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +125,8 @@ func (p *Proxy) currentDelay() time.Duration {
 	return p.delay
 }
 
-// add registers a connection to target. It returns false if the proxy has been cut or points to another server by
-// now.
+// add registers a connection to target. It returns false if the proxy was cut, or was pointed to another server, in the
+// meantime.
 func (p *Proxy) add(l *link, target string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

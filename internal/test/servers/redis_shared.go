@@ -75,7 +75,8 @@ func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 	return RedisAt{Addr: addr, Cluster: true}
 }
 
-// InProcessRedis returns a Redis that only this test uses: that of the embedded mode, but without a password.
+// InProcessRedis returns an in-process Redis that only this test uses. It is the Redis of the embedded mode, but without
+// a password.
 func InProcessRedis(tb testing.TB) RedisAt {
 	tb.Helper()
 	server, err := memoryredis.Start("")
