@@ -12,7 +12,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a result that was not committed is acknowledged",
 		},
 		{
-			Package: "dispatcher", Func: "hadNoEffect",
+			Package: "dispatcher", Func: "certainlyChangedNothing",
 			Old: `!panicked && !errors.Is(err, store.ErrOutcomeUnknown)`, New: `!panicked && err != store.ErrOutcomeUnknown`,
 			Breaks: "a COMMIT whose outcome is unknown counts as failed, and the slot of the grant is freed",
 		},
@@ -47,12 +47,12 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a task gets one attempt more than its batch allows",
 		},
 		{
-			Package: "dispatcher", Func: "settleReturn",
+			Package: "dispatcher", Func: "decideAfterReturn",
 			Old: `if delay == 0 {`, New: `if delay != 0 {`,
 			Breaks: "a returned task is granted again without a pause, or without the pause that its device asked for",
 		},
 		{
-			Package: "dispatcher", Func: "Leaser.owns",
+			Package: "dispatcher", Func: "Leaser.ownsHolder",
 			Old: `store.HolderDevice(l.Name, "")`, New: `strings.TrimSuffix(store.HolderDevice(l.Name, ""), "/")`,
 			Breaks: "a caller ends the lease of a caller whose name begins with its own", Tests: []string{"dispatcher", "operators/api"},
 		},
