@@ -13,17 +13,17 @@ func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.
 		switch period {
 		case Week:
 			monday := (int(around.In(zone).Weekday()) + 6) % 7
-			return dayStart(y, m, d-monday+7*n, zone)
+			return startOfDay(y, m, d-monday+7*n, zone)
 		case Month:
-			return dayStart(y, m+time.Month(n), 1, zone)
+			return startOfDay(y, m+time.Month(n), 1, zone)
 		}
-		return dayStart(y, m, d+n, zone)
+		return startOfDay(y, m, d+n, zone)
 	}
 	return [4]time.Time{start(-1), start(0), start(1), start(2)}
 }
 
-// dayStart returns the first instant of a day in a zone, to the millisecond. It is not midnight if a clock change skips midnight.
-func dayStart(year int, month time.Month, day int, zone *time.Location) time.Time {
+// startOfDay returns the first instant of a day in a zone, to the millisecond. It is not midnight if a clock change skips midnight.
+func startOfDay(year int, month time.Month, day int, zone *time.Location) time.Time {
 	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	wanted := midnight.Format(time.DateOnly)
 	from := midnight.Add(-15 * time.Hour) // the offsets of zones are between -12 h and +14 h

@@ -29,7 +29,7 @@ type coalescer[Q, A any] struct {
 func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, questions []Q) ([]A, error)) *coalescer[Q, A] {
 	return &coalescer[Q, A]{coalesce.Calls[callKey, []Q, []A]{
 		MaxConcurrent: callsPerKey, MaxSize: maxPerCall, Size: func(questions []Q) int { return len(questions) },
-		MayRetryAlone: func(err error) bool { return !redisconn.Unanswered(err) },
+		MayRetryAlone: func(err error) bool { return !redisconn.IsUnanswered(err) },
 		Call: func(ctx context.Context, key callKey, all [][]Q) ([][]A, error) {
 			answers, err := send(ctx, key, slices.Concat(all...))
 			if err != nil {
@@ -47,7 +47,7 @@ func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, question
 func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) ([]A, error) {
 	answers, err := c.Do(ctx, key, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
-		err = unavailable(key.scope, err)
+		err = wrapUnavailable(key.scope, err)
 	}
 	return answers, err
 }

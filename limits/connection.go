@@ -21,15 +21,15 @@ type connection struct {
 	clock    serverClock
 }
 
-// numbers runs the script lua like runAtMost. It returns the reply, a list of numbers that begins with the time of Redis.
-func (c *connection) numbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) ([]int64, error) {
-	cmd, err := c.runAtMost(ctx, maxSends, lua, scopeName, keys, args)
+// numbers runs the script lua like runScriptAtMost. It returns the reply, a list of numbers that begins with the time of Redis.
+func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) ([]int64, error) {
+	cmd, err := c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
 	if err != nil {
 		return nil, err
 	}
 	reply, err := cmd.Int64Slice()
 	if err != nil || len(reply) == 0 {
-		return nil, wrongReply(scopeName, cmd.Val())
+		return nil, newReplyError(scopeName, cmd.Val())
 	}
 	c.clock.adjust(reply[0])
 	return reply, nil
@@ -37,38 +37,38 @@ func (c *connection) numbers(ctx context.Context, maxSends int, lua script, scop
 
 // run sends the script lua. If Redis does not answer, run sends it again, so the script must be harmless to run twice. scopeName is the
 // pool or limit set of the keys.
-func (c *connection) run(ctx context.Context, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
-	return c.runAtMost(ctx, maxSends, lua, scopeName, keys, args)
+func (c *connection) runScript(ctx context.Context, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
+	return c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
 }
 
-// runAtMost sends the script lua until Redis answers, at most maxSends times. If maxSends is 1, the Redis client does not resend it,
+// runScriptAtMost sends the script lua until Redis answers, at most maxSends times. If maxSends is 1, the Redis client does not resend it,
 // either.
-func (c *connection) runAtMost(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
+func (c *connection) runScriptAtMost(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
 	err := c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
-		cmd = c.send(ctx, lua, keys, args, maxSends == 1)
+		cmd = c.sendScript(ctx, lua, keys, args, maxSends == 1)
 		return cmd.Err()
 	})
 	if err != nil {
-		return nil, unavailable(scopeName, err)
+		return nil, wrapUnavailable(scopeName, err)
 	}
 	return cmd, nil
 }
 
 // send sends the script lua by its digest, or by its source if Redis does not know the digest.
-func (c *connection) send(ctx context.Context, lua script, keys, args []any, onlyOnce bool) *redis.Cmd {
+func (c *connection) sendScript(ctx context.Context, lua script, keys, args []any, onlyOnce bool) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(append(append(all, "evalsha", lua.digest, len(keys)), keys...), args...)
-	cmd := c.process(ctx, all, onlyOnce)
+	cmd := c.sendCommand(ctx, all, onlyOnce)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		all[0], all[1] = "eval", lua.source
-		cmd = c.process(ctx, all, onlyOnce)
+		cmd = c.sendCommand(ctx, all, onlyOnce)
 	}
 	return cmd
 }
 
 // process sends a command. If onlyOnce is true, the Redis client does not repeat it after a network error.
-func (c *connection) process(ctx context.Context, words []any, onlyOnce bool) *redis.Cmd {
+func (c *connection) sendCommand(ctx context.Context, words []any, onlyOnce bool) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, words...)
 	if len(words) > 3 {
 		cmd.SetFirstKeyPos(3) // index of the first key, which selects the node of a Cluster
@@ -83,7 +83,7 @@ func (c *connection) process(ctx context.Context, words []any, onlyOnce bool) *r
 
 // pipeline sends the commands that addCommands adds in one round trip, and returns them with their answers. If Redis does not answer,
 // pipeline sends them again, so they must be harmless to run twice.
-func (c *connection) pipeline(ctx context.Context, scopeName string, addCommands func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
+func (c *connection) sendPipeline(ctx context.Context, scopeName string, addCommands func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
 	err = c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
 		p := c.client.Pipeline()
 		addCommands(p)
@@ -91,7 +91,7 @@ func (c *connection) pipeline(ctx context.Context, scopeName string, addCommands
 		return err
 	})
 	if err != nil {
-		return nil, unavailable(scopeName, err)
+		return nil, wrapUnavailable(scopeName, err)
 	}
 	return sent, nil
 }
@@ -102,11 +102,11 @@ type unrepeated struct{ redis.Cmder }
 // NoRetry returns true: the Redis client does not resend the command.
 func (unrepeated) NoRetry() bool { return true }
 
-func unavailable(scopeName string, err error) error {
+func wrapUnavailable(scopeName string, err error) error {
 	return fmt.Errorf("limits of %s: %w: %w", scopeName, ErrUnavailable, err)
 }
 
-func wrongReply(scopeName string, reply any) error {
+func newReplyError(scopeName string, reply any) error {
 	return fmt.Errorf("limits of %s: %w: reply %v", scopeName, ErrUnavailable, reply)
 }
 

@@ -27,7 +27,7 @@ func (f *DuplicateFinder) FindEarlier(facts Facts, number int32) (int32, bool) {
 		text, found := facts.value("payload")
 		f.payload, f.content = facts.Payload, value{text, found}
 	}
-	d := digestOf([]value{{facts.Device, true}, {facts.Kind, true}, f.content})
+	d := hashValues([]value{{facts.Device, true}, {facts.Kind, true}, f.content})
 	first, is := f.firstNumbers[d]
 	if !is {
 		f.firstNumbers[d] = number

@@ -73,7 +73,7 @@ func (e *epochs) watchNode(client *redis.Client) *node {
 func (e *epochs) currentEpoch(ctx context.Context, scopeName string) (string, error) {
 	client, err := e.nodeClient(ctx, scopeName)
 	if err != nil {
-		return "", unavailable(scopeName, err)
+		return "", wrapUnavailable(scopeName, err)
 	}
 	if client == nil {
 		return "", nil
@@ -114,10 +114,10 @@ func (e *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.
 		info, err = client.Info(ctx).Result()
 		return err
 	})
-	if redisconn.Unanswered(err) {
-		return "", unavailable(scopeName, err)
+	if redisconn.IsUnanswered(err) {
+		return "", wrapUnavailable(scopeName, err)
 	}
-	return parseEpoch(info), nil
+	return parseEpochName(info), nil
 }
 
 // requireEpoch returns errNewEpoch if expected is not the present epoch. Called after a reply, it proves that the reply is from the
@@ -125,13 +125,13 @@ func (e *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.
 func (e *epochs) requireEpoch(ctx context.Context, scopeName, expected string) error {
 	current, err := e.currentEpoch(ctx, scopeName)
 	if err == nil && current != expected {
-		err = unavailable(scopeName, errNewEpoch)
+		err = wrapUnavailable(scopeName, errNewEpoch)
 	}
 	return err
 }
 
-// dropOlderRules makes rules of checks unknown to Redis if their counts are not from the epoch current.
-func (e *epochs) dropOlderRules(ctx context.Context, scopeName, current string, checks []Check) error {
+// forgetOutdatedRules makes rules of checks unknown to Redis if their counts are not from the epoch current.
+func (e *epochs) forgetOutdatedRules(ctx context.Context, scopeName, current string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {
 		for _, item := range c.Items {
@@ -144,7 +144,7 @@ func (e *epochs) dropOlderRules(ctx context.Context, scopeName, current string, 
 	if len(keys) == 0 {
 		return nil
 	}
-	if _, err := e.conn.run(ctx, e.script, scopeName, keys, []any{current}); err != nil {
+	if _, err := e.conn.runScript(ctx, e.script, scopeName, keys, []any{current}); err != nil {
 		return err
 	}
 	if e.checkedCount.Add(int64(len(keys))) > maxChecked {
@@ -157,9 +157,9 @@ func (e *epochs) dropOlderRules(ctx context.Context, scopeName, current string, 
 	return nil
 }
 
-// parseEpoch returns the name of the epoch in the reply to INFO: a hash of the ids of the process and of its replication history, or "" if
+// parseEpochName returns the name of the epoch in the reply to INFO: a hash of the ids of the process and of its replication history, or "" if
 // the reply has neither.
-func parseEpoch(info string) string {
+func parseEpochName(info string) string {
 	var ids []string
 	for line := range strings.Lines(info) {
 		if strings.HasPrefix(line, "run_id:") || strings.HasPrefix(line, "master_replid:") {
@@ -191,7 +191,7 @@ func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		c.countMoved(err)
+		c.countMovedSlot(err)
 		return err
 	}
 }
@@ -201,13 +201,13 @@ func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
-			c.countMoved(cmd.Err())
+			c.countMovedSlot(cmd.Err())
 		}
 		return err
 	}
 }
 
-func (c changeHook) countMoved(err error) {
+func (c changeHook) countMovedSlot(err error) {
 	if err == nil {
 		return
 	}

@@ -72,7 +72,7 @@ func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule)
 		keys[i] = r.keysIn(scopeName).ruleKey
 	}
 	if err := b.conn.client.Del(ctx, keys...).Err(); err != nil {
-		return unavailable(scopeName, err)
+		return wrapUnavailable(scopeName, err)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ type rebuild struct {
 }
 
 func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
-	if err := r.rebuilder.epochs.dropOlderRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
+	if err := r.rebuilder.epochs.forgetOutdatedRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
 	}
 	for _, rule := range rules {
@@ -116,7 +116,7 @@ func (r *rebuild) readPast(ctx context.Context) error {
 		}
 		for _, p := range r.pasts {
 			if item, matters := p.addStart(start); matters {
-				r.rebuilder.uses.record(r.scope, item, 0)
+				r.rebuilder.uses.recordUse(r.scope, item, 0)
 			}
 		}
 		if err := r.renew(ctx); err != nil {
@@ -232,12 +232,12 @@ func (r *rebuild) renew(ctx context.Context) error {
 func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
 	keys := append(append(scopeKeys(r.scope, 1+len(subjects)), rule.keysIn(r.scope).ruleArg), subjects...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)
-	reply, err := r.rebuilder.conn.numbers(ctx, maxSends, r.rebuilder.fill, r.scope, keys, all)
+	reply, err := r.rebuilder.conn.runForNumbers(ctx, maxSends, r.rebuilder.fill, r.scope, keys, all)
 	switch {
 	case err != nil:
 		return false, err
 	case len(reply) != 2:
-		return false, wrongReply(r.scope, reply)
+		return false, newReplyError(r.scope, reply)
 	case reply[1] == 2:
 		return false, fmt.Errorf("policy %s: %w", rule.Name, ErrBusy)
 	}

@@ -54,7 +54,7 @@ func (r *RefusalCounts) publishScope(ctx context.Context, scopeName string) erro
 	for label, n := range counts {
 		args = append(args, label, n)
 	}
-	_, err := r.conn.runAtMost(ctx, 1, r.note, scopeName, refusalKeys(scopeName), args) // sent only once, because a second run would count twice
+	_, err := r.conn.runScriptAtMost(ctx, 1, r.note, scopeName, refusalKeys(scopeName), args) // sent only once, because a second run would count twice
 	return err
 }
 
@@ -67,19 +67,19 @@ func (r *RefusalCounts) MostRefused(ctx context.Context, scopeName string, limit
 	if err := r.publishScope(ctx, scopeName); err != nil {
 		return nil, err
 	}
-	cmd, err := r.conn.run(ctx, r.top, scopeName, refusalKeys(scopeName), []any{maxLabels})
+	cmd, err := r.conn.runScript(ctx, r.top, scopeName, refusalKeys(scopeName), []any{maxLabels})
 	if err != nil {
 		return nil, err
 	}
 	words, err := cmd.StringSlice()
 	if err != nil {
-		return nil, unavailable(scopeName, err)
+		return nil, wrapUnavailable(scopeName, err)
 	}
 	refusalCounts := make(map[string]int64)
 	for pair := range slices.Chunk(words, 2) {
 		n, err := strconv.ParseFloat(pair[1], 64)
 		if err != nil {
-			return nil, wrongReply(scopeName, words)
+			return nil, newReplyError(scopeName, words)
 		}
 		refusalCounts[pair[0]] += int64(n)
 	}

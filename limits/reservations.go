@@ -61,10 +61,10 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 	if err != nil {
 		return nil, err
 	}
-	if err = r.epochs.dropOlderRules(ctx, key.scope, epoch, checks); err != nil {
+	if err = r.epochs.forgetOutdatedRules(ctx, key.scope, epoch, checks); err != nil {
 		return nil, err
 	}
-	answers, err := sendInChunks(checks, func(part []Check) ([]Answer, error) { return r.askOnce(ctx, key, part) })
+	answers, err := sendInChunks(checks, func(part []Check) ([]Answer, error) { return r.sendChecks(ctx, key, part) })
 	if err != nil {
 		return nil, err
 	}
@@ -77,15 +77,15 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 	return nil, err
 }
 
-func (r *Reservations) askOnce(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
+func (r *Reservations) sendChecks(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	keys, args := r.encodeChecks(key.scope, checks)
-	reply, err := r.conn.numbers(ctx, maxSends, r.reserve[key.mode], key.scope, keys, args)
+	reply, err := r.conn.runForNumbers(ctx, maxSends, r.reserve[key.mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}
 	answers := readAnswers(reply[1:])
 	if len(answers) != len(checks) {
-		return nil, wrongReply(key.scope, reply)
+		return nil, newReplyError(key.scope, reply)
 	}
 	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Status == statusNoPeriod }) {
 		return nil, errNoPeriod

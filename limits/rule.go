@@ -105,7 +105,7 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 }
 
 // Subject returns the subject for which the rule counts a start with these facts, such as a device.
-func (r *Rule) Subject(facts Facts) Subject { return subjectOf(r.perFields, facts, r.Reveal) }
+func (r *Rule) Subject(facts Facts) Subject { return newSubject(r.perFields, facts, r.Reveal) }
 
 // FailsOpen reports whether the rule lets a start pass if the start cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }

@@ -27,7 +27,7 @@ func (r *Reservations) Overdue(ctx context.Context, pool string) ([]string, erro
 	if err := checkScope(pool); err != nil {
 		return nil, err
 	}
-	cmd, err := r.conn.run(ctx, r.overdue, pool, scopeKeys(pool, 0), []any{1000})
+	cmd, err := r.conn.runScript(ctx, r.overdue, pool, scopeKeys(pool, 0), []any{1000})
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (r *Reservations) settleChecks(ctx context.Context, pool string, settlement
 	for _, s := range settlements {
 		for _, item := range s.Items {
 			if s.started {
-				r.uses.record(pool, item, 0)
+				r.uses.recordUse(pool, item, 0)
 			}
 		}
 	}
@@ -68,12 +68,12 @@ func (r *Reservations) settleChecks(ctx context.Context, pool string, settlement
 }
 
 func (r *Reservations) settleAll(ctx context.Context, key callKey, settlements []settlement) ([]struct{}, error) {
-	return sendInChunks(settlements, func(part []settlement) ([]struct{}, error) { return r.settleOnce(ctx, key.scope, part) })
+	return sendInChunks(settlements, func(part []settlement) ([]struct{}, error) { return r.sendSettlements(ctx, key.scope, part) })
 }
 
-func (r *Reservations) settleOnce(ctx context.Context, pool string, settlements []settlement) ([]struct{}, error) {
+func (r *Reservations) sendSettlements(ctx context.Context, pool string, settlements []settlement) ([]struct{}, error) {
 	keys, args := r.encodeSettlements(pool, settlements)
-	reply, err := r.conn.numbers(ctx, maxSends, r.settle, pool, keys, args)
+	reply, err := r.conn.runForNumbers(ctx, maxSends, r.settle, pool, keys, args)
 	if err != nil {
 		return nil, err
 	}

@@ -34,15 +34,15 @@ type Subject struct {
 
 const maxLabel = 200
 
-// subjectOf returns the subject with the values that fields have in facts. All starts without a field are counted together, so that no
+// newSubject returns the subject with the values that fields have in facts. All starts without a field are counted together, so that no
 // start can escape a limit by leaving out a field. If reveal is true, the label shows all values.
-func subjectOf(fields []string, facts Facts, reveal bool) Subject {
+func newSubject(fields []string, facts Facts, reveal bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
 		text, found := facts.value(field)
-		values[i], labels[i] = value{text, found}, subjectLabel(field, text, found, reveal)
+		values[i], labels[i] = value{text, found}, describeField(field, text, found, reveal)
 	}
-	sum := digestOf(values)
+	sum := hashValues(values)
 	text := strings.Join(labels, " ")
 	if len(text) > maxLabel {
 		text = strings.ToValidUTF8(text[:maxLabel-3], "") + "..."
@@ -60,7 +60,7 @@ type digest [16]byte
 
 func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }
 
-func digestOf(values []value) digest {
+func hashValues(values []value) digest {
 	sum := sha256.New()
 	for _, v := range values {
 		// The lengths make the hash inputs of different lists different.
@@ -69,8 +69,8 @@ func digestOf(values []value) digest {
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-// subjectLabel describes one field of a subject. A secret value is replaced by a digest unless reveal is true.
-func subjectLabel(field, value string, found, reveal bool) string {
+// describeField describes one field of a subject. A secret value is replaced by a digest unless reveal is true.
+func describeField(field, value string, found, reveal bool) string {
 	switch {
 	case !found:
 		return field + " (none)"
@@ -111,9 +111,9 @@ func (f Facts) value(field string) (value string, found bool) {
 		value, found = f.Facts[name]
 		return value, found
 	case "payload":
-		return lookup(f.Payload, name)
+		return lookupField(f.Payload, name)
 	}
-	return lookup(f.Attributes, name)
+	return lookupField(f.Attributes, name)
 }
 
 // canonical formats the JSON document raw so that equal documents have equal texts. It returns false for null and for invalid JSON.
@@ -130,7 +130,7 @@ func canonical(raw json.RawMessage) (string, bool) {
 
 // lookup returns the value of a field in the JSON document raw. path is one or several names joined with dots. A JSON string keeps its
 // quotes, so that it differs from other JSON values.
-func lookup(raw json.RawMessage, path string) (string, bool) {
+func lookupField(raw json.RawMessage, path string) (string, bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {
 		return "", false
@@ -140,7 +140,7 @@ func lookup(raw json.RawMessage, path string) (string, bool) {
 	}
 	for i, c := range path {
 		if inner, ok := object[path[:i]]; ok && c == '.' {
-			return lookup(inner, path[i+1:])
+			return lookupField(inner, path[i+1:])
 		}
 	}
 	return "", false

@@ -34,7 +34,7 @@ func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeR
 	for i, a := range taken {
 		for k, s := range a.Items {
 			if a.Allowed && !a.Repeated {
-				t.uses.record(set, takings[i].Items[k], s.Used)
+				t.uses.recordUse(set, takings[i].Items[k], s.Used)
 			}
 		}
 	}
@@ -58,12 +58,12 @@ func (t *Takes) Return(ctx context.Context, set string, takings []Taking) ([]int
 		return nil, err
 	}
 	return sendInChunks(takings, func(part []Taking) ([]int64, error) {
-		reply, err := t.runTake(ctx, callKey{set, modeReturn}, epoch, part)
+		reply, err := t.sendTakings(ctx, callKey{set, modeReturn}, epoch, part)
 		if err != nil {
 			return nil, err
 		}
 		if len(reply) != 1+len(part) {
-			return nil, wrongReply(set, reply)
+			return nil, newReplyError(set, reply)
 		}
 		return reply[1:], nil
 	})
@@ -94,19 +94,19 @@ func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]Ta
 
 func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takings []Taking) ([]TakeResult, error) {
 	return sendInChunks(takings, func(part []Taking) ([]TakeResult, error) {
-		reply, err := t.runTake(ctx, key, epoch, part)
+		reply, err := t.sendTakings(ctx, key, epoch, part)
 		if err != nil {
 			return nil, err
 		}
 		taken := readTakeResults(reply[1:], part)
 		if len(taken) != len(part) {
-			return nil, wrongReply(key.scope, reply)
+			return nil, newReplyError(key.scope, reply)
 		}
 		return taken, nil
 	})
 }
 
-func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
+func (t *Takes) sendTakings(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
 	attempts, mode := maxSends, key.mode
 	switch mode {
 	case modeTake:
@@ -115,7 +115,7 @@ func (t *Takes) runTake(ctx context.Context, key callKey, epoch string, takings 
 		mode = modeTake
 	}
 	keys, args := t.encodeTakings(key.scope, epoch, takings)
-	reply, err := t.conn.numbers(ctx, attempts, t.scripts[mode], key.scope, keys, args)
+	reply, err := t.conn.runForNumbers(ctx, attempts, t.scripts[mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, facts)}
 	if id != "" {
 		all, _ := facts.value("facts")
-		t.ID = digestOf([]value{{id, true}, {all, true}}).String()
+		t.ID = hashValues([]value{{id, true}, {all, true}}).String()
 	}
 	return t
 }

@@ -45,7 +45,7 @@ func (u *Usage) readInEpoch(ctx context.Context, scopeName string, items []Item)
 			starts.Items = append(starts.Items, item)
 		}
 	}
-	if err = u.epochs.dropOlderRules(ctx, scopeName, epoch, []Check{starts}); err != nil {
+	if err = u.epochs.forgetOutdatedRules(ctx, scopeName, epoch, []Check{starts}); err != nil {
 		return nil, err
 	}
 	taken, err := u.takes.askInEpoch(ctx, callKey{scopeName, modePeek}, epoch, takings)
@@ -108,14 +108,14 @@ func (u *Usage) Publish(ctx context.Context) error {
 // publishScope adds the recorded subjects of a scope to the candidates in Redis. Of a rule with too many candidates, it keeps those with
 // the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
-	_, full, err := u.storeScores(ctx, scopeName, u.uses.takeItems(scopeName))
+	_, full, err := u.storeScores(ctx, scopeName, u.uses.removeItems(scopeName))
 	if err != nil || len(full) == 0 {
 		return err
 	}
 	if _, err = u.readCandidates(ctx, scopeName, full, 4*maxLabels); err != nil {
 		return err
 	}
-	_, err = u.conn.pipeline(ctx, scopeName, func(p redis.Pipeliner) {
+	_, err = u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		for _, r := range full {
 			p.ZRemRangeByRank(ctx, r.highestKey(scopeName), 0, -maxLabels-1)
 		}
@@ -144,7 +144,7 @@ func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*R
 	if len(rules) == 0 {
 		return nil, nil
 	}
-	read, err := u.conn.pipeline(ctx, scopeName, func(p redis.Pipeliner) {
+	read, err := u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		for _, r := range rules {
 			p.ZRevRange(ctx, r.highestKey(scopeName), 0, int64(limit)-1)
 		}
@@ -180,7 +180,7 @@ func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item)
 		}
 	}
 	var counted []*Rule
-	replies, err := u.conn.pipeline(ctx, scopeName, func(p redis.Pipeliner) {
+	replies, err := u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		counted = nil
 		for r, members := range ended {
 			p.ZRem(ctx, r.highestKey(scopeName), members...)

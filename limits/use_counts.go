@@ -22,7 +22,7 @@ type countedSubject struct {
 }
 
 // record stores used as the amount that the subject of item has used of its rule. If used is 0, it adds 1 to the stored amount.
-func (u *useCounts) record(scopeName string, item Item, used int64) {
+func (u *useCounts) recordUse(scopeName string, item Item, used int64) {
 	u.change(scopeName, item.Rule.id, func(uses *ruleUses) *ruleUses {
 		if uses == nil {
 			uses = &ruleUses{subjects: make(map[string]*countedSubject)}
@@ -37,20 +37,20 @@ func (u *useCounts) record(scopeName string, item Item, used int64) {
 			used = one.used + 1
 		}
 		if one.used = used; len(uses.subjects) > 2*maxLabels {
-			uses.prune()
+			uses.pruneSubjects()
 		}
 		return uses
 	})
 }
 
-func (r *ruleUses) prune() {
+func (r *ruleUses) pruneSubjects() {
 	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *countedSubject) int { return int(b.used - a.used) })
 	for _, one := range all[maxLabels:] {
 		delete(r.subjects, one.digest)
 	}
 }
 
-func (u *useCounts) takeItems(scopeName string) (items []Item) {
+func (u *useCounts) removeItems(scopeName string) (items []Item) {
 	for _, uses := range u.take(scopeName) {
 		for _, one := range uses.subjects {
 			items = append(items, Item{Rule: uses.rule, Subject: one.Subject})

@@ -6,9 +6,9 @@
 // complete id of the lease that holds a slot frees the slot.
 //
 // Guarantees while Redis keeps its data: No more than capacity leases are granted, and no slot number is granted twice. The end of a lease
-// frees nothing by itself. A call that is sent several times has one effect, and each sending returns the same answer, except that a release
-// returns false for a lease that an earlier sending freed. If Redis does not know a pool or has lost a part of it, the pool grants nothing
-// (StatusUnknown) until Restore.
+// frees nothing by itself. If a call is sent several times, it has one effect, and each sending returns the same answer. Only a release
+// returns false if an earlier sending freed the lease. If Redis does not know a pool or has lost a part of it, the pool grants nothing
+// (StatusUnknown) until Restore is called.
 //
 // A failover of Redis can lose the latest writes while the pool stays known. The caller corrects this from its ledger, the database of its
 // grants, with Snapshot, Adopt and Serve. So a decision of this package is fast, not final.

@@ -25,8 +25,8 @@ const (
 	ReachPark = reach.Park
 )
 
-// Offer is a free slot that is reserved for a waiting device. It is no grant: the device must ask and acquire the slot. A slot that is kept
-// for a poller (a device that cannot be notified; see lua/queue.lua) is an offer, too, but OfferSlots does not return it.
+// Offer is a free slot that is reserved for a waiting device. An offer is no grant: the device must ask and acquire the slot. A slot that is
+// kept for a poller (a device that cannot be notified; see lua/queue.lua) is an offer, too, but OfferSlots does not return such offers.
 type Offer struct {
 	Device      string
 	Batch, Task int64 // batch and task that the device waits with
@@ -55,8 +55,8 @@ const (
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
 	BatchLeft        UpdateKind = "closed" // no task of the batch may start: its waiters leave the queue or get no offers
 	BatchOpened      UpdateKind = "opened" // tasks of the batch may start again: its waiters get offers
-	// ResendParkedOffers makes OfferSlots return unsent offers to parked reports again once they are 500 ms old: the replica with the
-	// report may have missed them.
+	// ResendParkedOffers makes OfferSlots return again each unsent offer for a parked report that is at least 500 ms old. The replica that
+	// has the parked report may have missed the offer.
 	ResendParkedOffers UpdateKind = "missed"
 )
 
@@ -72,25 +72,25 @@ type QueueState struct {
 }
 
 // OfferSlots applies the updates, ends lapsed offers, and offers free slots: at most 100 slots for each 500 updates. A device whose offer
-// lapsed gets no other offer until it asks again; a slot can still be kept for it until its next report.
+// lapsed gets no other offer until it asks again. A slot can still be kept for this device until its next report.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
 	for _, update := range updates {
-		if err := checkNumbers(update.Offer, update.Batch); err != nil {
+		if err := checkExactInts(update.Offer, update.Batch); err != nil {
 			return QueueState{}, err
 		}
 		if missed = missed || update.Kind == ResendParkedOffers; update.Kind == ResendParkedOffers {
 			continue
 		}
-		arg := updateArgs{Kind: update.Kind, Device: update.Device, Batch: batchName(update.Batch)}
+		arg := updateArgs{Kind: update.Kind, Device: update.Device, Batch: formatBatchID(update.Batch)}
 		if update.Offer != 0 {
 			arg.Offer = strconv.FormatInt(update.Offer, 10)
 		}
 		args = append(args, arg)
 	}
 	return offerSlots(ctx, s, pool, args, func(part []updateArgs) serveArgs {
-		return serveArgs{Pace: pace.args(), Updates: part, Missed: missed, State: true}
+		return serveArgs{Pace: pace.toArgs(), Updates: part, Missed: missed, State: true}
 	})
 }
 
@@ -98,32 +98,32 @@ func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, upda
 func (s *Semaphore) Join(ctx context.Context, pool string, pace Pace, joiners []Joiner) (QueueState, error) {
 	args := make([]joinerArgs, len(joiners))
 	for i, joiner := range joiners {
-		if err := errors.Join(checkHolder("-", joiner.Device), checkOrder(joiner.Batch, joiner.Task, joiner.Weight, joiner.Priority, joiner.LanePercent)); err != nil {
+		if err := errors.Join(checkHolderNames("-", joiner.Device), checkOrderNumbers(joiner.Batch, joiner.Task, joiner.Weight, joiner.Priority, joiner.LanePercent)); err != nil {
 			return QueueState{}, err
 		}
 		args[i] = joinerArgs{wantArgs: newWantArgs(joiner.Want), Device: joiner.Device, Reach: joiner.Reach}
 	}
 	return offerSlots(ctx, s, pool, args, func(part []joinerArgs) serveArgs {
-		return serveArgs{Pace: pace.args(), Joiners: part, State: true}
+		return serveArgs{Pace: pace.toArgs(), Joiners: part, State: true}
 	})
 }
 
-// offerSlots sends all in chunks, or one empty chunk if all is empty. It returns the state after the last chunk, with the offers of all
-// chunks.
-func offerSlots[T any](ctx context.Context, semaphore *Semaphore, pool string, all []T, buildArgs func([]T) serveArgs) (QueueState, error) {
-	if err := checkPool(pool); err != nil {
+// offerSlots runs lua/serve.lua once for each chunk of elements (updates or joiners). If elements is empty, it runs the script once, with an
+// empty chunk. It returns the state after the last run, with the offers of all runs.
+func offerSlots[Element any](ctx context.Context, semaphore *Semaphore, pool string, elements []Element, buildArgs func(chunk []Element) serveArgs) (QueueState, error) {
+	if err := checkPoolName(pool); err != nil {
 		return QueueState{}, err
 	}
-	parts := slices.Collect(slices.Chunk(all, chunk))
+	parts := slices.Collect(slices.Chunk(elements, chunk))
 	if len(parts) == 0 {
 		parts = append(parts, nil)
 	}
 	var state QueueState
 	for _, part := range parts {
 		var reply serveReply
-		known, err := semaphore.runDecoded(ctx, semaphore.scripts.serve, pool, buildArgs(part), &reply)
+		known, err := semaphore.runAndDecode(ctx, semaphore.scripts.serve, pool, buildArgs(part), &reply)
 		if err != nil {
-			return QueueState{}, unavailable("offering slots of", pool, err)
+			return QueueState{}, wrapUnavailable("offering slots of", pool, err)
 		}
 		if !known {
 			return QueueState{}, nil
@@ -161,9 +161,9 @@ func (r *serveReply) offers() []Offer {
 	return offers
 }
 
-// FindWaitingPools returns the pools that have waiters, and the pools that need OfferSlots: they have an offer, or a free slot and a waiter
-// that can be notified. It needs at most two round trips to each node. The pools of a node that does not answer are left out, and err is
-// set.
+// FindWaitingPools returns the pools that have waiters, and the pools that need a call of OfferSlots. A pool needs this call if it has an
+// offer, or if it has a free slot and a waiter that can be notified. FindWaitingPools needs at most two round trips to each node. If a node
+// does not answer, its pools are left out, and err is set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
 	sizes, failed := s.readCounts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
 	for i, n := range sizes {
@@ -188,9 +188,9 @@ func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiti
 	return waiting, needOffers, nil
 }
 
-// readCounts sends, in one round trip, the commands that addCommands adds for each pool, and returns their numbers. A number that could not
-// be read is 0, and err is set.
-func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands func(redis.Pipeliner, string)) ([]int64, error) {
+// readCounts sends, in one round trip, the commands that addCommands adds for each pool, and returns the number in each reply. If a number
+// could not be read, it is 0, and err is set.
+func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands func(pipe redis.Pipeliner, pool string)) (counts []int64, err error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
@@ -200,7 +200,7 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands 
 		}
 		return nil
 	})
-	counts := make([]int64, len(replies))
+	counts = make([]int64, len(replies))
 	for i, reply := range replies {
 		if n, is := reply.(*redis.IntCmd); is {
 			counts[i] = n.Val()
@@ -209,19 +209,18 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands 
 	return counts, err
 }
 
-// PoolsWithOffer returns those of the pools that have an offer for the device. It needs one round trip to each node.
-func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) ([]string, error) {
+// PoolsWithOffer returns the elements of pools that have an offer for the device. It needs one round trip to each node.
+func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) (poolsWithOffer []string, err error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
 	waiters := make([]*redis.StringCmd, len(pools))
-	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, pool := range pools {
 			waiters[i] = p.HGet(ctx, poolKey(pool, "waiter"), device)
 		}
 		return nil
 	})
-	var offered []string
 	for i, pool := range pools {
 		text, failed := waiters[i].Bytes()
 		var w waiterReply
@@ -230,8 +229,8 @@ func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device s
 		case failed != nil:
 			return nil, fmt.Errorf("reading offers: %w: %w", ErrUnavailable, errors.Join(failed, err))
 		case json.Unmarshal(text, &w) == nil && w.Offer != 0:
-			offered = append(offered, pool)
+			poolsWithOffer = append(poolsWithOffer, pool)
 		}
 	}
-	return offered, nil
+	return poolsWithOffer, nil
 }

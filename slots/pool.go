@@ -28,8 +28,9 @@ type LedgerGrant struct {
 	Age           time.Duration // time since the grant; a negative age counts as 0
 }
 
-// Configure sets the capacity of a pool if config.Version is newer than the stored version; otherwise changed is false. A lower capacity revokes
-// no lease: nothing is granted until fewer slots are held. If Redis does not know the pool, Configure returns ErrUnknownPool.
+// Configure sets the capacity of a pool if config.Version is newer than the stored version; otherwise changed is false. A lower capacity
+// revokes no lease: the pool grants nothing until fewer slots are held than the new capacity. If Redis does not know the pool, Configure
+// returns ErrUnknownPool.
 func (s *Semaphore) Configure(ctx context.Context, pool string, config Config) (changed bool, err error) {
 	if err := checkConfig(pool, config); err != nil {
 		return false, err
@@ -37,16 +38,16 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, config Config) (
 	reply, err := s.runScript(ctx, s.scripts.configure, pool, configureArgs{Call: newCallID(), Capacity: config.Capacity, Version: config.Version}).Int()
 	switch {
 	case err != nil:
-		return false, unavailable("configuring", pool, err)
+		return false, wrapUnavailable("configuring", pool, err)
 	case reply < 0:
 		return false, fmt.Errorf("configuring pool %s: %w", pool, ErrUnknownPool)
 	}
 	return reply == 1, nil
 }
 
-// Restore makes a pool known to Redis, with these holders, whose leases and slots must be distinct. Redis does not know the pool until the
-// last chunk of holders has arrived. restored is false if another caller has restored the pool or has begun to. After false or an error,
-// read the pool with Snapshot, and restore it again if it is still unknown.
+// Restore writes a pool with these holders to Redis. Their leases and slots must be distinct. The pool stays unknown to Redis until the last
+// chunk of holders has arrived. restored is false if another caller has restored the pool or has begun to. If restored is false, or after an
+// error, read the pool with Snapshot, and restore the pool again if it is still unknown.
 func (s *Semaphore) Restore(ctx context.Context, pool string, config Config, holders []LedgerGrant) (restored bool, err error) {
 	if err := checkConfig(pool, config); err != nil {
 		return false, err
@@ -62,7 +63,7 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, config Config, hol
 			Offset:        offset, Last: end == len(holders), Holders: newHolderArgs(holders[offset:end]),
 		}).Int()
 		if err != nil {
-			return false, unavailable("restoring", pool, err)
+			return false, wrapUnavailable("restoring", pool, err)
 		}
 		if reply != 1 || end == len(holders) {
 			return reply == 1, nil
@@ -70,40 +71,40 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, config Config, hol
 	}
 }
 
-// Adopt records each of holders as the holder of its slot, even beyond the capacity. It returns false for a holder whose slot another lease
-// holds, and changes nothing for it. If the lease held another slot, Adopt frees that slot. If Redis does not know the pool, Adopt returns
-// ErrUnknownPool.
-func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) ([]bool, error) {
-	if err := checkPool(pool); err != nil {
+// Adopt records each of holders as the holder of its slot, even if more slots than the capacity are then held. adopted has one element for
+// each holder. It is false if another lease holds the slot; then nothing is changed for this holder. If the lease of a holder held another
+// slot, Adopt frees that slot. If Redis does not know the pool, Adopt returns ErrUnknownPool.
+func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) (adopted []bool, err error) {
+	if err := checkPoolName(pool); err != nil {
 		return nil, err
 	}
 	if err := checkHolders(holders); err != nil {
 		return nil, err
 	}
-	out := make([]bool, 0, len(holders))
+	adopted = make([]bool, 0, len(holders))
 	for part := range slices.Chunk(holders, chunk) {
 		reply, err := s.runScript(ctx, s.scripts.adopt, pool, adoptArgs{Holders: newHolderArgs(part)}).Int64Slice()
 		if err != nil {
-			return nil, unavailable("adopting grants into", pool, err)
+			return nil, wrapUnavailable("adopting grants into", pool, err)
 		}
 		if len(reply) != len(part) {
 			return nil, fmt.Errorf("adopting grants into pool %s: %w", pool, ErrUnknownPool)
 		}
-		for _, adopted := range reply {
-			out = append(out, adopted == 1)
+		for _, n := range reply {
+			adopted = append(adopted, n == 1)
 		}
 	}
-	return out, nil
+	return adopted, nil
 }
 
 // Forget deletes all keys of a pool.
 func (s *Semaphore) Forget(ctx context.Context, pool string) error {
-	if err := checkPool(pool); err != nil {
+	if err := checkPoolName(pool); err != nil {
 		return err
 	}
 	err := s.breakers.Do(ctx, NodeKey(pool), maxSends, func() error { return s.client.Del(ctx, poolKeys(pool)...).Err() })
 	if err != nil {
-		return unavailable("forgetting", pool, err)
+		return wrapUnavailable("forgetting", pool, err)
 	}
 	return nil
 }
@@ -139,7 +140,7 @@ func newHolderArgs(holders []LedgerGrant) []holderArgs {
 	args := make([]holderArgs, len(holders))
 	for i, h := range holders {
 		args[i] = holderArgs{
-			Slot: h.Slot, Lease: h.Lease, Device: h.Device, Batch: batchName(h.Batch),
+			Slot: h.Slot, Lease: h.Lease, Device: h.Device, Batch: formatBatchID(h.Batch),
 			Left: h.Remaining.Milliseconds(), Age: max(h.Age.Milliseconds(), 0),
 		}
 	}
@@ -150,18 +151,18 @@ func checkConfig(pool string, config Config) error {
 	if config.Capacity < 0 || config.Capacity > MaxCapacity || config.Version < 0 || config.Version > maxExactInt {
 		return fmt.Errorf("%w: pool %s: capacity %d, version %d", ErrInvalid, pool, config.Capacity, config.Version)
 	}
-	return checkPool(pool)
+	return checkPoolName(pool)
 }
 
-// checkHolders returns ErrInvalid for invalid or duplicate holders. lua/restore.lua waits until as many slots are held as there are
-// holders, so a restore with a duplicate would never end.
+// checkHolders returns ErrInvalid if a holder is invalid or appears twice. After a duplicate, fewer slots are held than holders were sent, so
+// lua/restore.lua would refuse the next chunk each time.
 func checkHolders(holders []LedgerGrant) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {
-		if err := checkHolder(h.Lease, h.Device); err != nil {
+		if err := checkHolderNames(h.Lease, h.Device); err != nil {
 			return err
 		}
-		if err := checkNumbers(h.Batch); err != nil {
+		if err := checkExactInts(h.Batch); err != nil {
 			return err
 		}
 		if h.Slot < 0 || h.Slot >= MaxCapacity || slots[h.Slot] || leases[h.Lease] {

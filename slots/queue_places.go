@@ -29,25 +29,26 @@ type UrgentLane struct {
 	Waiting int // number of devices that wait with a task of an urgent batch
 }
 
-// ReadQueuePlaces returns the places that the tasks of the device have, or would have, in the queue of the pool. They need no Lease and no TTL. tasks must not be empty.
+// ReadQueuePlaces returns the places that the tasks of the device have, or would have, in the queue of the pool. tasks must not be empty. A
+// task needs no Lease and no TTL.
 func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, tasks []Want) (QueuePlaces, error) {
-	if err := checkPool(pool); err != nil {
+	if err := checkPoolName(pool); err != nil {
 		return QueuePlaces{}, err
 	}
 	args := queuePlacesArgs{Device: device, Wants: make([]wantArgs, len(tasks))}
 	for i, w := range tasks {
-		if err := checkOrder(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent); err != nil {
+		if err := checkOrderNumbers(w.Batch, w.Task, w.Weight, w.Priority, w.LanePercent); err != nil {
 			return QueuePlaces{}, err
 		}
 		args.Wants[i] = newWantArgs(w)
 	}
 	var reply queuePlacesReply
-	known, err := s.runDecoded(ctx, s.scripts.standing, pool, args, &reply)
+	known, err := s.runAndDecode(ctx, s.scripts.standing, pool, args, &reply)
 	if err == nil && known && len(reply.Positions) != len(tasks) {
 		err = fmt.Errorf("%d positions for %d tasks", len(reply.Positions), len(tasks))
 	}
 	if err != nil {
-		return QueuePlaces{}, unavailable("reading the queue of", pool, err)
+		return QueuePlaces{}, wrapUnavailable("reading the queue of", pool, err)
 	}
 	if !known {
 		return QueuePlaces{}, nil
@@ -55,7 +56,7 @@ func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, ta
 	places := QueuePlaces{PoolKnown: true, Capacity: reply.Capacity, Held: reply.Held, UnreservedSlots: reply.Left, Positions: reply.Positions, FirstIndex: reply.First - 1}
 	places.Waiting, places.Lane = reply.Size, UrgentLane{Held: reply.State.Lane, Room: reply.Room, Waiting: reply.State.Urgent}
 	if w := reply.Waiter; w != nil {
-		places.WaitingTask, places.ReportDueIn = w.task(), millis(w.Due-reply.Now)
+		places.WaitingTask, places.ReportDueIn = w.taskID(), millis(w.Due-reply.Now)
 		if w.Offer != 0 {
 			places.OfferLeft = millis(w.Ends - reply.Now)
 		}

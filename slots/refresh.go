@@ -14,19 +14,19 @@ type WaiterRefresh struct {
 	Reach  Reach   // as in Request
 }
 
-// Refresh records that devices which wait in the queue of a pool asked again. It costs a fraction of Serve and gives no slot. For each
-// device it returns the time after which the device is to ask again. A time of 0 means that the caller must call Serve for the device: it
+// Refresh records that devices which wait in the queue of a pool asked again. It is much faster than Serve, and gives no slot. askAfter has,
+// for each device, the time after which the device is to ask again. If this time is 0, the caller must call Serve for the device: the device
 // does not wait, or Serve might give it a slot or another place.
 //
-// Refresh does not check that Redis knows the pool, and must not be called for the waiter of an urgent task, whose place depends on the
-// urgent share.
-func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refreshes []WaiterRefresh) ([]time.Duration, error) {
-	if err := checkPool(pool); err != nil {
+// Refresh does not check that Redis knows the pool. It must not be called for a device that waits with an urgent task, because the place of
+// such a device depends on the share of the urgent batches.
+func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refreshes []WaiterRefresh) (askAfter []time.Duration, err error) {
+	if err := checkPoolName(pool); err != nil {
 		return nil, err
 	}
-	times := make([]time.Duration, 0, len(refreshes))
+	askAfter = make([]time.Duration, 0, len(refreshes))
 	for part := range slices.Chunk(refreshes, chunk) {
-		args := refreshArgs{Pace: pace.args(), Askers: make([]refreshAskerArgs, len(part))}
+		args := refreshArgs{Pace: pace.toArgs(), Askers: make([]refreshAskerArgs, len(part))}
 		for i, r := range part {
 			args.Askers[i] = refreshAskerArgs{Device: r.Device, Reach: r.Reach, Chance: min(max(r.Chance, 0), 1)}
 		}
@@ -35,13 +35,13 @@ func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refresh
 			err = fmt.Errorf("%d results for %d devices", len(reply), len(part))
 		}
 		if err != nil {
-			return nil, unavailable("refreshing waiters of", pool, err)
+			return nil, wrapUnavailable("refreshing waiters of", pool, err)
 		}
 		for _, ms := range reply {
-			times = append(times, millis(ms))
+			askAfter = append(askAfter, millis(ms))
 		}
 	}
-	return times, nil
+	return askAfter, nil
 }
 
 type refreshArgs struct {

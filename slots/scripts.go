@@ -51,7 +51,8 @@ type scripts struct {
 
 func newScripts() scripts { return newScriptsWithCore(coreLua) }
 
-// newScriptsWithCore returns the scripts, each with the libraries that it needs in front. coreLua is the source of core.lua.
+// newScriptsWithCore returns the scripts. In front of each script it puts the libraries that the script needs. coreLua is the source of
+// core.lua.
 func newScriptsWithCore(coreLua string) scripts {
 	core := "local core = (function()\n" + coreLua + "end)()\n"
 	turn := core + "local turn = (function()\n" + turnLua + "end)()\n"
@@ -63,12 +64,12 @@ func newScriptsWithCore(coreLua string) scripts {
 	}
 }
 
-func poolKey(pool, name string) string { return "slots:{" + pool + "}:" + name }
+func poolKey(pool, keyName string) string { return "slots:{" + pool + "}:" + keyName }
 
 // NodeKey returns a key that is on the same node of a Cluster as the keys of the pool.
 func NodeKey(pool string) string { return poolKey(pool, "") }
 
-// poolKeys returns the Redis keys of a pool: four keys of core.lua, then six of the queue. They are on one node of a Cluster.
+// poolKeys returns the Redis keys of a pool: four keys of core.lua, then six keys of the queue. All ten are on one node of a Cluster.
 func poolKeys(pool string) []string {
 	keys := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
 	for i, name := range keys {
@@ -81,7 +82,7 @@ func poolKeys(pool string) []string {
 func newCallID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 func newScriptCall(script *redis.Script, pool string, args any) *redisconn.Call {
-	text, _ := json.Marshal(args) // cannot fail; without its argument a script fails before its first write
+	text, _ := json.Marshal(args) // cannot fail
 	return &redisconn.Call{Script: script, Keys: poolKeys(pool), Args: []any{text}}
 }
 
@@ -92,22 +93,24 @@ func (s *Semaphore) runScript(ctx context.Context, script *redis.Script, pool st
 	return one.Cmd
 }
 
-func (s *Semaphore) runDecoded(ctx context.Context, script *redis.Script, pool string, args, answer any) (known bool, err error) {
-	return decodeReply(s.runScript(ctx, script, pool, args), answer)
+// runAndDecode runs a script like runScript and decodes its reply into target like decodeReply.
+func (s *Semaphore) runAndDecode(ctx context.Context, script *redis.Script, pool string, args, target any) (poolKnown bool, err error) {
+	return decodeReply(s.runScript(ctx, script, pool, args), target)
 }
 
-// decodeReply decodes the JSON reply of a script into answer. known is false if the reply is empty: Redis does not know the pool.
-func decodeReply(cmd *redis.Cmd, answer any) (known bool, err error) {
+// decodeReply decodes the JSON reply of a script into target. poolKnown is false if the reply is empty: Redis does not know the pool.
+func decodeReply(cmd *redis.Cmd, target any) (poolKnown bool, err error) {
 	text, err := cmd.Text()
 	if err != nil || text == "" {
 		return false, err
 	}
-	if err := json.Unmarshal([]byte(text), answer); err != nil {
+	if err := json.Unmarshal([]byte(text), target); err != nil {
 		return false, fmt.Errorf("decoding a reply of %d bytes: %w", len(text), err)
 	}
 	return true, nil
 }
 
-func unavailable(doing, pool string, err error) error {
-	return fmt.Errorf("%s pool %s: %w: %w", doing, pool, ErrUnavailable, err)
+// wrapUnavailable returns ErrUnavailable for a failed action, such as "serving", and its cause.
+func wrapUnavailable(action, pool string, cause error) error {
+	return fmt.Errorf("%s pool %s: %w: %w", action, pool, ErrUnavailable, cause)
 }

@@ -25,8 +25,8 @@ func New(client redis.UniversalClient) *Semaphore {
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
 }
 
-// Node returns the name of the Redis node that has the pool. It is empty if there is only one node or if the node is not known.
-func (s *Semaphore) Node(ctx context.Context, pool string) string {
+// Node returns the name of the Redis node that has the pool. The name is empty if there is only one node, or if the node is not known.
+func (s *Semaphore) Node(ctx context.Context, pool string) (nodeName string) {
 	return s.breakers.Node(ctx, NodeKey(pool))
 }
 
@@ -44,13 +44,13 @@ type Request struct {
 // MaxWants is the maximum number of tasks in one request.
 const MaxWants = 200
 
-// Pace determines after which time a refused device is to ask again: the expected time until its grant or up to a tenth less, at least
-// MinWait and at most 3 x ReportPeriod. A device that can be notified asks one ReportPeriod later, at most after 8 x ReportPeriod.
+// Pace determines after which time a refused device is to ask again. This is the expected time until its grant, or up to a tenth less. It is
+// at least MinWait and at most 3 x ReportPeriod. For a device that can be notified, it is one ReportPeriod longer, at most 8 x ReportPeriod.
 // Fractions of a millisecond are dropped.
 //
-// LongestSleep raises the maximum for a device far back in its batch, to a tenth of the time until its grant if only its own batch waited.
-// So about ten waiters of a batch ask for each slot that becomes free, and enough of them ask even if the capacity is raised tenfold or
-// nine of ten devices fail.
+// LongestSleep raises the maximum for a device far back in its batch. The raised maximum is a tenth of the time until its grant if only its
+// own batch waited. So about ten waiters of a batch ask for each slot that becomes free. Enough waiters ask even if the capacity is raised
+// tenfold or nine of ten devices fail.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
 	MinWait      time.Duration // minimum time until a refused device asks again
@@ -64,12 +64,12 @@ type Status int
 
 // The results of a Request.
 const (
-	// StatusUnknown means that Redis does not know the pool, which needs Restore.
+	// StatusUnknown means that Redis does not know the pool. Call Restore.
 	StatusUnknown Status = iota
 	// StatusFull means that no slot is free for this device: the pool has at least as many held slots as its
 	// capacity, or the free slots are offered to other devices.
 	StatusFull
-	// StatusAcquired means that the lease holds a slot, acquired by this request or by an earlier sending of it.
+	// StatusAcquired means that the lease holds a slot. This request acquired the slot, or the same request did when it was sent before.
 	StatusAcquired
 )
 
@@ -106,37 +106,38 @@ type ExchangeResult struct {
 	Err          error         // if it is set, no other field is set
 }
 
-// Serve processes the Exchange of each call: it frees the slots of the leases, offers the freed slots, and then gives each request, in
-// order, the lowest slot that is neither held nor offered to another device. A refused device waits in the queue of the pool until it gets
-// a slot, or until it has not asked again in the time that Pace allows.
+// Serve processes the Exchange of each call. First it frees the slots of the leases. Then it offers the freed slots to waiters. Then it gives
+// each request, in order, the lowest slot that is neither held nor offered to another device. A refused device waits in the queue of the
+// pool until it gets a slot, or until it has not asked again in the time that Pace allows.
 //
-// A call with at most 500 leases and 500 requests is one atomic step; a larger call is several. Small calls for pools of one Node share a
-// round trip.
+// A call with at most 500 leases and 500 requests is one atomic step. A larger call is done in several atomic steps. Small calls for pools of
+// one Node share a round trip.
 //
-// After an error, each of the requested leases may hold a slot, so release all of them. A call may be repeated after an error.
+// After an error, a call may be repeated. If it is not repeated, release all requested leases, because each of them may hold a slot.
 //
 // The order of Wants and waiters: first the batch with the lowest held / weight, then the batch with the lower virtual time
 // (lua/batch_order.lua), then the older batch. Inside a batch, the highest priority is first, then the oldest task. Urgent batches
-// (Want.LanePercent) come before all others while together they hold less than LanePercent of the capacity.
+// (Want.LanePercent) come before all other batches while all urgent batches together hold less than LanePercent of the capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	results, remaining := make([]ExchangeResult, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
 		results[i].Err = checkRequests(c.Pool, c.Requests)
 	}
-	for s.serveNext(ctx, remaining, results) {
+	for s.sendNextChunks(ctx, remaining, results) {
 	}
 	return results
 }
 
-// serveNext sends the next chunk of each call, all together. It returns false if no call had a chunk left.
-func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []ExchangeResult) bool {
+// sendNextChunks removes the next chunk from each call in remaining, sends these chunks together, and adds the replies to results. It returns
+// false if no call had a chunk left.
+func (s *Semaphore) sendNextChunks(ctx context.Context, remaining []Call, results []ExchangeResult) (hadChunks bool) {
 	var sent []*redisconn.Call
 	var parts []Exchange  // the parts that are sent
 	var callIndexes []int // for each part, the index of its call
 	for i := range remaining {
 		if c := &remaining[i]; results[i].Err == nil && len(c.Leases)+len(c.Requests) > 0 {
-			part := c.takeChunk()
-			sent = append(sent, newScriptCall(s.scripts.serve, c.Pool, serveArgs{Pace: c.Pace.args(), Leases: part.Leases, Askers: newAskerArgs(part.Requests)}))
+			part := c.removeNextChunk()
+			sent = append(sent, newScriptCall(s.scripts.serve, c.Pool, serveArgs{Pace: c.Pace.toArgs(), Leases: part.Leases, Askers: newAskerArgs(part.Requests)}))
 			parts, callIndexes = append(parts, part), append(callIndexes, i)
 		}
 	}
@@ -146,14 +147,14 @@ func (s *Semaphore) serveNext(ctx context.Context, remaining []Call, results []E
 	s.breakers.Run(ctx, maxSends, sent)
 	for n, i := range callIndexes {
 		if err := results[i].addReply(parts[n], sent[n].Cmd); err != nil {
-			results[i] = ExchangeResult{Err: unavailable("serving", remaining[i].Pool, err)}
+			results[i] = ExchangeResult{Err: wrapUnavailable("serving", remaining[i].Pool, err)}
 		}
 	}
 	return true
 }
 
-// takeChunk removes the next chunk from e and returns it: at most 500 leases, and at most 500 requests if no leases are left.
-func (e *Exchange) takeChunk() (part Exchange) {
+// removeNextChunk removes the next chunk from e and returns it: at most 500 leases, and at most 500 requests if no leases are left.
+func (e *Exchange) removeNextChunk() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]
 	if len(e.Leases) == 0 {
@@ -163,10 +164,10 @@ func (e *Exchange) takeChunk() (part Exchange) {
 	return part
 }
 
-// addReply adds the reply to one chunk of a call. reply.Freed lists the freed leases in the order of part.Leases.
-func (r *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
+// addReply adds the reply to one chunk of a call to r. part is the chunk, and cmd contains the reply of the script.
+func (r *ExchangeResult) addReply(part Exchange, cmd *redis.Cmd) error {
 	var reply serveReply
-	known, err := decodeReply(answered, &reply)
+	known, err := decodeReply(cmd, &reply)
 	if err == nil && known && len(reply.Answers) != len(part.Requests) {
 		err = fmt.Errorf("%d replies to %d requests", len(reply.Answers), len(part.Requests))
 	}
@@ -174,6 +175,7 @@ func (r *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 		return err
 	}
 	for _, lease := range part.Leases {
+		// reply.Freed lists the freed leases in the order of part.Leases.
 		freed := len(reply.Freed) > 0 && reply.Freed[0] == lease
 		if freed {
 			reply.Freed = reply.Freed[1:]
@@ -183,7 +185,7 @@ func (r *ExchangeResult) addReply(part Exchange, answered *redis.Cmd) error {
 	for i := range part.Requests {
 		var got Acquisition
 		if i < len(reply.Answers) {
-			got = reply.Answers[i].acquisition()
+			got = reply.Answers[i].toAcquisition()
 		}
 		r.Acquisitions = append(r.Acquisitions, got)
 	}
@@ -219,7 +221,7 @@ type acquisitionReply struct {
 	Position int   `json:"position"`
 }
 
-func (a acquisitionReply) acquisition() Acquisition {
+func (a acquisitionReply) toAcquisition() Acquisition {
 	if a.Slot == nil {
 		return Acquisition{Status: StatusFull, Position: a.Position, AskAfter: millis(a.After)}
 	}
@@ -237,7 +239,7 @@ func newAskerArgs(requests []Request) []askerArgs {
 	return askers
 }
 
-func (p Pace) args() paceArgs {
+func (p Pace) toArgs() paceArgs {
 	soonest := max(p.MinWait.Milliseconds(), 0)
 	period := max(p.ReportPeriod.Milliseconds(), 0)
 	if period > 0 {
@@ -250,7 +252,7 @@ func (p Pace) args() paceArgs {
 }
 
 func checkRequests(pool string, requests []Request) error {
-	if err := checkPool(pool); err != nil {
+	if err := checkPoolName(pool); err != nil {
 		return err
 	}
 	for _, r := range requests {
@@ -267,24 +269,24 @@ func checkRequests(pool string, requests []Request) error {
 }
 
 func checkWant(device string, want Want) error {
-	if err := checkHolder(want.Lease, device); err != nil {
+	if err := checkHolderNames(want.Lease, device); err != nil {
 		return err
 	}
 	if want.TTL < time.Millisecond {
 		return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, want.TTL, want.Lease)
 	}
-	return checkOrder(want.Batch, want.Task, want.Weight, want.Priority, want.LanePercent)
+	return checkOrderNumbers(want.Batch, want.Task, want.Weight, want.Priority, want.LanePercent)
 }
 
-// checkOrder returns ErrInvalid for numbers that are too large for a script to sort.
-func checkOrder(batch, task int64, weight, priority, lanePercent int) error {
+// checkOrderNumbers returns ErrInvalid if one of the numbers by which a script sorts tasks is out of range.
+func checkOrderNumbers(batchID, taskID int64, weight, priority, lanePercent int) error {
 	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 || lanePercent < 0 || lanePercent > 100 {
 		return fmt.Errorf("%w: weight %d, priority %d, lane %d", ErrInvalid, weight, priority, lanePercent)
 	}
-	return checkNumbers(batch, task)
+	return checkExactInts(batchID, taskID)
 }
 
-func checkNumbers(numbers ...int64) error {
+func checkExactInts(numbers ...int64) error {
 	for _, n := range numbers {
 		if n < 0 || n > maxExactInt {
 			return fmt.Errorf("%w: number %d", ErrInvalid, n)
@@ -293,21 +295,20 @@ func checkNumbers(numbers ...int64) error {
 	return nil
 }
 
-// checkPool returns ErrInvalid for a name of a pool that would break the hash tag in the keys.
-func checkPool(pool string) error {
+// checkPoolName returns ErrInvalid if the name would break the hash tag in the Redis keys of the pool.
+func checkPoolName(pool string) error {
 	if pool == "" || strings.ContainsAny(pool, "{}") {
 		return fmt.Errorf("%w: pool name %q", ErrInvalid, pool)
 	}
 	return nil
 }
 
-// checkHolder returns ErrInvalid for names that would break the text by which Redis stores a holder
-// (lua/core.lua).
-func checkHolder(lease, device string) error {
+// checkHolderNames returns ErrInvalid if a name is empty, or would break the text in which Redis stores a holder (lua/core.lua).
+func checkHolderNames(lease, device string) error {
 	if lease == "" || device == "" || strings.Contains(lease+device, "|") {
 		return fmt.Errorf("%w: lease %q of device %q", ErrInvalid, lease, device)
 	}
 	return nil
 }
 
-func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -24,18 +24,20 @@ type Snapshot struct {
 	Capacity  int
 	Version   int64
 	Leases    []Lease // sorted by Slot
-	Reserved  []Offer // offered slots, also those kept for pollers (devices that are not notified); lowest Left first; without Age
+	// Reserved lists the offered slots, including the slots that are kept for pollers (devices that cannot be notified). The offer with the
+	// lowest Left is first. Age is not set.
+	Reserved []Offer
 }
 
-// Snapshot reads a pool in one atomic step. It ends no offers: an offer that has lapsed has a Left of 0 or less.
+// Snapshot reads a pool in one atomic step. It ends no offers, so it also returns lapsed offers. Their Left is 0 or negative.
 func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error) {
-	if err := checkPool(pool); err != nil {
+	if err := checkPoolName(pool); err != nil {
 		return Snapshot{}, err
 	}
 	var reply snapshotReply
-	known, err := s.runDecoded(ctx, s.scripts.snapshot, pool, struct{}{}, &reply)
+	known, err := s.runAndDecode(ctx, s.scripts.snapshot, pool, struct{}{}, &reply)
 	if err != nil {
-		return Snapshot{}, unavailable("reading", pool, err)
+		return Snapshot{}, wrapUnavailable("reading", pool, err)
 	}
 	if !known {
 		return Snapshot{}, nil
@@ -49,7 +51,7 @@ func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error)
 	}
 	for _, w := range reply.Offers {
 		snapshot.Reserved = append(snapshot.Reserved, Offer{
-			Device: w.Device, Batch: int64(w.Batch), Task: w.task(), Reach: w.Reach, ID: int64(w.Offer), Left: millis(w.Ends - reply.Now),
+			Device: w.Device, Batch: int64(w.Batch), Task: w.taskID(), Reach: w.Reach, ID: int64(w.Offer), Left: millis(w.Ends - reply.Now),
 		})
 	}
 	slices.SortFunc(snapshot.Leases, func(a, b Lease) int { return cmp.Compare(a.Slot, b.Slot) })

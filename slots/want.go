@@ -13,39 +13,40 @@ type Want struct {
 	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
 	Batch  int64         // id of the batch, 0..2^53
 	Weight int           // weight of the batch, 1..2^20; 0 counts as 1
-	// LanePercent makes the batch urgent if it is 1..100: urgent batches come before all others while together they hold less than this
-	// percentage of the capacity, rounded up to slots.
+	// LanePercent makes the batch urgent if it is 1..100. Urgent batches come before all other batches while all urgent batches together
+	// hold less than this percentage of the capacity, rounded up to slots.
 	LanePercent int
 	Priority    int   // order inside the batch, higher first; within +-2^30
 	Task        int64 // id of the task, 0..2^53; a lower id is an older task
 }
 
-// Joiner is a device that is added to the queue although it has not asked for a slot. Its Want needs no Lease and no TTL. A device that waits
-// already keeps its task, unless it has no offer and the new task is urgent, or it missed an offer and the new task is newer.
+// Joiner is a device that is added to the queue although it has not asked for a slot. Its Want needs no Lease and no TTL. If the device waits
+// already, it keeps the task with which it waits, with two exceptions. It gets the new task if it has no offer and the new task is urgent,
+// or if it missed an offer and the new task is newer.
 type Joiner struct {
 	Want
 	Device string
 	Reach  Reach
 }
 
-// batchName formats a batch id so that the order of the texts is the order of the ids (lua/queue.lua).
-func batchName(batch int64) string { return fmt.Sprintf("%016d", batch) }
+// formatBatchID returns a text of 16 digits. Such texts sort in the order of the batch ids (lua/queue.lua).
+func formatBatchID(batchID int64) string { return fmt.Sprintf("%016d", batchID) }
 
 // orderName returns a text by which the tasks of a batch are sorted: the highest priority first, then the oldest task.
-func orderName(priority int, task int64) string {
-	return fmt.Sprintf("%010d|%016d", 1<<31-int64(priority), task)
+func orderName(priority int, taskID int64) string {
+	return fmt.Sprintf("%010d|%016d", 1<<31-int64(priority), taskID)
 }
 
-// parseTask returns the id of the task in a text of orderName, or 0 if there is none.
-func parseTask(order string) int64 {
-	if len(order) < 12 {
+// parseTaskID returns the id of the task in orderText, a text that orderName returned. It returns 0 if orderText is no such text.
+func parseTaskID(orderText string) (taskID int64) {
+	if len(orderText) < 12 {
 		return 0
 	}
-	task, err := strconv.ParseInt(order[11:], 10, 64)
+	taskID, err := strconv.ParseInt(orderText[11:], 10, 64)
 	if err != nil {
 		return 0
 	}
-	return task
+	return taskID
 }
 
 // textInt is an integer that a script writes as a JSON string.
@@ -58,16 +59,16 @@ func (n *textInt) UnmarshalText(text []byte) error {
 	return err
 }
 
-// luaList is a JSON list. Lua encodes an empty list as an empty object.
-type luaList[T any] []T
+// luaList is a list in the JSON reply of a script. Lua encodes an empty list as {}.
+type luaList[Element any] []Element
 
-// UnmarshalJSON decodes a list, or an empty object as nil.
-func (l *luaList[T]) UnmarshalJSON(text []byte) error {
+// UnmarshalJSON decodes a JSON list. It decodes {} as nil.
+func (l *luaList[Element]) UnmarshalJSON(text []byte) error {
 	if string(text) == "{}" {
 		*l = nil
 		return nil
 	}
-	return json.Unmarshal(text, (*[]T)(l))
+	return json.Unmarshal(text, (*[]Element)(l))
 }
 
 // The JSON arguments and replies of the scripts. The headers of the scripts describe them.
@@ -111,7 +112,7 @@ type (
 )
 
 func newWantArgs(want Want) wantArgs {
-	return wantArgs{Lease: want.Lease, TTL: want.TTL.Milliseconds(), Batch: batchName(want.Batch), Weight: max(want.Weight, 1), Lane: want.LanePercent, Order: orderName(want.Priority, want.Task)}
+	return wantArgs{Lease: want.Lease, TTL: want.TTL.Milliseconds(), Batch: formatBatchID(want.Batch), Weight: max(want.Weight, 1), Lane: want.LanePercent, Order: orderName(want.Priority, want.Task)}
 }
 
-func (w waiterReply) task() int64 { return parseTask(w.Order) }
+func (w waiterReply) taskID() int64 { return parseTaskID(w.Order) }

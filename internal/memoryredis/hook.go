@@ -36,10 +36,10 @@ func newHook(s *server.Server) *hook {
 
 // run is called before each command. It returns true if the command was answered, and false if miniredis must run it.
 func (h *hook) run(c *server.Peer, command string, args ...string) bool {
-	from := h.clientOf(c)
+	from := h.findClient(c)
 	switch {
 	case from == nil:
-		return h.answer(c, command, args)
+		return h.answerFromIndex(c, command, args)
 	case from.isRunning:
 		return false
 	}
@@ -48,13 +48,13 @@ func (h *hook) run(c *server.Peer, command string, args ...string) bool {
 	from.isRunning = true
 	h.server.Dispatch(c, append([]string{command}, args...))
 	from.isRunning = false
-	h.trackClient(command, args)
+	h.trackClientCommand(command, args)
 	return true
 }
 
-// clientOf returns the client of a connection, or nil for the peer of a script: miniredis gives only such a peer a context before its first
+// findClient returns the client of a connection, or nil for the peer of a script: miniredis gives only such a peer a context before its first
 // command.
-func (h *hook) clientOf(c *server.Peer) *client {
+func (h *hook) findClient(c *server.Peer) *client {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c.Ctx == nil && h.clients[c] == nil {
@@ -68,8 +68,8 @@ func (h *hook) clientOf(c *server.Peer) *client {
 	return h.clients[c]
 }
 
-// trackClient deletes the indexes that a command of a client may have changed. answer tracks the commands of scripts.
-func (h *hook) trackClient(command string, args []string) {
+// trackClientCommand deletes the indexes that a command of a client may have changed. answer tracks the commands of scripts.
+func (h *hook) trackClientCommand(command string, args []string) {
 	switch command {
 	case "EVAL", "EVALSHA":
 	case "EXEC", "FLUSHALL", "FLUSHDB":
@@ -94,7 +94,7 @@ func (h *hook) trackChange(command string, args []string) {
 }
 
 // answer answers a command of a script from the index, or tracks what the command changes and returns false.
-func (h *hook) answer(c *server.Peer, command string, args []string) bool {
+func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) bool {
 	if h.off {
 		return false
 	}
@@ -102,9 +102,9 @@ func (h *hook) answer(c *server.Peer, command string, args []string) bool {
 	case "HGET", "HSET", "HDEL", "HMGET", "HLEN", "TIME": // most commands of scripts are one of these, and they change no sorted set
 		return false
 	case "ZADD":
-		h.trackAdd(args)
+		h.trackZAdd(args)
 		return false
-	case "ZREM": // saves time: otherwise indexOf would find another number of members and read the whole set again
+	case "ZREM": // saves time: otherwise loadIndex would find another number of members and read the whole set again
 		if len(args) > 1 && h.sets[args[0]] != nil {
 			h.sets[args[0]].remove(args[1:])
 		}
@@ -115,12 +115,12 @@ func (h *hook) answer(c *server.Peer, command string, args []string) bool {
 		h.trackChange(command, args)
 		return false
 	}
-	set := h.indexOf(c, args)
+	set := h.loadIndex(c, args)
 	return set != nil && query(set, c, args[1:])
 }
 
-// trackAdd adds the members of a ZADD to the index. If the ZADD has options, it deletes the index of the sorted set.
-func (h *hook) trackAdd(args []string) {
+// trackZAdd adds the members of a ZADD to the index. If the ZADD has options, it deletes the index of the sorted set.
+func (h *hook) trackZAdd(args []string) {
 	if len(args) == 0 || h.sets[args[0]] == nil {
 		return
 	}
@@ -135,14 +135,14 @@ func (h *hook) trackAdd(args []string) {
 	}
 }
 
-// indexOf returns the index of the sorted set args[0], or nil if the set is small. If the numbers of members differ, keys have expired, and
+// loadIndex returns the index of the sorted set args[0], or nil if the set is small. If the numbers of members differ, keys have expired, and
 // it reads the set again.
-func (h *hook) indexOf(c *server.Peer, args []string) *orderedSet {
+func (h *hook) loadIndex(c *server.Peer, args []string) *orderedSet {
 	if len(args) == 0 {
 		return nil
 	}
 	key := args[0]
-	size, isNumber := h.call(c, "ZCARD", key).(int)
+	size, isNumber := h.runCommand(c, "ZCARD", key).(int)
 	if !isNumber || size < minIndexed {
 		delete(h.sets, key)
 		return nil
@@ -150,7 +150,7 @@ func (h *hook) indexOf(c *server.Peer, args []string) *orderedSet {
 	if set := h.sets[key]; set != nil && set.size() == size {
 		return set
 	}
-	members, _ := h.call(c, "ZRANGE", key, "0", "-1", "WITHSCORES").([]any)
+	members, _ := h.runCommand(c, "ZRANGE", key, "0", "-1", "WITHSCORES").([]any)
 	set := newOrderedSet(members)
 	if set.size() != size {
 		return nil
@@ -160,7 +160,7 @@ func (h *hook) indexOf(c *server.Peer, args []string) *orderedSet {
 }
 
 // call runs a command as the script that peer belongs to, and returns the reply, or nil after an error.
-func (h *hook) call(peer *server.Peer, command ...string) any {
+func (h *hook) runCommand(peer *server.Peer, command ...string) any {
 	var reply bytes.Buffer
 	to := bufio.NewWriter(&reply)
 	own := server.NewPeer(to)

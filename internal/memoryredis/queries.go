@@ -104,12 +104,12 @@ func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
 	if len(args) < 2 || s.entries[0].score != s.entries[len(s.entries)-1].score {
 		return 0, 0, false
 	}
-	isFromInside, ok1 := parseNameBound(args[0], false)
+	isAtStart, ok1 := parseNameBound(args[0], false)
 	isBehind, ok2 := parseNameBound(args[1], true)
 	if !ok1 || !ok2 {
 		return 0, 0, false
 	}
-	from = s.firstIndex(func(e entry) bool { return isFromInside(e.member) })
+	from = s.firstIndex(func(e entry) bool { return isAtStart(e.member) })
 	to = s.firstIndex(func(e entry) bool { return isBehind(e.member) })
 	return from, max(from, to), true
 }

@@ -31,7 +31,7 @@ type breaker struct {
 
 // enter reports whether a call may be sent (ok). The caller must then call leave. probe is true for the probe of a node that did not
 // answer.
-func (b *breaker) enter() (probe, ok bool) {
+func (b *breaker) tryEnter() (probe, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open {
@@ -65,7 +65,7 @@ func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
 		return
 	}
 	b.recordFailure()
-	b.open = Unanswered(err)
+	b.open = IsUnanswered(err)
 	b.since = b.now()
 }
 
@@ -103,14 +103,14 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 // ago, Do returns ErrOpen and does not call send.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)
-	probe, ok := one.enter()
+	probe, ok := one.tryEnter()
 	if !ok {
 		return ErrOpen
 	}
 	err = ErrOpen // the error for leave if send panics
 	defer func() { one.leave(ctx, probe, err) }()
 	err = send()
-	for n := 1; n < maxSends && !probe && ctx.Err() == nil && Unanswered(err) && !one.isOpen(); n++ {
+	for n := 1; n < maxSends && !probe && ctx.Err() == nil && IsUnanswered(err) && !one.isOpen(); n++ {
 		one.recordLostSend() // another node may answer the next sending, and may lack the latest writes
 		err = send()
 	}
@@ -118,7 +118,7 @@ func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func()
 }
 
 func (b *Breakers) breakerFor(ctx context.Context, key string) *breaker {
-	node := nodeAddr(ctx, b.client, key)
+	node := findNodeAddr(ctx, b.client, key)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	one := b.byNode[node]

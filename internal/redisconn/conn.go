@@ -65,7 +65,7 @@ func (w nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		w.rereadTopology(ctx)
-		err = asUnanswered(err)
+		err = toUnansweredError(err)
 		cmd.SetErr(err)
 		return err
 	}
@@ -84,9 +84,9 @@ func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 		}
 		w.rereadTopology(ctx)
 		for _, cmd := range cmds {
-			cmd.SetErr(asUnanswered(cmd.Err()))
+			cmd.SetErr(toUnansweredError(cmd.Err()))
 		}
-		return asUnanswered(err)
+		return toUnansweredError(err)
 	}
 }
 
@@ -102,9 +102,9 @@ type unansweredError struct{ text string }
 // Error returns the text of the library's error.
 func (e unansweredError) Error() string { return e.text }
 
-// asUnanswered converts the error of an unanswered command. It removes the local port, so that equal failures have equal texts.
-func asUnanswered(err error) error {
-	if !Unanswered(err) {
+// toUnansweredError converts the error of an unanswered command. It removes the local port, so that equal failures have equal texts.
+func toUnansweredError(err error) error {
+	if !IsUnanswered(err) {
 		return err
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
@@ -115,15 +115,15 @@ func asUnanswered(err error) error {
 	return unansweredError{err.Error()}
 }
 
-// Unanswered reports whether err means that Redis gave no answer, so that it can help to send the command again.
-func Unanswered(err error) bool {
+// IsUnanswered reports whether err means that Redis gave no answer, so that it can help to send the command again.
+func IsUnanswered(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrClosed)
 }
 
 // ownerMayHaveChanged reports whether another node of the Cluster may now own the keys of the command.
 func ownerMayHaveChanged(err error) bool {
-	if err == nil || Unanswered(err) {
+	if err == nil || IsUnanswered(err) {
 		return err != nil
 	}
 	for _, prefix := range []string{"CLUSTERDOWN", "MASTERDOWN", "LOADING", "READONLY"} {
@@ -134,8 +134,8 @@ func ownerMayHaveChanged(err error) bool {
 	return false
 }
 
-// nodeAddr returns the address of the node that owns key, or "" if there is only one node or the node is not known.
-func nodeAddr(ctx context.Context, client redis.UniversalClient, key string) string {
+// findNodeAddr returns the address of the node that owns key, or "" if there is only one node or the node is not known.
+func findNodeAddr(ctx context.Context, client redis.UniversalClient, key string) string {
 	cluster, ok := client.(*redis.ClusterClient)
 	if !ok {
 		return ""

@@ -202,7 +202,7 @@ func TestWhatIsLostIsSentOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		way.DropReplies(1)
-		if err := send(name); !redisconn.Unanswered(err) {
+		if err := send(name); !redisconn.IsUnanswered(err) {
 			t.Errorf("%s: %v, and the answer was lost", name, err)
 		}
 		if n, err := sure.Client.Get(t.Context(), name).Int(); n != 1 || err != nil {

@@ -25,7 +25,7 @@ func (b *Breakers) BreakerOf(ctx context.Context, key string) Breaker {
 type Breaker struct{ *breaker }
 
 // Enter calls enter.
-func (b Breaker) Enter() (probe, ok bool) { return b.enter() }
+func (b Breaker) Enter() (probe, ok bool) { return b.tryEnter() }
 
 // Leave calls leave.
 func (b Breaker) Leave(ctx context.Context, probe bool, err error) { b.leave(ctx, probe, err) }

@@ -14,9 +14,9 @@ const probeKey = "slots:{}:probe"
 //go:embed lua/needed.lua
 var commandCheckLua string
 
-// forbiddenCommands returns the needed commands that this user may not use or the server lacks. The key is an argument: as one of KEYS, all
+// findForbiddenCommands returns the needed commands that this user may not use or the server lacks. The key is an argument: as one of KEYS, all
 // nodes of a Cluster but its owner would refuse the script.
-func forbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
+func findForbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
 	forbidden, err := redis.NewScript(commandCheckLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {
 		return nil, fmt.Errorf("checking the permitted commands (EVALSHA, EVAL): %w", err)

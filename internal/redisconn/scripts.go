@@ -23,7 +23,7 @@ type Call struct {
 func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error {
 	pending, notLoaded := make([]*Call, 0, len(calls)), []*Call(nil)
 	for _, c := range calls {
-		if c.Cmd == nil || Unanswered(c.Err()) {
+		if c.Cmd == nil || IsUnanswered(c.Err()) {
 			pending = append(pending, c)
 		}
 	}
@@ -55,7 +55,7 @@ func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call,
 // firstError returns the error of a call without an answer, or else of any call.
 func firstError(calls []*Call) (err error) {
 	for _, c := range calls {
-		if Unanswered(c.Err()) {
+		if IsUnanswered(c.Err()) {
 			return c.Err()
 		}
 		err = cmp.Or(err, c.Err())
@@ -68,7 +68,7 @@ func firstError(calls []*Call) (err error) {
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)
-		if !Unanswered(err) && slices.ContainsFunc(calls, func(c *Call) bool { return c.Err() == nil }) {
+		if !IsUnanswered(err) && slices.ContainsFunc(calls, func(c *Call) bool { return c.Err() == nil }) {
 			return nil
 		}
 		return err
@@ -82,4 +82,6 @@ func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 }
 
 // Node returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
-func (b *Breakers) Node(ctx context.Context, key string) string { return nodeAddr(ctx, b.client, key) }
+func (b *Breakers) Node(ctx context.Context, key string) string {
+	return findNodeAddr(ctx, b.client, key)
+}

@@ -53,7 +53,7 @@ func TestScriptsGoTogether(t *testing.T) {
 			cluster.MoveSlot("key0", from, (from+1)%3)
 		}
 		calls := incrementCalls(append(numberedKeys(30), "list")...)
-		if err := redisconn.Run(t.Context(), c.Client, calls); err == nil || redisconn.Unanswered(err) {
+		if err := redisconn.Run(t.Context(), c.Client, calls); err == nil || redisconn.IsUnanswered(err) {
 			t.Errorf("round %d: %v, want what the list says", round, err)
 		}
 		expectAnswers(t, calls[:30], round+1)
@@ -75,7 +75,7 @@ func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	cluster.Nodes[silent].Pause()
 	err := redisconn.Run(t.Context(), c.Client, calls)
 	cluster.Nodes[silent].Resume()
-	if !redisconn.Unanswered(err) || calls[0].Err() == nil {
+	if !redisconn.IsUnanswered(err) || calls[0].Err() == nil {
 		t.Errorf("%v, and a node was silent", err)
 	}
 	answered := 0

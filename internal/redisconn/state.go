@@ -30,11 +30,11 @@ func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) 
 	}
 	served := 0
 	for _, key := range keys {
-		if answers[nodeAddr(ctx, cluster, key)] == nil {
+		if answers[findNodeAddr(ctx, cluster, key)] == nil {
 			served++
 		}
 	}
-	return served, errors.Join(failuresOf(answers)...)
+	return served, errors.Join(collectFailures(answers)...)
 }
 
 // checkNode returns nil for a node that executes commands for its keys. A node that is cut off answers, but refuses commands.
@@ -43,7 +43,7 @@ func checkNode(ctx context.Context, node *redis.Client) error {
 		return err
 	}
 	info, err := node.ClusterInfo(ctx).Result()
-	if Unanswered(err) {
+	if IsUnanswered(err) {
 		return err
 	}
 	if state := parseInfo(info)["cluster_state"]; state != "" && state != "ok" {
@@ -113,14 +113,14 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		notes.add(one)
+		notes.merge(one)
 		return err
 	})
 	notes.Kind = "one server"
 	if notes.clustered {
 		notes.Kind = fmt.Sprintf("a Cluster of %d masters", len(answers))
 	}
-	failures := failuresOf(answers)
+	failures := collectFailures(answers)
 	for _, failure := range failures {
 		notes.addTrouble(Node, "%s", failure)
 	}
@@ -133,7 +133,7 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	return notes, errors.Join(append(failures, err)...)
 }
 
-func failuresOf(answers map[string]error) []error {
+func collectFailures(answers map[string]error) []error {
 	var failures []error
 	for _, addr := range slices.Sorted(maps.Keys(answers)) {
 		if err := answers[addr]; err != nil {
@@ -160,7 +160,7 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 	}
 	notes.noteMemory(infoFields, name)
 	notes.notePersistence(infoFields, name)
-	forbidden, err := forbiddenCommands(ctx, client)
+	forbidden, err := findForbiddenCommands(ctx, client)
 	if len(forbidden) > 0 {
 		notes.addTrouble(Commands, "%s forbids or has renamed required commands: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
 	}
@@ -200,7 +200,7 @@ func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	}
 }
 
-func (n *Notes) add(other Notes) {
+func (n *Notes) merge(other Notes) {
 	n.Trouble, n.Hints = append(n.Trouble, other.Trouble...), append(n.Hints, other.Hints...)
 	n.clustered = n.clustered || other.clustered
 	if n.Version == "" || other.Version != "" && other.Version < n.Version {

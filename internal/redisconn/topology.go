@@ -134,13 +134,13 @@ func (t *topology) nodesToAsk() []string {
 		}
 	}
 	rand.Shuffle(len(found), func(i, k int) { found[i], found[k] = found[k], found[i] })
-	t.closeUnknown(knownAddrs)
+	t.closeUnknownClients(knownAddrs)
 	all := append(append([]string(nil), t.seeds...), found...)
 	return all[:min(len(all), max(maxAskedNodes, len(t.seeds)))]
 }
 
-// closeUnknown closes the connections to nodes that are no longer known. The caller holds mu.
-func (t *topology) closeUnknown(knownAddrs map[string]bool) {
+// closeUnknownClients closes the connections to nodes that are no longer known. The caller holds mu.
+func (t *topology) closeUnknownClients(knownAddrs map[string]bool) {
 	for addr, client := range t.clients {
 		if !knownAddrs[dialAddr(addr)] {
 			_ = client.Close()

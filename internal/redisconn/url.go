@@ -155,7 +155,7 @@ func applyQuery(options *redis.UniversalOptions, query string) error {
 		case len(all) > 1:
 			return errors.New("redis URL: each of ca_file, sentinel_user and sentinel_password may appear only once")
 		case name == "ca_file" && options.TLSConfig != nil:
-			if options.TLSConfig.RootCAs, err = readAuthorities(all[0]); err != nil {
+			if options.TLSConfig.RootCAs, err = readCertificates(all[0]); err != nil {
 				return err
 			}
 		case name == "sentinel_user" && options.MasterName != "":
@@ -169,7 +169,7 @@ func applyQuery(options *redis.UniversalOptions, query string) error {
 	return nil
 }
 
-func readAuthorities(file string) (*x509.CertPool, error) {
+func readCertificates(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("redis URL: ca_file: %w", err)

@@ -16,7 +16,7 @@ func (p Policy) SetFields() []string {
 	if p.Per == "" && p.Algorithm == Duplicate {
 		return []string{AllFacts}
 	}
-	return split(p.Per)
+	return splitFields(p.Per)
 }
 
 func (p Policy) checkSetPer(path string) error {

@@ -29,7 +29,7 @@ func validate(policies []Policy, checkPer func(p Policy, fieldName string) error
 	}
 	for i, p := range policies {
 		path := fmt.Sprintf("limits[%d].", i)
-		if err := p.check(path); err != nil {
+		if err := p.checkExceptPer(path); err != nil {
 			return err
 		}
 		if err := checkPer(p, path+"per"); err != nil {
@@ -59,8 +59,8 @@ func fieldError(field, format string, args ...any) error {
 }
 
 // check returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error.
-func (p Policy) check(path string) error {
-	if !validName(p.Name) {
+func (p Policy) checkExceptPer(path string) error {
+	if !isValidName(p.Name) {
 		return fieldError(path+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
 	}
 	if !slices.Contains([]OnError{"", FailClosed, FailOpen}, p.OnError) {
@@ -204,10 +204,10 @@ func (p Policy) Fields() []string {
 	if per == "" && p.Algorithm == Duplicate {
 		per = duplicatePer
 	}
-	return split(per)
+	return splitFields(per)
 }
 
-func split(per string) []string {
+func splitFields(per string) []string {
 	fields := strings.Split(per, ",")
 	for i := range fields {
 		fields[i] = strings.TrimSpace(fields[i])
@@ -215,7 +215,7 @@ func split(per string) []string {
 	return fields
 }
 
-func validName(name string) bool {
+func isValidName(name string) bool {
 	for i, c := range []byte(name) {
 		alnum := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
 		if !alnum && (i == 0 || !strings.ContainsRune("._:-", rune(c))) {
