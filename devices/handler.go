@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// AnswerAfterWait is the maximum time between the end of the wait of a parked report and its answer, which may follow a search for a task.
+// AnswerAfterWait is the maximum time between the end of the wait of a parked report and its answer: at the end of the wait, a last attempt
+// to get a task may be in progress.
 const AnswerAfterWait = 30 * time.Second
 
 // Handler decides how reports are answered. All transports share one Handler. An error of its methods refuses the whole report (RefusalOf).
@@ -18,11 +19,12 @@ type Handler interface {
 	// Via: ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// HandleWaiting does the same as HandleReport, but lets an answer without a task wait for at most wait, plus AnswerAfterWait. It calls
-	// onPark when the wait begins. couldWait reports whether the answer was allowed to wait, even if it was given at once.
+	// HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait, plus AnswerAfterWait. It
+	// calls onPark when the wait begins. couldWait is false if there was no room to park the report; it may be true for an answer that was
+	// given at once.
 	HandleWaiting(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, couldWait bool, err error)
-	// AfterRefusal returns the time after which the device of a refused report should report again.
-	AfterRefusal(reason Reason) time.Duration
+	// DelayAfterRefusal returns the time after which the device of a refused report should report again.
+	DelayAfterRefusal(reason Reason) time.Duration
 	// CountReport counts a report in the metrics of a transport. reason is the reason of the reply, the code of a refusal over HTTP, or the
 	// cause for which a message is dropped. took is the time for handling the report, without the time for which it was parked.
 	CountReport(transport, reason string, took time.Duration)

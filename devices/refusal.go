@@ -23,7 +23,7 @@ type ReportRefusal struct {
 	Err           error  // the error that this row answers
 	Status        int    // HTTP status
 	Reason        Reason // reason of the reply on a transport without statuses
-	DelayAs       Reason // the reason by which the time of the next report is computed (Handler.AfterRefusal)
+	DelayAs       Reason // the reason by which the time of the next report is computed (Handler.DelayAfterRefusal)
 	MayResend     bool   // the device may send the same report again
 	Code          string // for programs
 	Detail        string // for people

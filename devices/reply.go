@@ -66,7 +66,7 @@ type Reply struct {
 	Task          *Task     `json:"task,omitempty"` // set if and only if Reason is ReasonGranted
 	Reason        Reason    `json:"reason"`
 	Limited       *Limited  `json:"limited,omitempty"` // set only with ReasonLimited
-	HeldMS        int64     `json:"held_ms"`           // for how long the report was parked, not for how long a slot is held
+	HeldMS        int64     `json:"held_ms"`           // time for which the report was parked
 	ReportAfterMS int64     `json:"report_after_ms"`
 	Credential    string    `json:"credential,omitempty"` // a token of the device's own, sent once, when the device enrolls
 	Code          string    `json:"code,omitempty"`       // code of a refusal over MQTT, or of a fault in a report that was still handled

@@ -29,7 +29,7 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 				t.Helper()
 				reply, err := b.tryReport("d1", `{"id":"1"}`)
 				if err != nil {
-					return b.AfterRefusal(devices.ReasonUnavailable)
+					return b.DelayAfterRefusal(devices.ReasonUnavailable)
 				}
 				if reply.Reason != devices.ReasonUnavailable {
 					t.Errorf("reply %+v, want unavailable", reply)
@@ -46,7 +46,7 @@ func TestDevicesComeInTheirPeriodDuringAnOutage(t *testing.T) {
 			}
 			spies.removeHooks()
 			b.expectGrant("d1")
-			if got := b.AfterRefusal(devices.ReasonUnavailable); got != 3*time.Second {
+			if got := b.DelayAfterRefusal(devices.ReasonUnavailable); got != 3*time.Second {
 				t.Errorf("afterwards after %s", got)
 			}
 		})
@@ -64,9 +64,9 @@ func TestARequestThatEndsIsNoOutage(t *testing.T) {
 		if mark := b.Explainer.DeviceMark(ended, "d"); mark != nil {
 			b.t.Errorf("%+v, and the request had ended", mark)
 		}
-		before := b.AfterRefusal(devices.ReasonUnavailable)
+		before := b.DelayAfterRefusal(devices.ReasonUnavailable)
 		clock.advance(time.Minute)
-		if got := b.AfterRefusal(devices.ReasonUnavailable); got != before {
+		if got := b.DelayAfterRefusal(devices.ReasonUnavailable); got != before {
 			b.t.Errorf("a minute later devices are put off for %s, not %s", got, before)
 		}
 	})

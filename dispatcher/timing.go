@@ -18,8 +18,8 @@ func (d *Dispatcher) timing() decision.Timing {
 	}}
 }
 
-// AfterRefusal returns the time, with jitter, after which a device reports again if its whole report was refused for this reason.
-func (d *Dispatcher) AfterRefusal(reason devices.Reason) time.Duration {
+// DelayAfterRefusal returns the time, with jitter, after which a device reports again if its whole report was refused for this reason.
+func (d *Dispatcher) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return d.timing().DelayAfterRefusal(reason)
 }
 

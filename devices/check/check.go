@@ -1,6 +1,6 @@
-// Package check examines one real device: does the device keep the contract of docs/protocol.md? The package acts as a server that loses,
-// delays, repeats and refuses messages on purpose. It reads the reports of the device, and sees the connections of the device to an external
-// system that belongs to the check.
+// Package check tests whether one real device keeps the contract of docs/protocol.md. The package acts as a server that loses, delays,
+// repeats and refuses messages on purpose. It reads the reports of the device, and sees the connections of the device to an external system
+// that belongs to the check.
 //
 // One goroutine, that of Run, handles all reports and connections, so the state of a run needs no lock. Some rules are checked with each
 // report or connection (watch.go). A scenario checks the other rules: it provokes a fault first.
@@ -36,7 +36,7 @@ type Options struct {
 	OnScenario func(name string, left time.Duration)
 }
 
-// scenario is one fault, or several that belong together.
+// scenario provokes one fault, or several faults that belong together.
 type scenario struct {
 	name       string
 	seconds    int // expected length
@@ -99,7 +99,7 @@ func Run(ctx context.Context, options Options) ([]Finding, error) {
 
 // play plays the scenarios after the device has reported for the first time.
 func (r *run) play(ctx context.Context) error {
-	if !r.until(r.JoinWait, nil, func() bool { return r.last != nil }) {
+	if !r.handleUntil(r.JoinWait, nil, func() bool { return r.last != nil }) {
 		return cmp.Or(ctx.Err(), errors.New("no report of the device arrived"))
 	}
 	list := slices.DeleteFunc(r.scenarios(), func(s scenario) bool { return !s.isPlayable || !strings.Contains(s.name, r.Only) })
@@ -110,7 +110,7 @@ func (r *run) play(ctx context.Context) error {
 		}
 		r.scenario = s.name
 		r.OnScenario(s.name, time.Duration(left)*time.Second)
-		r.settle()
+		r.waitUntilIdle()
 		if s.play(r); r.isOver() {
 			return cmp.Or(ctx.Err(), r.fault)
 		}

@@ -50,17 +50,18 @@ func (x *exchange) result(t *task) *devices.Result {
 	return nil
 }
 
+// lists reports whether the report lists t as running.
 func (x *exchange) lists(t *task) bool {
 	return slices.ContainsFunc(x.Running, func(r devices.Running) bool { return r.Token == t.Token })
 }
 
-// answer is a reply, a refusal if status is not 0, or nothing if isLost is true.
+// answer is what is sent to the device: a reply; a refusal if status is not 0; or nothing if isLost is true.
 type answer struct {
 	devices.Reply
 	hasUnknown bool          // the reply has unknown fields
 	isLost     bool          // the connection breaks
-	status     int           // of a refusal: 413 or 503
-	after      time.Duration // of a refusal: when the device may report again
+	status     int           // HTTP status of a refusal: 413 or 503; 0 for a reply
+	after      time.Duration // time after which a refused device may report again
 	isBare     bool          // over HTTP the refusal has Retry-After and no body
 }
 
@@ -116,7 +117,7 @@ func (r *run) answerHTTP(w http.ResponseWriter, request *http.Request) {
 	x := newExchange(devices.ID(request.PathValue("device")), body)
 	x.isHTTP, x.token, x.wait = true, devhttp.Bearer(request.Header.Get("Authorization")), devhttp.PreferredWait(request.Header)
 	x.transmit = func(a answer) { answers <- a }
-	r.post(func() { r.receive(x) })
+	r.runInLoop(func() { r.receive(x) })
 	select {
 	case a := <-answers:
 		a.writeHTTP(w)

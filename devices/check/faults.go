@@ -7,14 +7,14 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// playTask grants a task. The reply asks for the next report so late that a result which is sent at once differs from one that is not.
+// playTask grants a task. The reply asks for the next report late, so that the check can tell whether the device sends the result at once.
 func playTask(r *run) {
 	t := r.newTask(plan{reportAfter: 6 * time.Second})
-	if r.finish(t, "starts", r.send); t.isEnded() && t.isStarted {
+	if r.grantAndWaitForResult(t, "starts", r.send); t.isEnded() && t.isStarted {
 		late := t.reported.Sub(t.left)
 		r.check("report-at-once", late < promptly, nil, "the result of task %d arrived %s after its end", t.ID, late.Round(time.Millisecond))
 	}
-	r.wait(2*replyPeriod, nil) // the device must remove the result
+	r.handleFor(2*replyPeriod, nil) // the device must remove the result
 }
 
 // playUnknown answers with unknown reasons, fields and outcomes.
@@ -28,25 +28,25 @@ func playUnknown(r *run) {
 		r.send(x, a)
 	}
 	answerUnknown := func(x *exchange) { sendUnknown(x, r.reply(x)) }
-	r.wait(2*replyPeriod, answerUnknown)
-	r.finish(t, "unknown-ignored", sendUnknown)
-	r.wait(2*replyPeriod, answerUnknown)
+	r.handleFor(2*replyPeriod, answerUnknown)
+	r.grantAndWaitForResult(t, "unknown-ignored", sendUnknown)
+	r.handleFor(2*replyPeriod, answerUnknown)
 }
 
 // playLargeReply grants a task with the largest payload.
 func playLargeReply(r *run) {
 	const others = 120 // bytes of the members besides the padding
-	r.finish(r.newTask(plan{padding: 32<<10 - others}), "large-reply", r.send)
+	r.grantAndWaitForResult(r.newTask(plan{padding: 32<<10 - others}), "large-reply", r.send)
 }
 
-// playLostReplies loses the reply with the grant, and some replies with the outcome in a row.
+// playLostReplies loses the reply with the grant, and then several successive replies that acknowledge the result.
 func playLostReplies(r *run) {
 	const losses, least = 5, 200 * time.Millisecond // four random pauses are shorter in one of 10,000 runs
 	t := r.newTask(plan{})
 	r.grant(t, func(x *exchange, _ answer) { r.send(x, answer{isLost: true}) })
 	r.grant(t, r.send)
 	lost := 0
-	r.until(2*longEnough, func(x *exchange) {
+	r.handleUntil(2*longEnough, func(x *exchange) {
 		if x.result(t) == nil || lost == losses {
 			r.send(x, r.reply(x))
 			return
@@ -66,7 +66,7 @@ func playBusyServer(r *run) {
 	t := r.newTask(plan{seconds: 4})
 	atWork, withResult := []answer{{status: status, after: replyPeriod}}, []answer{{status: status, after: after, isBare: true}, {status: status, after: after}}
 	r.grant(t, r.send)
-	r.until(2*longEnough, func(x *exchange) {
+	r.handleUntil(2*longEnough, func(x *exchange) {
 		switch {
 		case x.lists(t) && len(atWork) > 0:
 			r.send(x, atWork[0])
@@ -90,7 +90,7 @@ func playTooLarge(r *run) {
 	for _, t := range []*task{bad, good} {
 		t.isWithheld = true
 		r.grant(t, r.send)
-		r.until(longEnough/2, nil, t.isEnded)
+		r.handleUntil(longEnough/2, nil, t.isEnded)
 	}
 	if bad.result.Output == nil { // the device knows no lab task
 		bad.isWithheld, good.isWithheld = false, false
@@ -102,7 +102,7 @@ func playTooLarge(r *run) {
 		*count++
 		r.send(x, answer{status: http.StatusRequestEntityTooLarge, after: replyPeriod})
 	}
-	r.until(2*longEnough, func(x *exchange) {
+	r.handleUntil(2*longEnough, func(x *exchange) {
 		switch result := x.result(bad); {
 		case len(x.Results) > 1:
 			refuse(x, &together, together == 0, "the device sent its results together again")
@@ -127,7 +127,7 @@ func playNoReply(r *run) {
 	t := r.newTask(plan{})
 	var silent *exchange
 	r.grant(t, r.send)
-	r.until(2*maxSilence, func(x *exchange) {
+	r.handleUntil(2*maxSilence, func(x *exchange) {
 		if silent == nil && x.result(t) != nil {
 			silent, r.pace = x, pace{}
 			return

@@ -9,8 +9,8 @@ import (
 const (
 	Passed       = "passed"
 	Failed       = "failed"
-	NotSeen      = "not_seen"      // the device did nothing that shows it
-	NotCheckable = "not_checkable" // no message shows it
+	NotSeen      = "not_seen"      // the device did nothing that shows whether it keeps the rule
+	NotCheckable = "not_checkable" // no message can show whether the device keeps the rule
 )
 
 // RuleStarts is the rule that a device starts a granted task. It is not seen if the device does not run the lab task.
@@ -20,8 +20,8 @@ const RuleStarts = "starts"
 type Finding struct {
 	Rule     string `json:"rule"`
 	State    string `json:"state"`
-	Sentence string `json:"sentence"`           // of docs/protocol.md
-	Scenario string `json:"scenario,omitempty"` // in which the rule failed, or in which it was first seen to be kept
+	Sentence string `json:"sentence"`           // the sentence of docs/protocol.md that states the rule
+	Scenario string `json:"scenario,omitempty"` // the scenario in which the device broke the rule, or first kept it
 	Found    string `json:"found,omitempty"`    // how the device broke the rule, or why the rule was not checked
 	Sent     string `json:"sent,omitempty"`     // the first 600 bytes of the report that shows it
 }
@@ -73,8 +73,9 @@ func newFindings(mayShiftClock bool) (all []Finding) {
 	return all
 }
 
-// check records whether the device kept the rule. The first failure stays; x is the report that shows it, or nil. After the end of a run it
-// records nothing: a missing report is then no fault of the device.
+// check records that the device kept the rule (isKept), or broke it. x is the report that shows this, or nil; format and args describe the
+// failure. A later call does not replace a failure. After the end of a run, check records nothing, because a missing report is then no
+// fault of the device.
 func (r *run) check(rule string, isKept bool, x *exchange, format string, args ...any) {
 	f := &r.findings[slices.IndexFunc(r.findings, func(f Finding) bool { return f.Rule == rule })]
 	if f.State == Failed || f.State == Passed && isKept || r.isOver() {

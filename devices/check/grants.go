@@ -8,7 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// playRepeatedGrant sends the same grant again: while the task runs, when the device has its result, and after the outcome.
+// playRepeatedGrant sends the same grant again in three situations: while the task runs, when the device has the result, and after the result was
+// acknowledged.
 func playRepeatedGrant(r *run) {
 	const repeats = 4 // replies with the grant instead of the outcome
 	t := r.newTask(plan{seconds: 3})
@@ -22,27 +23,28 @@ func playRepeatedGrant(r *run) {
 		r.send(x, r.reply(x).withGrant(t))
 	}
 	r.grant(t, r.send)
-	r.until(2*longEnough, grantAgain, t.isAcked)
-	if r.wait(3*replyPeriod, grantAgain); t.isEnded() {
+	r.handleUntil(2*longEnough, grantAgain, t.isAcked)
+	if r.handleFor(3*replyPeriod, grantAgain); t.isEnded() {
 		r.check("started-once", true, nil, "") // a second start has failed the rule already
 	}
 }
 
-// tryForbidden sends a grant that the device must not start because of the rule, and waits for d.
+// tryForbidden sends, by give, the grant of t, which the device must not start because of rule. It waits for the duration d and checks that
+// the device has not started t.
 func (r *run) tryForbidden(t *task, rule string, d time.Duration, give func(*exchange, answer)) {
 	t.forbidden, t.leaseRule = rule, rule
 	r.grant(t, give)
-	r.wait(d, nil)
+	r.handleFor(d, nil)
 	r.check(rule, true, nil, "") // a start has failed the rule already
 	if t.forbidden = ""; !t.isStarted && rule != "old-token" {
-		r.finish(t, "lost-reply", r.send) // the same grant in an ordinary reply
+		r.grantAndWaitForResult(t, "lost-reply", r.send) // the same grant in an ordinary reply
 	}
 }
 
 // playOldToken grants a task whose token is lower than the token of the previous task.
 func playOldToken(r *run) {
 	newer, t := r.newTask(plan{}), r.newTask(plan{})
-	r.finish(newer, "starts", r.send)
+	r.grantAndWaitForResult(newer, "starts", r.send)
 	delete(r.tasks, t.Token)
 	t.Token = newer.Token - 1
 	r.tasks[t.Token] = t
@@ -70,7 +72,7 @@ func playParkedReport(r *run) {
 	const parked = 3 * time.Second
 	t := r.newTask(plan{lease: 2 * time.Second})
 	t.leaseRule = "held"
-	r.finish(t, "held", func(x *exchange, a answer) {
+	r.grantAndWaitForResult(t, "held", func(x *exchange, a answer) {
 		a.HeldMS = parked.Milliseconds()
 		r.sendAfter(parked)(x, a)
 	})
@@ -80,7 +82,7 @@ func playParkedReport(r *run) {
 func playCancel(r *run) {
 	t := r.newTask(plan{seconds: 25, lease: longEnough, reportAfter: 3 * replyPeriod / 2})
 	r.grant(t, r.send)
-	r.until(longEnough, func(x *exchange) {
+	r.handleUntil(longEnough, func(x *exchange) {
 		a := r.reply(x)
 		if x.lists(t) && t.cancelled.IsZero() {
 			a.Renewed, a.Cancel = nil, []devices.Cancel{{Task: t.ID, Token: t.Token, Why: devices.CancelCancelled}}
@@ -99,7 +101,7 @@ func playRenewals(r *run) {
 	t := r.newTask(plan{seconds: 9, lease: 4 * time.Second, reportAfter: time.Minute})
 	reports := 0
 	r.grant(t, r.send)
-	r.until(2*longEnough, func(x *exchange) {
+	r.handleUntil(2*longEnough, func(x *exchange) {
 		if x.lists(t) {
 			reports++
 		}
@@ -121,20 +123,21 @@ func playSlowReply(r *run) {
 
 // playClock lets a lease end after the wall clock of the device was set back.
 func playClock(r *run) {
-	r.letLeaseEnd(7*time.Second, "clock", r.send, func() { r.ask("the clock of the device", r.ShiftClock) })
+	r.letLeaseEnd(7*time.Second, "clock", r.send, func() { r.startCommand("the clock of the device", r.ShiftClock) })
 }
 
-// letLeaseEnd grants a task that takes longer than its lease, which is not renewed, and calls onStart when the device has started it.
+// letLeaseEnd grants, by give, a task that takes longer than its lease, and does not renew the lease. It calls onStart when the device has
+// started the task.
 func (r *run) letLeaseEnd(lease time.Duration, rule string, give func(*exchange, answer), onStart func()) {
 	t := r.newTask(plan{seconds: 40, lease: lease})
 	t.leaseRule, t.isLapsing = rule, true
 	r.grant(t, give)
-	r.until(longEnough, nil, func() bool { return t.isStarted || t.isEnded() })
+	r.handleUntil(longEnough, nil, func() bool { return t.isStarted || t.isEnded() })
 	if !t.isStarted {
 		return
 	}
 	onStart()
-	r.until(lease+longEnough, nil, t.isEnded)
+	r.handleUntil(lease+longEnough, nil, t.isEnded)
 	early := t.end.Sub(t.reported)
 	r.check(rule, t.isEnded() && -early < promptly, nil, "task %d: the device did not leave the external system and send a result within %s after the end of the lease", t.ID, promptly)
 	if !t.isEnded() {
@@ -143,12 +146,13 @@ func (r *run) letLeaseEnd(lease time.Duration, rule string, give func(*exchange,
 	r.check("continues", early < 2*time.Second, nil, "task %d: the result arrived %s before the end of the lease", t.ID, early.Round(time.Millisecond))
 }
 
-// ask starts the command, which changes the device. *isDone becomes true when it has ended. If it fails, the check ends.
-func (r *run) ask(subject string, command func() error) (isDone *bool) {
+// startCommand starts command, which changes the device. *isDone becomes true when command has ended. If command fails, the check ends.
+// subject names the change in the error.
+func (r *run) startCommand(subject string, command func() error) (isDone *bool) {
 	isDone = new(bool)
 	rescue.Async(func() error {
 		err := command()
-		r.post(func() {
+		r.runInLoop(func() {
 			if *isDone = true; err != nil {
 				r.fault = fmt.Errorf("%s: %w", subject, err)
 			}
@@ -161,9 +165,9 @@ func (r *run) ask(subject string, command func() error) (isDone *bool) {
 // rebootDevice reboots the device, and waits until it has reported again. answerFirst answers its first report.
 func (r *run) rebootDevice(answerFirst func(*exchange)) {
 	const commandLimit, bootLimit = time.Hour, 5 * time.Minute // a person may be the command
-	isDone := r.ask("the reboot of the device", r.Reboot)
+	isDone := r.startCommand("the reboot of the device", r.Reboot)
 	r.isRebooting, r.pace = true, pace{}
-	r.until(commandLimit, func(x *exchange) { r.send(x, answer{isLost: true}) }, func() bool { return *isDone })
+	r.handleUntil(commandLimit, func(x *exchange) { r.send(x, answer{isLost: true}) }, func() bool { return *isDone })
 	for _, t := range r.tasks {
 		if t.isInside() { // a device without power closes no connection
 			t.left = time.Now()
@@ -171,15 +175,16 @@ func (r *run) rebootDevice(answerFirst func(*exchange)) {
 	}
 	r.boot++
 	before := r.last
-	r.until(bootLimit, answerFirst, func() bool { return r.last != before })
+	r.handleUntil(bootLimit, answerFirst, func() bool { return r.last != before })
 	r.isRebooting = false
 }
 
-// playRebootAtWork reboots the device while a task runs. Unless the device reports a failure, it gets the grant again, as a short task.
+// playRebootAtWork reboots the device while a task runs. If the device then reports no failure of the task, it gets the grant again, as a
+// short task.
 func playRebootAtWork(r *run) {
 	t := r.newTask(plan{seconds: 600, lease: 20 * time.Minute})
 	r.grant(t, r.send)
-	if !r.until(longEnough, nil, func() bool { return t.isStarted }) {
+	if !r.handleUntil(longEnough, nil, func() bool { return t.isStarted }) {
 		return
 	}
 	before := t.starts
@@ -191,17 +196,18 @@ func playRebootAtWork(r *run) {
 		}
 		r.send(x, a)
 	})
-	r.until(longEnough, nil, t.isEnded)
+	r.handleUntil(longEnough, nil, t.isEnded)
 	r.check("reboot-restart", t.isEnded(), nil, "task %d: neither failed nor started again within %s after its grant was sent again", t.ID, longEnough)
 	r.check("reboot-restart", t.result.Status != devices.StatusSucceeded || before == 0 || t.starts > before, nil, "task %d: succeeded, but was not started again after the reboot", t.ID)
 }
 
-// playRebootWithResult reboots the device after it has sent a result, and before an answer. Then it sends the grant again.
+// playRebootWithResult reboots the device after the device has sent a result and before this report is answered. Then it sends the grant
+// again.
 func playRebootWithResult(r *run) {
 	t := r.newTask(plan{lease: 20 * time.Minute})
 	t.isWithheld = true
 	r.grant(t, r.send)
-	if !r.until(longEnough, func(x *exchange) {
+	if !r.handleUntil(longEnough, func(x *exchange) {
 		if x.result(t) == nil {
 			r.send(x, r.reply(x))
 		}
@@ -214,5 +220,5 @@ func playRebootWithResult(r *run) {
 		r.send(x, r.reply(x).withGrant(t)) // the device has the result, and must not start the task
 	})
 	t.isWithheld = false
-	r.until(longEnough, nil, t.isAcked)
+	r.handleUntil(longEnough, nil, t.isAcked)
 }

@@ -18,7 +18,7 @@ func (r *run) startMQTT() (stop func(), err error) {
 	const timeout = 5 * time.Second                                  // for an answer of the broker, which is part of this process
 	own := broker.Credentials{User: "$check", Password: rand.Text()} // no valid device id
 	b, err := broker.New(broker.Options{Listener: r.MQTT, Internal: own, Authenticate: func(_ context.Context, _ devices.ID, token string) error {
-		r.post(func() { r.checkToken(nil, token) })
+		r.runInLoop(func() { r.checkToken(nil, token) })
 		return nil
 	}})
 	if err != nil {
@@ -46,7 +46,7 @@ func (r *run) startMQTT() (stop func(), err error) {
 			}
 			client.Publish(devices.ReplyTopic(device), 1, false, a.encode())
 		}
-		r.post(func() { r.receive(x) })
+		r.runInLoop(func() { r.receive(x) })
 	})
 	subscribed.WaitTimeout(timeout)
 	if err := subscribed.Error(); err != nil {

@@ -12,9 +12,9 @@ import (
 // Lengths of time.
 const (
 	replyPeriod = time.Second             // report_after_ms of ordinary replies
-	tolerance   = 1500 * time.Millisecond // for stopping the work: a task looks once a second whether it has to stop
-	promptly    = 2500 * time.Millisecond // within this time a device does what it has to do at once
-	crossing    = 500 * time.Millisecond  // by which a message may overtake one of another connection
+	tolerance   = 1500 * time.Millisecond // for the stop of a task, which checks once a second whether it must stop
+	promptly    = 2500 * time.Millisecond // maximum time for what the device must do at once
+	crossing    = 500 * time.Millisecond  // maximum time by which messages of two connections may arrive in the wrong order
 	longEnough  = 15 * time.Second        // for a task of one second
 	maxSilence  = 60 * time.Second        // longer than the longest wait of a correct device
 )
@@ -23,7 +23,7 @@ const (
 type run struct {
 	Options
 	system   string          // address of the external system
-	inbox    chan func()     // work for the goroutine of Run
+	inbox    chan func()     // functions that the goroutine of Run is to call
 	done     <-chan struct{} // closed when the context of Run ends
 	ended    func() error    // returns an error when the context of Run has ended
 	findings []Finding       // one for each rule
@@ -38,15 +38,15 @@ type run struct {
 	isRebooting bool            // the device may be silent
 	mayRepeat   bool            // the next report may come at once, to repeat a result
 	pace        pace
-	delayed     func()    // sends an answer at delayedTo; nil: no answer is delayed
-	delayedTo   time.Time // see delayed
+	delayed     func()    // sends a delayed answer; nil: no answer is delayed
+	delayedTo   time.Time // time at which delayed is called
 }
 
-// pace is the demand on the time of the next report.
+// pace is the requirement on the time of the next report.
 type pace struct {
-	rule     string    // "": no demand
+	rule     string    // "": no requirement
 	from     time.Time // earliest time of the report
-	isStrict bool      // also if the device has news
+	isStrict bool      // applies even if the device has a new result
 }
 
 // newRun returns a run that has received nothing yet. system is the address of the external system.
@@ -54,8 +54,8 @@ func newRun(ctx context.Context, options Options, system string) *run {
 	return &run{Options: options, system: system, inbox: make(chan func(), 256), done: ctx.Done(), ended: ctx.Err, findings: newFindings(options.ShiftClock != nil), ids: map[string]bool{}, tasks: map[int64]*task{}}
 }
 
-// post lets the goroutine of Run call do. It does nothing after the end of Run.
-func (r *run) post(do func()) {
+// runInLoop makes the goroutine of Run call do. After the end of Run, it does nothing.
+func (r *run) runInLoop(do func()) {
 	select {
 	case r.inbox <- do:
 	case <-r.done:
@@ -64,9 +64,9 @@ func (r *run) post(do func()) {
 
 func (r *run) isOver() bool { return r.fault != nil || r.ended() != nil }
 
-// until handles what arrives until isReached returns true, or limit has passed, or the check cannot go on, and returns whether isReached
-// did. A nil answer replies as a server without tasks.
-func (r *run) until(limit time.Duration, answer func(*exchange), isReached func() bool) bool {
+// handleUntil handles reports and connections until isReached returns true, limit has passed, or the check cannot go on. It returns true if
+// isReached returned true. answer answers the reports; if it is nil, they are answered as by a server without tasks.
+func (r *run) handleUntil(limit time.Duration, answer func(*exchange), isReached func() bool) bool {
 	if r.answer = answer; answer == nil {
 		r.answer = func(x *exchange) { r.send(x, r.reply(x)) }
 	}
@@ -97,14 +97,14 @@ func (r *run) until(limit time.Duration, answer func(*exchange), isReached func(
 	return false
 }
 
-// wait handles what arrives for d. answer is as for until.
-func (r *run) wait(d time.Duration, answer func(*exchange)) {
-	r.until(d, answer, func() bool { return false })
+// handleFor handles reports and connections for duration. answer is as in handleUntil.
+func (r *run) handleFor(duration time.Duration, answer func(*exchange)) {
+	r.handleUntil(duration, answer, func() bool { return false })
 }
 
-// settle waits until the device has nothing left of earlier scenarios.
-func (r *run) settle() {
-	r.until(2*longEnough, nil, func() bool {
+// waitUntilIdle waits until the device runs no task and has no result of an earlier scenario left to send.
+func (r *run) waitUntilIdle() {
+	r.handleUntil(2*longEnough, nil, func() bool {
 		for _, t := range r.tasks {
 			if t.isInside() || t.isPending() && !t.isWithheld {
 				return false
@@ -114,7 +114,7 @@ func (r *run) settle() {
 	})
 }
 
-// reply returns the reply to x of a server without tasks: results get their outcomes, and leases are renewed.
+// reply returns the reply of a server without tasks to the report x. It acknowledges the results and renews the leases in x.
 func (r *run) reply(x *exchange) answer {
 	a := answer{Reply: devices.Reply{Reason: devices.ReasonNone, ReportAfterMS: replyPeriod.Milliseconds()}}
 	for _, result := range x.Results {
@@ -140,7 +140,7 @@ func (r *run) reply(x *exchange) answer {
 	return a
 }
 
-// withGrant returns a with a grant of t.
+// withGrant returns the reply a, with the grant of task t added.
 func (a answer) withGrant(t *task) answer {
 	granted := t.Task
 	a.Task, a.Reason, a.ReportAfterMS = &granted, devices.ReasonGranted, t.reportAfter.Milliseconds()
@@ -148,10 +148,11 @@ func (a answer) withGrant(t *task) answer {
 	return a
 }
 
-// grant waits for a report without running tasks, and calls give with the reply that grants t. give may be r.send.
+// grant waits for a report without running tasks, and calls give with this report and the reply that grants t. give sends the reply; it may
+// be r.send.
 func (r *run) grant(t *task, give func(*exchange, answer)) {
 	isGiven := false
-	r.until(2*longEnough, func(x *exchange) {
+	r.handleUntil(2*longEnough, func(x *exchange) {
 		if isGiven || len(x.Running) > 0 || !x.Accept {
 			r.send(x, r.reply(x))
 			return
@@ -161,10 +162,10 @@ func (r *run) grant(t *task, give func(*exchange, answer)) {
 	}, func() bool { return isGiven })
 }
 
-// finish grants t and waits for the result. The device breaks the rule if there is no result.
-func (r *run) finish(t *task, rule string, give func(*exchange, answer)) {
+// grantAndWaitForResult grants t by give, and waits for the result. If no result comes, the device has broken rule.
+func (r *run) grantAndWaitForResult(t *task, rule string, give func(*exchange, answer)) {
 	r.grant(t, give)
-	r.until(longEnough, nil, t.isEnded)
+	r.handleUntil(longEnough, nil, t.isEnded)
 	r.check(rule, t.isEnded(), nil, "task %d: no result within %s of its grant", t.ID, longEnough)
 }
 
@@ -187,12 +188,13 @@ func (r *run) send(x *exchange, a answer) {
 	x.transmit = nil
 }
 
-// sendAfter returns a function that answers a report after d.
+// sendAfter returns a function that sends an answer to a report after the delay d.
 func (r *run) sendAfter(d time.Duration) func(*exchange, answer) {
 	return func(x *exchange, a answer) { r.delayedTo, r.delayed = time.Now().Add(d), func() { r.send(x, a) } }
 }
 
-// record records what the device learns from the reply a to x. A lease counts from the arrival of x, however late the reply is.
+// record updates the tasks with what the reply a to the report x tells the device. A lease begins when x arrived, even if the reply is sent
+// later.
 func (r *run) record(x *exchange, a answer) {
 	extend := func(t *task, leaseMS int64) {
 		if end := x.at.Add(time.Duration(a.HeldMS+leaseMS) * time.Millisecond); end.After(t.end) {
@@ -215,6 +217,6 @@ func (r *run) record(x *exchange, a answer) {
 	if a.Task != nil {
 		t := r.tasks[a.Task.Token]
 		extend(t, a.Task.LeaseMS)
-		r.mayRepeat, t.isTold = t.isPending() && !t.isTold, t.isPending()
+		r.mayRepeat, t.isGrantRepeated = t.isPending() && !t.isGrantRepeated, t.isPending()
 	}
 }

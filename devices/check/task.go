@@ -16,11 +16,11 @@ import (
 )
 
 type plan struct {
-	seconds     int           // for which the task holds its connection to the external system; default 1
+	seconds     int           // time for which the task keeps its connection to the external system; default 1
 	lease       time.Duration // default 20 s
-	reportAfter time.Duration // of the reply with the grant; default replyPeriod
-	output      int           // bytes
-	padding     int           // bytes of the payload that are of no use
+	reportAfter time.Duration // report_after_ms of the reply with the grant; default replyPeriod
+	output      int           // bytes of output in the result
+	padding     int           // bytes that the payload has in addition
 }
 
 // task is a task that the check grants, and what the device did with it.
@@ -30,20 +30,20 @@ type task struct {
 
 	forbidden  string          // the rule that forbids to start the task; "": it may start
 	leaseRule  string          // the rule that is broken if the device works after end
-	isWithheld bool            // its result gets no outcome, and a report may lack it
-	isLapsing  bool            // its lease is not renewed
-	outcome    devices.Outcome // that its result gets
+	isWithheld bool            // the result is not acknowledged, and a report may lack it
+	isLapsing  bool            // the lease is not renewed
+	outcome    devices.Outcome // outcome with which the check acknowledges the result
 
-	end           time.Time // end of the lease. The device computes the same end or an earlier one
-	isStarted     bool      // the device entered the external system, or listed the task as running
-	entered, left time.Time // of the latest connection to the external system; left is zero while it is open
-	starts        int       // number of these connections
-	boot          int       // of the latest of them
-	reported      time.Time // first report with its result
-	result        devices.Result
-	acked         time.Time // first reply with an outcome
-	cancelled     time.Time // first reply that cancels it
-	isTold        bool      // the grant was sent again when the device had the result
+	end             time.Time // end of the lease. The device computes the same end or an earlier one
+	isStarted       bool      // the device entered the external system, or listed the task as running
+	entered, left   time.Time // begin and end of the latest connection to the external system; left is zero while the connection is open
+	starts          int       // number of connections of the task to the external system
+	boot            int       // number of reboots before the latest connection
+	reported        time.Time // first report with its result
+	result          devices.Result
+	acked           time.Time // first reply with an outcome
+	cancelled       time.Time // first reply that cancels it
+	isGrantRepeated bool      // the grant was sent again when the device had the result
 }
 
 // newTask returns a task that is not granted yet. Its token is above the tokens of earlier tasks.
@@ -68,7 +68,7 @@ func (t *task) isEnded() bool   { return !t.reported.IsZero() && !t.isInside() }
 func (t *task) isPending() bool { return !t.reported.IsZero() && t.acked.IsZero() }
 func (t *task) isAcked() bool   { return !t.acked.IsZero() }
 
-// serveSystem serves the external system until ctx ends. The device is inside while a connection of it is open.
+// serveSystem plays the external system until ctx ends: it accepts the connections of the device. The device is inside while one is open.
 func (r *run) serveSystem(ctx context.Context) error {
 	defer rescue.After(ctx, r.System.Close)()
 	for {
@@ -87,8 +87,8 @@ func (r *run) serveVisit(ctx context.Context, conn net.Conn) {
 	line, _ := bufio.NewReader(io.LimitReader(conn, 512)).ReadString('\n')
 	token, _ := strconv.ParseInt(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 10, 64)
 	entered := time.Now()
-	r.post(func() { r.watchEntry(r.tasks[token], entered) })
+	r.runInLoop(func() { r.watchEntry(r.tasks[token], entered) })
 	_, _ = io.Copy(io.Discard, conn)
 	left := time.Now()
-	r.post(func() { r.watchExit(r.tasks[token], left) })
+	r.runInLoop(func() { r.watchExit(r.tasks[token], left) })
 }

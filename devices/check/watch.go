@@ -15,7 +15,7 @@ func (r *run) receive(x *exchange) {
 	if x.device != r.Device {
 		return
 	}
-	isResent := r.pace.rule == "" && r.last != nil && bytes.Equal(x.body, r.last.body) // by an HTTP library, when the connection broke
+	isResent := r.pace.rule == "" && r.last != nil && bytes.Equal(x.body, r.last.body) // an HTTP library repeats a request when the connection breaks
 	if r.last = x; !isResent {
 		r.check("report-valid", x.err == nil, x, "the report is not valid: %v", x.err)
 		r.check("report-id", x.ID != "" && !r.ids[x.ID] || x.err != nil, x, "the id %q is empty or was used before", x.ID)

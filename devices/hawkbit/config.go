@@ -13,7 +13,7 @@ type configBody struct {
 	Data map[string]json.RawMessage `json:"data"`
 }
 
-// patch returns the change of attributes as a merge patch. stored has the present attributes of the device.
+// patch returns the change of attributes as a merge patch (RFC 7396). stored has the current attributes of the device.
 func (c configBody) patch(stored json.RawMessage) (map[string]any, error) {
 	patch := make(map[string]any)
 	switch c.Mode {
@@ -60,5 +60,5 @@ func (x *exchange) putConfig() (answer, error) {
 	if reply.Code != "" {
 		return answer{}, &devices.Error{Reason: devices.ReasonInvalid, Code: reply.Code, Detail: reply.Detail}
 	}
-	return answer{status: http.StatusOK}, unavailable(x.Ledger.SettleAttributes(x.request.Context(), x.caller.Device))
+	return answer{status: http.StatusOK}, asUnavailable(x.Ledger.SettleAttributes(x.request.Context(), x.caller.Device))
 }

@@ -10,17 +10,17 @@ import (
 func (x *exchange) deployment() (answer, error) {
 	newest, err := x.readAction()
 	if err != nil || newest.ID != x.action || !newest.IsOpen || newest.Payload == nil {
-		return notFound(), err
+		return notFoundAnswer(), err
 	}
 	_, stop, err := x.renew(newest, 0)
 	switch {
 	case err != nil:
 		return answer{}, err
-	case hasEnded(stop):
+	case isGrantLost(stop):
 		_, err = x.follow(0, 0)
-		return notFound(), err
+		return notFoundAnswer(), err
 	case stop != "":
-		return notFound(), nil
+		return notFoundAnswer(), nil
 	}
 	return deploymentAnswer(newest)
 }
@@ -29,12 +29,13 @@ func (x *exchange) deployment() (answer, error) {
 func (x *exchange) installed() (answer, error) {
 	newest, err := x.readAction()
 	if err != nil || newest.ID != x.action || !newest.IsInstalled || newest.Payload == nil {
-		return notFound(), err
+		return notFoundAnswer(), err
 	}
 	return deploymentAnswer(newest)
 }
 
-// deploymentAnswer returns the answer with the deployment of an action. A payload that is no deployment becomes one without artifacts.
+// deploymentAnswer returns the answer with the deployment of an action. A payload that is no deployment is sent as a deployment without
+// artifacts.
 func deploymentAnswer(of Action) (answer, error) {
 	payload, err := ParsePayload(of.Payload)
 	if err != nil {
@@ -55,40 +56,40 @@ type cancelBody struct {
 func (x *exchange) cancelAction() (answer, error) {
 	newest, err := x.readAction()
 	if err != nil || newest.ID != x.action || !newest.IsOpen {
-		return notFound(), err
+		return notFoundAnswer(), err
 	}
 	_, stop, err := x.renew(newest, 0)
-	if err != nil || stop == "" || hasEnded(stop) {
-		return notFound(), err
+	if err != nil || stop == "" || isGrantLost(stop) {
+		return notFoundAnswer(), err
 	}
 	body := cancelBody{ID: x.request.PathValue("action")}
 	body.Cancel.StopID = body.ID
 	return answer{http.StatusOK, body}, nil
 }
 
-// cancelFeedback handles the answer of the device to a cancel. A closed feedback ends the task. A rejected one withdraws the cancel: the
-// device goes on and reports the end of the action.
+// cancelFeedback handles the feedback of the device to a cancel. Feedback with the status closed ends the task. Feedback with the status
+// rejected withdraws the cancel: the device continues, and reports the end of the action later.
 func (x *exchange) cancelFeedback() (answer, error) {
 	got, newest, err := x.readFeedback()
 	if err != nil {
 		return answer{}, err
 	}
 	if newest.ID != x.action || !newest.IsOpen {
-		return x.gone(newest.ID, "cancel"), nil
+		return x.goneAnswer(newest.ID, "cancel"), nil
 	}
 	_, stop, err := x.renew(newest, 0)
 	switch {
 	case err != nil:
 		return answer{}, err
-	case hasEnded(stop):
+	case isGrantLost(stop):
 		_, err = x.follow(0, 0)
-		return x.gone(newest.ID, stop), err
+		return x.goneAnswer(newest.ID, stop), err
 	case stop == "":
 		return answer{status: http.StatusMethodNotAllowed}, nil
 	case got.Status.Execution == "closed":
-		return x.end(newest, devices.StatusFailed, "stopped: "+stop, got)
+		return x.reportEnd(newest, devices.StatusFailed, "stopped: "+stop, got)
 	case got.Status.Execution == "rejected":
 		err = x.Ledger.RefuseCancel(x.request.Context(), newest.Task, newest.Token)
 	}
-	return answer{status: http.StatusOK}, unavailable(err)
+	return answer{status: http.StatusOK}, asUnavailable(err)
 }

@@ -38,8 +38,8 @@ func (f feedbackBody) progress() float64 {
 // it if the action is cancelled between the two times that it reads the deployment.
 const skipped = "Skipped Update."
 
-// feedback handles a feedback to the action in the path. If it ends the action, it becomes a result; any other feedback renews the grant.
-// Feedback to an action that is not the newest one changes nothing.
+// feedback handles feedback to the action in the path. Feedback that ends the action becomes a result of the task; any other feedback
+// renews the grant. Feedback to an action that is not the newest changes nothing.
 func (x *exchange) feedback() (answer, error) {
 	got, newest, err := x.readFeedback()
 	if err != nil {
@@ -48,27 +48,27 @@ func (x *exchange) feedback() (answer, error) {
 	execution, finished := got.Status.Execution, got.Status.Result.Finished
 	switch {
 	case newest.ID != x.action || x.action == 0:
-		return x.gone(newest.ID, "another action"), nil
+		return x.goneAnswer(newest.ID, "another action"), nil
 	case execution == "closed" && (finished == "failure" || slices.Contains(got.Status.Details, skipped)):
-		return x.end(newest, devices.StatusFailed, "the device reported a failure", got)
+		return x.reportEnd(newest, devices.StatusFailed, "the device reported a failure", got)
 	case execution == "closed":
-		return x.end(newest, devices.StatusSucceeded, "", got)
+		return x.reportEnd(newest, devices.StatusSucceeded, "", got)
 	case execution == "canceled":
-		return x.end(newest, devices.StatusFailed, "canceled by the device", got)
+		return x.reportEnd(newest, devices.StatusFailed, "canceled by the device", got)
 	case !newest.IsOpen:
-		return x.gone(newest.ID, "the action has ended"), nil
+		return x.goneAnswer(newest.ID, "the action has ended"), nil
 	}
 	_, stop, err := x.renew(newest, got.progress())
-	if err == nil && hasEnded(stop) {
+	if err == nil && isGrantLost(stop) {
 		_, err = x.follow(0, 0)
-		return x.gone(newest.ID, stop), err
+		return x.goneAnswer(newest.ID, stop), err
 	}
 	return answer{status: http.StatusOK}, err
 }
 
-// end reports the end of an action as the result of its task. Only the first end is answered 200. A late end is kept as a late result.
-// defaultError is the error of the task if the device sent no details.
-func (x *exchange) end(of Action, status devices.Status, defaultError string, got feedbackBody) (answer, error) {
+// reportEnd reports the end of an action as the result of its task, with this status. Only the first report of an end is answered with 200.
+// An end that comes late is recorded as a late result. If the device sent no details, defaultError is the error of the task.
+func (x *exchange) reportEnd(of Action, status devices.Status, defaultError string, got feedbackBody) (answer, error) {
 	result := map[string]any{"task": of.Task, "token": of.Token, "status": status}
 	if len(got.Status.Details) > 0 {
 		result["output"] = map[string]any{"details": got.Status.Details}
@@ -87,10 +87,10 @@ func (x *exchange) end(of Action, status devices.Status, defaultError string, go
 	outcome := reply.Acks[0].Outcome
 	if outcome == devices.OutcomeRecorded {
 		err = x.Ledger.Close(x.request.Context(), x.caller.Device, of.ID, status == devices.StatusSucceeded)
-		return answer{status: http.StatusOK}, unavailable(err)
+		return answer{status: http.StatusOK}, asUnavailable(err)
 	}
 	_, err = x.follow(0, 0)
-	return x.gone(of.ID, string(outcome)), err
+	return x.goneAnswer(of.ID, string(outcome)), err
 }
 
 // readFeedback returns the feedback in the body of the request, and the newest action of the device.
@@ -117,11 +117,11 @@ func (x *exchange) readBody(target any) error {
 	return nil
 }
 
-// decode returns the report with these fields. It goes through the decoder of all reports, so that their limits hold.
+// decode returns the report with these fields. It uses the decoder of all reports (devices.DecodeReport), so that the same limits apply.
 func decode(fields map[string]any) (devices.Report, error) {
 	text, err := json.Marshal(fields)
 	if err != nil {
-		return devices.Report{}, unavailable(err)
+		return devices.Report{}, asUnavailable(err)
 	}
 	return devices.DecodeReport(text)
 }

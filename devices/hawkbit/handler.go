@@ -20,8 +20,8 @@ const transport = string(devices.WireHawkbit) // label in metrics
 type Ledger interface {
 	// Action returns the newest action of a device. If the device had none, its ID is 0.
 	Action(ctx context.Context, device devices.ID) (Action, error)
-	// Follow makes the newest action follow the grant that the device holds (0, 0: none): a newer grant gets a new action. hasOverrun reports
-	// whether it found that the grant of an open action had ended without a result.
+	// Follow updates the newest action of a device from the grant that the device holds; task and token are 0 if it holds none. A newer
+	// grant gets a new action. hasOverrun is true if Follow found that the grant of an open action had ended without a result.
 	Follow(ctx context.Context, device devices.ID, task, token int64) (action Action, hasOverrun bool, err error)
 	// Close records that the device reported the end of an action.
 	Close(ctx context.Context, device devices.ID, id int64, isSuccess bool) error
@@ -35,8 +35,8 @@ type Ledger interface {
 type Action struct {
 	ID             int64
 	Task, Token    int64
-	IsOpen         bool // its end was neither reported nor found
-	IsInstalled    bool // the device reported its success
+	IsOpen         bool // the device has not reported the end of the action, and no end of its grant was found
+	IsInstalled    bool // the device reported that the action succeeded
 	AsksAttributes bool
 	Kind           string          // of the batch of the task
 	Payload        json.RawMessage // nil if the device cannot read the payload of the task. A payload that is no deployment is sent as metadata
@@ -86,7 +86,7 @@ type answer struct {
 	body   any // nil: no body
 }
 
-// exchange is one admitted request, with what the reports made of it.
+// exchange is one admitted request, and the state of its handling.
 type exchange struct {
 	*Handler
 
@@ -150,7 +150,7 @@ func (x *exchange) admit(device devices.ID) error {
 	return nil
 }
 
-// report hands one report of the device to the decisions.
+// report passes one report of the device to the Handler, and returns the reply.
 func (x *exchange) report(report devices.Report) (devices.Reply, error) {
 	if err := x.Intake.Enter(); err != nil {
 		return devices.Reply{}, err
@@ -166,21 +166,22 @@ func (x *exchange) report(report devices.Report) (devices.Reply, error) {
 // readAction returns the newest action of the device.
 func (x *exchange) readAction() (Action, error) {
 	found, err := x.Ledger.Action(x.request.Context(), x.caller.Device)
-	return found, unavailable(err)
+	return found, asUnavailable(err)
 }
 
-// follow makes the newest action of the device follow the grant that it holds, and reports an overrun.
+// follow updates the newest action of the device from the grant that the device holds (Ledger.Follow). If there was an overrun, it calls
+// OnOverrun.
 func (x *exchange) follow(task, token int64) (Action, error) {
 	followed, hasOverrun, err := x.Ledger.Follow(x.request.Context(), x.caller.Device, task, token)
 	if hasOverrun {
 		x.Intake.Logger.WarnContext(x.request.Context(), "overrun: the lease of a device that speaks DDI ended before the device was heard again; it may have gone on without a slot", "device", x.caller.Device)
 		x.OnOverrun(x.caller.Device, followed.ID)
 	}
-	return followed, unavailable(err)
+	return followed, asUnavailable(err)
 }
 
-// renew renews the grant of an action. stop is empty if the grant is in force and may go on. Otherwise it is a reason such as
-// devices.CancelCancelled.
+// renew renews the grant of an action. stop is empty if the grant is in force and its task may continue. Otherwise stop is the reason why
+// the task must stop, such as devices.CancelCancelled.
 func (x *exchange) renew(of Action, progress float64) (reply devices.Reply, stop string, err error) {
 	reply, err = x.report(devices.Report{Running: []devices.Running{{Task: of.Task, Token: of.Token, Progress: progress}}})
 	switch {
@@ -194,22 +195,24 @@ func (x *exchange) renew(of Action, progress float64) (reply devices.Reply, stop
 	return reply, "", devices.ErrUnavailable
 }
 
-// hasEnded reports whether stop, the second result of renew, means that the grant is no longer in force.
-func hasEnded(stop string) bool { return stop == devices.CancelExpired || stop == devices.CancelStale }
+// isGrantLost reports whether stop, the second result of renew, means that the grant is no longer in force.
+func isGrantLost(stop string) bool {
+	return stop == devices.CancelExpired || stop == devices.CancelStale
+}
 
-// unavailable makes an error of the ledger one that refuses the request, so that the client sends it again.
-func unavailable(err error) error {
+// asUnavailable wraps an error of the ledger in devices.ErrUnavailable, which refuses the request, so that the client sends it again.
+func asUnavailable(err error) error {
 	if err == nil || errors.Is(err, devices.ErrUnavailable) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 }
 
-// notFound is the answer to a request for an action that the device has not, or not in this form.
-func notFound() answer { return answer{status: http.StatusNotFound} }
+// notFoundAnswer is the answer to a request for an action that the device does not have, or that has no such resource.
+func notFoundAnswer() answer { return answer{status: http.StatusNotFound} }
 
-// gone is the answer to feedback for an action that is no longer active. The log keeps such feedback.
-func (x *exchange) gone(newest int64, why string) answer {
+// goneAnswer is the answer to feedback for an action that is no longer active. The log keeps such feedback.
+func (x *exchange) goneAnswer(newest int64, why string) answer {
 	x.Intake.Logger.InfoContext(x.request.Context(), "feedback for an action that is not active", "device", x.caller.Device, "action", x.action, "newest", newest, "why", why)
 	return answer{status: http.StatusGone}
 }

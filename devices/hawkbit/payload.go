@@ -177,7 +177,7 @@ type artifactBody struct {
 }
 
 // body returns the deployment as the action with this number. Download and update are always forced: a device that has a slot is to start.
-// A client takes "skip" for an order to report success at once.
+// A client that reads "skip" reports success at once.
 func (p Payload) body(action int64) (body deploymentBody) {
 	body.ID = fmt.Sprint(action)
 	body.Deployment.Download, body.Deployment.Update = "forced", "forced"

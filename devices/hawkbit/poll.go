@@ -36,13 +36,13 @@ func (x *exchange) poll() (answer, error) {
 		after, err = x.addLinks(links, reply)
 	}
 	body := pollBody{Links: links}
-	body.Config.Polling.Sleep = sleepText(after)
+	body.Config.Polling.Sleep = formatPause(after)
 	return answer{http.StatusOK, body}, err
 }
 
-// addLinks adds the links that follow from reply, the reply to a poll for which the ledger was read. It returns the time until the next
-// poll, in milliseconds.
-func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (afterMS int64, err error) {
+// addLinks adds to links the resources that the device is to request, according to reply. reply answers a poll for which the ledger was
+// read. nextPollMS is the time until the next poll, in milliseconds.
+func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPollMS int64, err error) {
 	task, token, ok := heldGrant(reply)
 	if !ok {
 		return reply.ReportAfterMS, nil
@@ -52,16 +52,16 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (afterMS
 		return 0, err
 	}
 	if newest.AsksAttributes {
-		links["configData"] = x.link("configData")
+		links["configData"] = x.linkTo("configData")
 	}
 	if newest.IsInstalled {
-		links["installedBase"] = x.link(fmt.Sprintf("installedBase/%d", newest.ID))
+		links["installedBase"] = x.linkTo(fmt.Sprintf("installedBase/%d", newest.ID))
 	}
 	if token == 0 || newest.Token != token || newest.Payload == nil { // no payload: the device got the task over another wire
 		return reply.ReportAfterMS, nil
 	}
 	if len(reply.Cancel) > 0 {
-		links["cancelAction"] = x.link(fmt.Sprintf("cancelAction/%d", newest.ID))
+		links["cancelAction"] = x.linkTo(fmt.Sprintf("cancelAction/%d", newest.ID))
 		return reply.ReportAfterMS, nil
 	}
 	renewed, stop, err := x.renew(newest, 0) // also checks that the grant is still in force
@@ -69,15 +69,15 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (afterMS
 	case err != nil:
 		return 0, err
 	case stop == "":
-		links["deploymentBase"] = x.link(fmt.Sprintf("deploymentBase/%d", newest.ID))
-	case !hasEnded(stop):
-		links["cancelAction"] = x.link(fmt.Sprintf("cancelAction/%d", newest.ID))
+		links["deploymentBase"] = x.linkTo(fmt.Sprintf("deploymentBase/%d", newest.ID))
+	case !isGrantLost(stop):
+		links["cancelAction"] = x.linkTo(fmt.Sprintf("cancelAction/%d", newest.ID))
 	}
 	return renewed.ReportAfterMS, nil
 }
 
-// heldGrant returns the grant that the device holds according to the reply to its poll; 0 means that it holds none. ok is false if the
-// reply does not tell.
+// heldGrant returns the task and the token of the grant that the device holds according to reply, the reply to its poll. If it holds no
+// grant, both are 0. ok is false if reply does not show whether the device holds a grant.
 func heldGrant(reply devices.Reply) (task, token int64, ok bool) {
 	switch {
 	case reply.Task != nil:
@@ -95,16 +95,16 @@ func heldGrant(reply devices.Reply) (task, token int64, ok bool) {
 // maxSleep is the longest pause between two polls: some clients read the text as a time of day.
 const maxSleep = 24*time.Hour - time.Second
 
-// sleepText returns the pause until the next poll as clients read it, in whole seconds. The pause is at least a second, because 00:00:00
-// means the client's own default.
-func sleepText(afterMS int64) string {
-	pause := min(max((time.Duration(afterMS)*time.Millisecond).Round(time.Second), time.Second), maxSleep)
+// formatPause returns the pause until the next poll as hours, minutes and seconds ("00:05:00"), as clients read it. The pause is at least a
+// second, because 00:00:00 means the client's own default.
+func formatPause(nextPollMS int64) string {
+	pause := min(max((time.Duration(nextPollMS)*time.Millisecond).Round(time.Second), time.Second), maxSleep)
 	seconds := int(pause / time.Second)
 	return fmt.Sprintf("%02d:%02d:%02d", seconds/3600, seconds/60%60, seconds%60)
 }
 
-// link returns the link to a resource of the device. It has no query, because clients append to it.
-func (x *exchange) link(resource string) link {
+// linkTo returns the link to a resource of the device. The link has no query, because clients append text to it.
+func (x *exchange) linkTo(resource string) link {
 	return link{x.baseURL() + "/" + x.Tenant + "/controller/v1/" + string(x.caller.Device) + "/" + resource}
 }
 

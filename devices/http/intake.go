@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/pace"
 )
 
-// Intake admits the requests of devices over HTTP, and bounds what they use of this replica. All transports over HTTP share one Intake, so
-// that a device gets no second share.
+// Intake admits the requests of devices over HTTP, and limits how much of this replica each device uses. All transports over HTTP share one
+// Intake, so that a device cannot exceed its limits with a second transport.
 type Intake struct {
 	Options
 
@@ -85,7 +85,7 @@ func (i *Intake) Refuse(response http.ResponseWriter, request *http.Request, tra
 		i.OnRefused(request, device, err)
 	}
 	i.Handler.CountReport(transport, reason, time.Since(started))
-	Refuse(response, refusal, i.Handler.AfterRefusal(refusal.DelayAs))
+	Refuse(response, refusal, i.Handler.DelayAfterRefusal(refusal.DelayAs))
 }
 
 // errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError.

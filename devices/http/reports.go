@@ -89,7 +89,8 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 	return reply, err
 }
 
-// extendWriteDeadline extends the write deadline of response by wait: the server's deadline is for requests that are answered at once.
+// extendWriteDeadline sets a write deadline for response that allows for wait. The deadline of the server is only long enough for requests
+// that are answered at once.
 func extendWriteDeadline(response http.ResponseWriter, wait time.Duration) {
 	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
 	_ = http.NewResponseController(response).SetWriteDeadline(answerBy) // An error means that response has no deadline, as in a test.

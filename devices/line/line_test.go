@@ -45,7 +45,7 @@ func (tr *lineTransport) serve(ctx context.Context, conn net.Conn) {
 		words := replyWords(reply)
 		if err != nil {
 			r := devices.RefusalOf(err)
-			reply, words = r.Reply("", tr.AfterRefusal(r.DelayAs)), []any{"REFUSED", r.Code, r.MayResend}
+			reply, words = r.Reply("", tr.DelayAfterRefusal(r.DelayAs)), []any{"REFUSED", r.Code, r.MayResend}
 		}
 		tr.CountReport("line", string(reply.Reason), time.Since(started))
 		_, _ = fmt.Fprintln(conn, append(words, reply.ReportAfterMS)...)

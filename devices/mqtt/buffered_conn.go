@@ -83,7 +83,7 @@ func (b *bufferedConn) sendUnsent() error {
 	}
 }
 
-// finish runs after sendUnsent has ended in any way, also by a panic.
+// finish closes the connection after sendUnsent has returned or panicked.
 func (b *bufferedConn) finish() {
 	b.refuseWrites(nil)
 	_ = b.Conn.Close()

@@ -422,7 +422,7 @@ func (refusingHandler) HandleReport(context.Context, devices.Caller, devices.Rep
 	return devices.Reply{}, devices.ErrUnavailable
 }
 
-func (refusingHandler) AfterRefusal(devices.Reason) time.Duration { return 7 * time.Second }
+func (refusingHandler) DelayAfterRefusal(devices.Reason) time.Duration { return 7 * time.Second }
 
 func (refusingHandler) CountReport(string, string, time.Duration) {}
 

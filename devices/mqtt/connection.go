@@ -57,8 +57,8 @@ func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed
 	return true, c.watchExcess(ctx, conn)
 }
 
-// watchExcess adapts the QoS of the subscription to the number of excess reports, until the connection is lost (it returns the reason) or
-// ctx ends.
+// watchExcess adapts the QoS of the subscription to the number of excess reports. If the connection is lost, it returns the reason; if ctx
+// ends, it returns nil.
 //
 // With QoS 1 the broker keeps reports beyond a window in a queue. Devices that report far too fast fill this queue, and the broker drops
 // the reports of all devices. With QoS 0 it sends everything at once, and intake drops the excess; a device sends a lost report again.

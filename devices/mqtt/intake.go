@@ -63,9 +63,9 @@ func (in *intake) start(ctx context.Context) {
 	}
 }
 
-// work handles report. If that takes longer than Patience, it refuses and acknowledges report and the reports that follow it in queue:
-// these unacknowledged messages would fill the broker's window, and no report of another device would arrive. The handler still finishes
-// report, whose reply is sent then.
+// work handles report. If the handling takes longer than Patience, work refuses and acknowledges report and the reports behind it in queue.
+// Without this, the unacknowledged messages would fill the broker's window, and no report of another device would arrive. The handler still
+// finishes report, and then its reply is sent.
 func (in *intake) work(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer cancel()
@@ -174,7 +174,8 @@ func (in *intake) refusalReply(report receivedReport, reason devices.Reason) dev
 	return devices.Reply{Re: decoded.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
-// handle answers report, which is acknowledged when its reply was handed to the connection, or lost without one.
+// handle answers report. The report is acknowledged to the broker when its reply was handed to the connection, or was lost because no
+// connection is open.
 func (in *intake) handle(ctx context.Context, report receivedReport) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()
@@ -206,7 +207,7 @@ func (in *intake) decide(ctx context.Context, received receivedReport) (reply de
 	}
 	if err != nil {
 		refusal := devices.RefusalOf(err)
-		reply = refusal.Reply(decoded.ID, handler.AfterRefusal(refusal.DelayAs))
+		reply = refusal.Reply(decoded.ID, handler.DelayAfterRefusal(refusal.DelayAs))
 		if reply.Reason == devices.ReasonUnavailable {
 			in.options.Logger.WarnContext(ctx, "report not answered", "device", received.device, "err", err)
 		}

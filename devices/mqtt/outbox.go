@@ -70,7 +70,7 @@ func (o *outbox) start() {
 	})
 }
 
-// sendWait queues a message and waits for room. If the outbox stops, the message is lost.
+// sendWait queues a message, and waits until the queue has room. If the outbox stops first, the message is lost.
 func (o *outbox) sendWait(msg message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()

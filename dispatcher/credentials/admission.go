@@ -45,7 +45,7 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 }
 
 // IsStillAdmitted reports whether the caller of a parked report may still act for its device, according to view, which was read after the
-// admission. The device may have been deleted since, or its token revoked. Reports of a session are never parked.
+// admission. After the admission, the device may have been deleted, or its token revoked. Reports of a session are never parked.
 func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, view store.DeviceView) (bool, error) {
 	if caller.Via == devices.ViaLease {
 		return r.isTokenValid(ctx, caller)
@@ -70,7 +70,7 @@ func (r *Registry) isTokenValid(ctx context.Context, caller devices.Caller) (boo
 	if caller.Token == ([sha256.Size]byte{}) {
 		return true, nil
 	}
-	_, err := r.find(ctx, caller.Token)
+	_, err := r.findToken(ctx, caller.Token)
 	if errors.Is(err, devices.ErrUnauthenticated) {
 		return false, nil
 	}

@@ -50,14 +50,15 @@ func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error 
 	if ok {
 		return nil
 	}
-	t, err := r.find(ctx, caller.Token)
+	t, err := r.findToken(ctx, caller.Token)
 	if err = checkOwner(caller, t, err); err == nil {
 		r.cacheBearer(caller, t, drops)
 	}
 	return err
 }
 
-// checkOwner returns an error unless found, the stored token of the caller, may act for its device. findErr is the error of the search.
+// checkOwner returns an error unless found, the stored token of the caller, may act for the caller's device. findErr is the error of the
+// search for the token; it is returned if it is not nil.
 func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
 	if findErr == nil && found.Device != string(caller.Device) {
 		return devices.ErrForbidden
@@ -86,7 +87,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 		return devices.ErrForbidden
 	case view.Deleted:
 		// A session cannot register a deleted device again, but a fleet token can.
-		back, err := r.ensure(ctx, caller)
+		back, err := r.ensureDevice(ctx, caller)
 		if err == nil && back.Blocked {
 			err = devices.ErrForbidden
 		}
@@ -100,7 +101,7 @@ func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, erro
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
 	}
-	return r.find(ctx, HashToken(token))
+	return r.findToken(ctx, HashToken(token))
 }
 
 // NewToken returns a new secret of 256 random bits. Only its hash is ever stored.

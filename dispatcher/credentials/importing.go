@@ -13,8 +13,8 @@ import (
 const (
 	// makingLimit is the time limit for creating, at the broker, the accounts of an import of devices.
 	makingLimit = 5 * time.Minute
-	// stageKept is the time after which the accounts of an import are deleted if its process died, and about the time for which the
-	// creation of one part of them is retried. If it were too short, imports would fail, without other harm.
+	// stageKept is the time after which the accounts of an import are deleted if the process of the import died. The creation of one part
+	// of the accounts is retried for about the same time. If stageKept were too short, imports would fail, without other harm.
 	stageKept = 30 * time.Second
 	partPause = time.Second
 	dropLimit = 3 * time.Second
@@ -150,8 +150,8 @@ func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duratio
 	return took, err
 }
 
-// drop releases the accounts for deletion, even if the client has disconnected. After a commit the ledger lists no accounts of this import,
-// and drop does nothing.
+// drop marks the accounts of a failed import for deletion, even if the client has disconnected. After a successful import, the ledger lists
+// no accounts of it, and drop does nothing.
 func (s *staging) drop(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return

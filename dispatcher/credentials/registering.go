@@ -39,16 +39,16 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 
 // register registers the caller's device. It returns devices.ErrForbidden for a session whose device is registered blocked.
 func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admission, error) {
-	device, err := r.ensure(ctx, caller)
+	device, err := r.ensureDevice(ctx, caller)
 	if err == nil && device.Blocked && caller.Via == devices.ViaSession {
 		err = devices.ErrForbidden
 	}
 	return Admission{Device: &device}, err
 }
 
-// ensure returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if its registrant has
+// ensureDevice returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if its registrant has
 // registered too many devices just before, and devices.ErrForbidden if an operator has refused the id.
-func (r *Registry) ensure(ctx context.Context, caller devices.Caller) (store.Device, error) {
+func (r *Registry) ensureDevice(ctx context.Context, caller devices.Caller) (store.Device, error) {
 	registrant := registrantOf(caller)
 	if err := r.registrations.take(registrant); err != nil {
 		return store.Device{}, err

@@ -74,8 +74,8 @@ func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, ok bool,
 	return e.Token, k.valid(e.until), k.drops
 }
 
-// find returns the token with this hash, from the ledger if the cache does not have it.
-func (k *tokenCache) find(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+// findToken returns the token with this hash, from the ledger if the cache does not have it.
+func (k *tokenCache) findToken(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, ok, drops := k.token(hash)
 	if ok {
 		return t, nil
@@ -141,8 +141,8 @@ func (k *tokenCache) valid(until uint32) bool {
 	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(until)
 }
 
-// until returns the time until which token is cached, in seconds since 1970.
-func (k *tokenCache) until(token store.Token) uint32 {
+// cachedUntil returns the time until which token is cached, in seconds since 1970.
+func (k *tokenCache) cachedUntil(token store.Token) uint32 {
 	end := k.ledgerTime.Add(tokenMemory)
 	if token.ExpiresAt != nil && token.ExpiresAt.Before(end) {
 		end = *token.ExpiresAt
@@ -156,7 +156,7 @@ func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if drops == k.drops {
-		put(k.tokens, tokensKept, hash, cachedToken{token, k.until(token)})
+		put(k.tokens, tokensKept, hash, cachedToken{token, k.cachedUntil(token)})
 	}
 }
 
@@ -166,7 +166,7 @@ func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops
 	defer k.mu.Unlock()
 	if drops == k.drops {
 		key, actor := k.actorEntry(caller)
-		actor.until = k.until(token)
+		actor.until = k.cachedUntil(token)
 		put(k.devices, k.maxDevices, key, actor)
 	}
 }
@@ -190,7 +190,7 @@ func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	}
 }
 
-// put sets entries[key] to value, and removes arbitrary entries if there are more than maxEntries.
+// put sets entries[key] to value. If there are then more than maxEntries entries, it removes arbitrary ones.
 func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
 	entries[key] = value
 	for len(entries) > maxEntries {

@@ -110,7 +110,7 @@ type codeText struct {
 	label, remedy string
 }
 
-// permanence tells causes that end only after an action of an operator from causes that pass. The former come first in every explanation.
+// permanence says whether a cause ends by itself. Causes that end only after an action of an operator come first in every explanation.
 type permanence bool
 
 // The two kinds of causes.

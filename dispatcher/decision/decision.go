@@ -58,7 +58,7 @@ type Choice struct {
 // device that it does not know may hold the slot.
 func Decide(situation Situation) Choice {
 	if obstacles := situation.deviceObstacles(); len(obstacles) > 0 {
-		return refuseFor(obstacles)
+		return choiceForObstacles(obstacles)
 	}
 	if situation.HeldGrant == nil {
 		return nextTasks(situation)
@@ -81,7 +81,7 @@ func nextTasks(situation Situation) Choice {
 		obstacles := findObstacles(rules, &situation, &candidates[i])
 		switch {
 		case len(obstacles) > 0:
-			nearest = nearerRefusal(nearest, refuseFor(obstacles))
+			nearest = nearerRefusal(nearest, choiceForObstacles(obstacles))
 		case len(open) == 0 || candidates[i].Pool == open[0].Pool:
 			open = append(open, candidates[i])
 		}

@@ -107,7 +107,7 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 		causes = append(causes, x.revoked())
 	}
 	obstacles := s.obstacles(task)
-	if len(causes)+len(obstacles) > 1 { // the task does not only wait for its turn
+	if len(causes)+len(obstacles) > 1 { // the task has another cause than its place in the queue
 		x.status.Position = 0
 	}
 	for _, o := range obstacles {
@@ -130,12 +130,12 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 	case len(causes) == 1 && causes[0].Code == CodeFull: // only the queue delays the task
 		causes[0].EstimatedStart = x.estimateStart()
 	}
-	return x.order(causes)
+	return x.sortCauses(causes)
 }
 
-// order sorts the causes that do not pass by themselves first, and removes the advice to raise the capacity if a free slot would not be
-// enough.
-func (x causeWriter) order(causes []Cause) []Cause {
+// sortCauses sorts the causes that do not pass by themselves first, and removes the advice to raise the capacity if a free slot would not
+// be enough.
+func (x causeWriter) sortCauses(causes []Cause) []Cause {
 	slices.SortStableFunc(causes, func(a, b Cause) int { return comparePermanence(a.Code, b.Code) })
 	if causes[0].Code != CodeFull && x.status.Capacity > 0 {
 		for i := range causes {

@@ -76,9 +76,9 @@ func findObstacles(rules []rule, situation *Situation, task *store.Candidate) (o
 // MayStart reports whether task has no obstacle, except perhaps an obstacle of its device.
 func (s Situation) MayStart(task store.Candidate) bool { return len(s.taskObstacles(task)) == 0 }
 
-// refuseFor returns the refusal for at least one obstacle, with the reason of the first one. Until is the latest Until of the obstacles
-// with this reason, or zero if one of them is unknown.
-func refuseFor(obstacles []Obstacle) Choice {
+// choiceForObstacles returns the refusal for obstacles, which must not be empty. Its reason is the reason of the first obstacle. Until is
+// the latest Until of the obstacles with this reason, or zero if one of them is unknown.
+func choiceForObstacles(obstacles []Obstacle) Choice {
 	choice := Choice{Reason: obstacles[0].Reason, Until: obstacles[0].Until, Shared: obstacles[0].Shared, Policy: obstacles[0].Policy}
 	choice.BlocksOneTask = slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.BlocksOneTask })
 	for _, o := range obstacles[1:] {

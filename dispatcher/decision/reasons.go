@@ -48,7 +48,7 @@ func (x causeWriter) reportOnly(obstacle Obstacle) Cause {
 
 func (x causeWriter) blocked(Obstacle) Cause {
 	return Cause{
-		Detail: fmt.Sprintf("device %s is blocked%s", x.Task.Device, paused(x.Device.BlockedBy, x.Device.BlockedAt, x.Device.BlockReason)),
+		Detail: fmt.Sprintf("device %s is blocked%s", x.Task.Device, pausedText(x.Device.BlockedBy, x.Device.BlockedAt, x.Device.BlockReason)),
 	}.withRemedy("unblock it: %s", ActUnblock.actionOn(SubjectDevice, x.Task.Device))
 }
 
@@ -66,13 +66,13 @@ func (x causeWriter) wrongWire(Obstacle) Cause {
 
 func (x causeWriter) poolPaused(Obstacle) Cause {
 	return Cause{
-		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, paused(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
+		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, pausedText(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
 	}.withRemedy("resume the pool: %s", ActResume.actionOn(SubjectPool, x.Pool.Name))
 }
 
 func (x causeWriter) batchPaused(Obstacle) Cause {
 	return Cause{
-		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, paused(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
+		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, pausedText(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
 	}.withRemedy("resume the batch: %s", ActResume.actionOn(SubjectBatch, x.Batch.ID))
 }
 
@@ -166,7 +166,7 @@ func (x causeWriter) editLimits(owner Subject) Action {
 	return ActEditLimits.actionOn(SubjectPool, x.Pool.Name)
 }
 
-func paused(actor string, since *time.Time, reason string) string {
+func pausedText(actor string, since *time.Time, reason string) string {
 	text := ""
 	if actor != "" {
 		text += " by " + actor

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// scope is the set of tasks that an obstacle of one task keeps from a slot.
+// scope says whether an obstacle of one task also blocks the other tasks of its pool or batch.
 type scope bool
 
 // The scopes of obstacles.
@@ -52,8 +52,8 @@ func busyObstacle(situation *Situation, _ *store.Candidate) (Obstacle, bool) {
 	return Obstacle{Until: situation.HeldGrant.LeaseUntil}, true
 }
 
-// taskRules returns the rules that apply to one task of an idle device. The device is given the reason of the first obstacle. An obstacle is
-// Shared if all devices of a batch or a pool wait for its Until.
+// taskRules returns the rules that apply to one task of an idle device. The device is given the reason of the first obstacle. An obstacle
+// is Shared if all devices of a batch or a pool wait for its Until.
 func taskRules() []rule {
 	return []rule{
 		{CodeWrongWire, devices.ReasonWrongWire, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {

@@ -31,7 +31,7 @@ type Timing struct {
 func (t Timing) DelayAfter(refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	rule := WaitRuleFor(refusal.Reason)
 	if rule.delay == nil {
-		return t.spread(rule.fixedDelay, 0.2)
+		return t.addJitter(rule.fixedDelay, 0.2)
 	}
 	return rule.delay(t, refusal, now, untilTurn)
 }
@@ -41,18 +41,19 @@ func (t Timing) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return t.DelayAfter(Choice{Reason: reason}, time.Time{}, 0)
 }
 
-// The functions below are values of WaitRule.delay.
-func afterIdle(timing Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
-	return timing.spread(timing.Period, 0.2)
+// idleDelay returns a report period with jitter. It and the next functions are values of WaitRule.delay.
+func idleDelay(timing Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
+	return timing.addJitter(timing.Period, 0.2)
 }
 
-func afterTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
+// turnDelay returns untilTurn, the time until the queue expects the device.
+func turnDelay(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
 	return ClampDelay(untilTurn)
 }
 
-// afterUntil returns the time until refusal.Until, at most a report period, plus jitter, so that the device does not report before
-// refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger.
-func afterUntil(timing Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
+// untilDelay returns the time until refusal.Until, but at most a report period, and adds jitter. It never subtracts jitter, so that the
+// device does not report before refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger.
+func untilDelay(timing Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
 	wait := timing.Period
 	if !refusal.Until.IsZero() {
 		wait = min(refusal.Until.Sub(now), timing.Period)
@@ -64,20 +65,20 @@ func afterUntil(timing Timing, refusal Choice, now time.Time, _ time.Duration) t
 	return ClampDelay(wait + time.Duration(timing.Jitter()*float64(late)))
 }
 
-// afterOutage returns a few seconds, because most servers answer again soon. In a longer outage, devices report at a random time within
-// their period. During a standstill after a restore, refusal.Until is its end.
-func afterOutage(timing Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
+// outageDelay returns a few seconds, because most servers answer again soon. In a longer outage, devices report at a random time within
+// their period. If refusal.Until is known (the end of a standstill after a restore), outageDelay returns the time until then.
+func outageDelay(timing Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !refusal.Until.IsZero():
-		return afterUntil(timing, refusal, now, untilTurn)
+		return untilDelay(timing, refusal, now, untilTurn)
 	case timing.Outage() < unavailableDelay:
-		return timing.spread(unavailableDelay, 0.5)
+		return timing.addJitter(unavailableDelay, 0.5)
 	}
-	return timing.spread(timing.Period/2, 1)
+	return timing.addJitter(timing.Period/2, 1)
 }
 
-// spread returns a random duration between delay * (1 - share) and delay * (1 + share).
-func (t Timing) spread(delay time.Duration, share float64) time.Duration {
+// addJitter returns a random duration between delay * (1 - share) and delay * (1 + share).
+func (t Timing) addJitter(delay time.Duration, share float64) time.Duration {
 	return ClampDelay(time.Duration(float64(delay) * (1 - share + 2*share*t.Jitter())))
 }
 

@@ -36,36 +36,37 @@ func waitRules() [15]WaitRule {
 		{Reason: devices.ReasonInvalid, fixedDelay: refusedDelay},
 		{Reason: devices.ReasonTooLarge, fixedDelay: refusedDelay},
 		{Reason: devices.ReasonForbidden, fixedDelay: forbiddenDelay},
-		{Reason: devices.ReasonBusyServer, delay: afterOutage}, // the replica has too many reports; ReasonBusy concerns the device
+		{Reason: devices.ReasonBusyServer, delay: outageDelay}, // the replica has too many reports; ReasonBusy concerns the device
 		{Reason: devices.ReasonBlocked, fixedDelay: blockedDelay},
-		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: afterIdle},
-		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: afterUntil},
-		{Reason: devices.ReasonNone, MayPark: true, delay: afterIdle},
-		{Reason: devices.ReasonWrongWire, delay: afterIdle},
-		{Reason: devices.ReasonWindow, MayPark: true, delay: afterUntil},
-		{Reason: devices.ReasonPaused, MayPark: true, delay: afterIdle},
-		{Reason: devices.ReasonLimited, MayPark: true, Queueing: KeepsTurn, delay: afterUntil},
-		{Reason: devices.ReasonCallersFull, MayPark: true, delay: afterIdle}, // the caller is woken when a slot of callers becomes free
-		{Reason: devices.ReasonFull, MayPark: true, Queueing: KeepsTurn, delay: afterTurn},
-		{Reason: devices.ReasonUnavailable, Queueing: KeepsTurn, delay: afterOutage},
+		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: idleDelay},
+		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: untilDelay},
+		{Reason: devices.ReasonNone, MayPark: true, delay: idleDelay},
+		{Reason: devices.ReasonWrongWire, delay: idleDelay},
+		{Reason: devices.ReasonWindow, MayPark: true, delay: untilDelay},
+		{Reason: devices.ReasonPaused, MayPark: true, delay: idleDelay},
+		{Reason: devices.ReasonLimited, MayPark: true, Queueing: KeepsTurn, delay: untilDelay},
+		{Reason: devices.ReasonCallersFull, MayPark: true, delay: idleDelay}, // the caller is woken when a slot of callers becomes free
+		{Reason: devices.ReasonFull, MayPark: true, Queueing: KeepsTurn, delay: turnDelay},
+		{Reason: devices.ReasonUnavailable, Queueing: KeepsTurn, delay: outageDelay},
 	}
 }
 
 // WaitRuleFor returns the row of a reason. For an unknown reason it returns the first row.
 func WaitRuleFor(reason devices.Reason) WaitRule {
 	all := waitRules()
-	return all[max(rank(all[:], reason), 0)]
+	return all[max(rankOf(all[:], reason), 0)]
 }
 
-func rank(rules []WaitRule, reason devices.Reason) int {
+// rankOf returns the index of the rule for reason, or a negative number if there is none.
+func rankOf(rules []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
-// nearerRefusal returns the refusal that is nearer to a grant (its reason has a later row in waitRules), or of equal ones the one with the
-// earlier known Until.
+// nearerRefusal returns the refusal that is nearer to a grant: its reason has a later row in waitRules. If both have the same row, it
+// returns the refusal with the earlier known Until.
 func nearerRefusal(a, b Choice) Choice {
 	all := waitRules()
-	ofA, ofB := rank(all[:], a.rankedReason()), rank(all[:], b.rankedReason())
+	ofA, ofB := rankOf(all[:], a.rankedReason()), rankOf(all[:], b.rankedReason())
 	switch {
 	case ofB > ofA:
 		return b

@@ -71,7 +71,7 @@ func hashIndex(device string) int {
 	return int(h.Sum32() % hashCount)
 }
 
-func key(index int) string { return "marks:" + strconv.Itoa(index) }
+func hashKey(index int) string { return "marks:" + strconv.Itoa(index) }
 
 // ReadMarks reads the marks of devices in one round trip. If Redis does not answer for a device, its MarkReading has no Version and the
 // Position unreadHash.
@@ -80,9 +80,9 @@ func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading 
 	for i := range readings {
 		readings[i].Position = unreadHash
 	}
-	_ = h.breakers.Do(ctx, key(0), 1, func() error { // a mark that cannot be read keeps its unread MarkReading
+	_ = h.breakers.Do(ctx, hashKey(0), 1, func() error { // a mark that cannot be read keeps its unread MarkReading
 		return h.runPipeline(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {
-			return pipe.HMGet(ctx, key(hashIndex(devices[i])), positionField, devices[i])
+			return pipe.HMGet(ctx, hashKey(hashIndex(devices[i])), positionField, devices[i])
 		}, func(i int, done redis.Cmder) {
 			if fields, is := done.(*redis.SliceCmd); is && len(fields.Val()) == 2 {
 				readings[i] = parseReading(fields.Val())
@@ -96,7 +96,7 @@ func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading 
 func parseReading(reply []any) MarkReading {
 	s := MarkReading{Position: missingHash}
 	if text, is := reply[0].(string); is {
-		s.Position = number(text)
+		s.Position = parseNumber(text)
 	}
 	text, _ := reply[1].(string)
 	var wait string
@@ -125,8 +125,8 @@ func (w Wait) String() string {
 func parseWait(text string) Wait {
 	position, rest, _ := strings.Cut(text, "|")
 	until, pool, _ := strings.Cut(rest, "|")
-	w := Wait{Pool: pool, Position: number(position)}
-	switch ms := number(until); {
+	w := Wait{Pool: pool, Position: parseNumber(position)}
+	switch ms := parseNumber(until); {
 	case w.Position == missingHash || ms == missingHash:
 		return Wait{}
 	case ms > 0:
@@ -135,8 +135,8 @@ func parseWait(text string) Wait {
 	return w
 }
 
-// number returns the number in text, or missingHash if there is none.
-func number(text string) int64 {
+// parseNumber returns the number in text, or missingHash if there is none.
+func parseNumber(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
 		return missingHash
@@ -151,10 +151,10 @@ func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64,
 		positions[i] = missingHash
 	}
 	err = h.runPipeline(ctx, hashCount, func(pipe redis.Pipeliner, i int) redis.Cmder {
-		return pipe.HGet(ctx, key(i), positionField)
+		return pipe.HGet(ctx, hashKey(i), positionField)
 	}, func(i int, done redis.Cmder) {
 		if text, is := done.(*redis.StringCmd); is {
-			positions[i] = number(text.Val())
+			positions[i] = parseNumber(text.Val())
 		}
 	})
 	if err != nil {
@@ -218,7 +218,7 @@ func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Cal
 	for _, name := range devices.Names {
 		args = append(args, name)
 	}
-	return &redisconn.Call{Script: h.mark, Keys: []string{key(devices.HashIndex)}, Args: args}
+	return &redisconn.Call{Script: h.mark, Keys: []string{hashKey(devices.HashIndex)}, Args: args}
 }
 
 func newVersion() string { return strconv.FormatUint(rand.Uint64(), 36) }
@@ -234,7 +234,7 @@ type DeviceWait struct {
 func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	calls := make([]*redisconn.Call, len(waits))
 	for i, w := range waits {
-		calls[i] = &redisconn.Call{Script: h.recordWait, Keys: []string{key(hashIndex(w.Device))}, Args: []any{w.Device, w.Version, w.Wait.String()}}
+		calls[i] = &redisconn.Call{Script: h.recordWait, Keys: []string{hashKey(hashIndex(w.Device))}, Args: []any{w.Device, w.Version, w.Wait.String()}}
 	}
 	return h.changeWaits(ctx, "recording", calls)
 }
@@ -243,13 +243,13 @@ func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
 	calls := make([]*redisconn.Call, len(devices))
 	for i, device := range devices {
-		calls[i] = &redisconn.Call{Script: h.endWait, Keys: []string{key(hashIndex(device))}, Args: []any{device, newVersion()}}
+		calls[i] = &redisconn.Call{Script: h.endWait, Keys: []string{hashKey(hashIndex(device))}, Args: []any{device, newVersion()}}
 	}
 	return h.changeWaits(ctx, "ending", calls)
 }
 
 func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisconn.Call) error {
-	err := h.breakers.Do(ctx, key(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
+	err := h.breakers.Do(ctx, hashKey(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
 	if err != nil {
 		return fmt.Errorf("%s waits: %w: %w", doing, ErrUnavailable, err)
 	}
@@ -258,7 +258,7 @@ func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisco
 
 // Unmark deletes the mark of a device if it still has this version. It returns ErrUnavailable if Redis does not answer.
 func (h *Hashes) Unmark(ctx context.Context, device, version string) (bool, error) {
-	done, err := h.unmark.Run(ctx, h.client, []string{key(hashIndex(device))}, device, version).Bool()
+	done, err := h.unmark.Run(ctx, h.client, []string{hashKey(hashIndex(device))}, device, version).Bool()
 	if err != nil {
 		return false, fmt.Errorf("deleting a mark: %w: %w", ErrUnavailable, err)
 	}

@@ -55,7 +55,7 @@ type Follower struct {
 
 const (
 	maxConcurrentReads = 2   // maximum number of concurrent calls
-	secondReadFill     = 32  // a second call begins while one is in progress if this number of devices wait
+	secondReadFill     = 32  // if this number of devices wait, a second call begins although one is in progress
 	maxReadDevices     = 256 // maximum number of devices in one call
 )
 
@@ -84,10 +84,11 @@ type DeviceMark struct {
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
 
-	// Wait is the wait in the mark if it holds now, else it has no pool. If it holds, the device has tasks in this pool only, and one of
-	// them could start if it got a slot.
+	// Wait is the wait that the mark records, if it is still valid; otherwise it has no pool. A valid wait means that the device has tasks
+	// only in this pool, and that one of them could start if it got a slot.
 	Wait Wait
-	// Position is the position in the news that this replica has handled, for a wait that is read from the ledger from now on.
+	// Position is the position in the news up to which this replica has handled the news. A wait that is read from the ledger after this is
+	// recorded with this position.
 	Position int64
 }
 
@@ -121,19 +122,20 @@ func (f *Follower) LedgerTime() (now time.Time, followsNews bool) {
 	return now, isFresh && f.trust.hasHandledNews()
 }
 
-// RecordWait adds wait to the mark of a device, if the mark still has this version. Read the mark first, and then the device.
+// RecordWait adds wait to the mark of a device, if the mark still has this version. Read the version before you read the device in the
+// ledger.
 func (f *Follower) RecordWait(ctx context.Context, device, version string, wait Wait) error {
 	_, err := f.waitCalls.Do(ctx, struct{}{}, DeviceWait{Device: device, Version: version, Wait: wait})
 	return err
 }
 
-// EndWaits ends the waits of devices that were granted tasks. Call it after the commit and before the devices are answered: then a report
-// that does not know of the grant cannot record a wait.
+// EndWaits ends the waits of devices that were granted tasks. Call it after the commit and before the devices are answered. Then a report
+// that was read before the grant can no longer record a wait.
 func (f *Follower) EndWaits(ctx context.Context, devices []string) error {
 	return f.config.Cache.EndWaits(ctx, devices)
 }
 
-// WaitHolds reads the news and the mark of a device again, and reports whether wait still holds.
+// WaitHolds reads the news and the mark of a device again, and reports whether wait is still valid.
 func (f *Follower) WaitHolds(ctx context.Context, device string, wait Wait) (bool, error) {
 	if err := f.Follow(ctx); err != nil {
 		return false, err
@@ -151,7 +153,8 @@ func (f *Follower) IsMissing(ctx context.Context, device string) (bool, error) {
 	return err == nil && reading.Version == "" && reading.Position >= read.Newest, err
 }
 
-// Clear deletes the mark of a device if it still has this version. Read the mark first, and then that the device has no work.
+// Clear deletes the mark of a device if the mark still has this version. Read the version before you read in the ledger that the device has
+// no work.
 func (f *Follower) Clear(ctx context.Context, device, version string) error {
 	_, err := f.config.Cache.Unmark(ctx, device, version)
 	return err

@@ -119,7 +119,7 @@ func partUpto(part map[string]string) int64 {
 	if part == nil {
 		return missingHash
 	}
-	return number(part[positionField])
+	return parseNumber(part[positionField])
 }
 
 func (r *replicaModel) ReadPositions(context.Context) (all [hashCount]int64, err error) {

@@ -14,7 +14,7 @@ import (
 const hashesPerRebuild = hashCount / 4
 
 // update updates the marks of all hashes to position `to` in the news. positions are the positions of the hashes, and page has the news up
-// to `to`. The next call handles what fails, or is lost, in this one.
+// to `to`. If a part of it fails, the next call repeats this part.
 func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {

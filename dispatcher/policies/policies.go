@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pendingAgain is the delay before the next check of a start that only an open reservation of another task refuses.
+// pendingAgain is the delay before the next check of a start that was refused only because of an open reservation of another task.
 const pendingAgain = time.Second
 
 // errNoLimits is returned if this process has no limiter, so it cannot check policies.
@@ -196,8 +196,8 @@ func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, nev
 	return j
 }
 
-// decisiveRefusal returns the refusal in answer that ends last. If some refusals drop the task, drops is true, and it returns the one of
-// them that ends last. A refusal that is only due to a reservation drops nothing, because the start may still be allowed.
+// decisiveRefusal returns the refusal in answer that ends last. If some refusals drop the task, drops is true, and last is the refusal that
+// ends last among these. A refusal that is only due to a reservation drops no task, because the start may be allowed later.
 func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(answer.Refusals), func(r limits.ItemRefusal) bool {
 		return neverDrop || r.Pending || !check.Items[r.Item].Rule.Drops()
@@ -257,8 +257,8 @@ func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Che
 	return k.config.Limits.Reservations.Peek(ctx, pool, checks)
 }
 
-// FindObstacles returns, for each view and by task id, the obstacle of each waiting task that its policies refuse or that cannot be checked.
-// It checks the policies as a report does, but reserves nothing. It calls the limiter once for each pool.
+// FindObstacles returns, for each view and by task id, the obstacle of each waiting task that its policies refuse or that cannot be
+// checked. It checks the policies as a report does, but reserves nothing. It calls the limiter once for each pool.
 func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
 	found := make([]map[int64]decision.Obstacle, len(views))
 	byPool := make(map[string]*poolChecks)

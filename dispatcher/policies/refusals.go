@@ -4,7 +4,7 @@ import "context"
 
 type refusingPolicy struct{ pool, owner, policy string }
 
-// logRefusals logs the first refusal of each policy in a minute. It skips policies that refuse the start in result only because of open
+// logRefusals logs the first refusal of each policy in a minute. It does not log policies that refuse the start only because of open
 // reservations.
 func (k *Checker) logRefusals(ctx context.Context, pool string, result checkResult) {
 	for _, refusal := range result.refused {

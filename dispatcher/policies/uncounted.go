@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start, because the ledger does not record which
-// starts were counted. SettleAll counts a recent start again, which has no effect if it was counted. An older start could be counted twice,
-// so SettleAll deletes the counts of its rules, and they are filled again.
+// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start. It is needed because the ledger does not
+// record which starts were counted. SettleAll counts a recent start again; this has no effect if the start was counted. An older start
+// could be counted twice, so SettleAll deletes the counts of its rules, and a check fills them again from the ledger.
 type uncountedStarts struct {
 	mu    sync.Mutex
 	pools map[string]missedRules

@@ -18,7 +18,7 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 	if err != nil || k.config.Limits == nil {
 		return nil, err
 	}
-	rules = slices.DeleteFunc(slices.Clone(rules), countsByTask)
+	rules = slices.DeleteFunc(slices.Clone(rules), subjectDependsOnTask)
 	facts := limits.Facts{Pool: pool.Name, Device: device.ID, Tags: device.Tags, Attributes: device.Attributes}
 	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
@@ -35,15 +35,15 @@ func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]li
 	return k.config.Limits.Usage.Highest(ctx, pool.Name, rules, limit)
 }
 
-// countsByTask reports whether the subject of rule is not known without a task.
-func countsByTask(rule *limits.Rule) bool {
+// subjectDependsOnTask reports whether rule counts by a property of the task, such as its kind or batch.
+func subjectDependsOnTask(rule *limits.Rule) bool {
 	return slices.ContainsFunc(rule.Fields(), func(field string) bool {
 		group, _, _ := strings.Cut(field, ".")
 		return !slices.Contains([]string{"device", "pool", "tags", "attributes"}, group)
 	})
 }
 
-// readUses returns the current usage of the subjects of items. It first fills counts that Redis lacks from the ledger.
+// readUses returns the current usage of the subjects of items. If Redis lacks the counts of a rule, it first rebuilds them from the ledger.
 func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.SubjectUse, error) {
 	for mends := 0; ; mends++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)

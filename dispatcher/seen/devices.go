@@ -85,8 +85,8 @@ func (s *times) set(device string, report store.LastReport) {
 	s.seen[device] = report
 }
 
-// correct records the last report of a device only if a different reach waits for a flush or was part of the last flush: the caller may
-// have read the ledger before that flush.
+// correct records the last report of a device only if a different reach waits for a flush or was written by the last flush. Without this,
+// the ledger would keep that outdated reach: the caller may have read the ledger before that flush.
 func (s *times) correct(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *times) take() map[string]store.LastReport {
 	return taken
 }
 
-// putBack puts entries that could not be flushed back, except entries of devices with newer ones.
+// putBack puts back the entries that could not be flushed, unless a newer entry of the device has arrived.
 func (s *times) putBack(unflushed map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -118,7 +118,7 @@ func (g *clockGuard) takeStepBack() time.Duration {
 	return back
 }
 
-// indexAt returns the index of the offset that was valid at moment (own time). It is also the lowest one since moment.
+// indexAt returns the index of the offset that was valid at moment (own time). This offset is also the lowest since moment.
 func (g *clockGuard) indexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {

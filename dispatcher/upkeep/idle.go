@@ -27,7 +27,7 @@ type idleCounts struct {
 // maxLaps is the maximum number of pools whose counts are kept, to limit memory.
 const maxLaps = 10_000
 
-// lap is the progress of one walk over all devices with tasks of a pool.
+// lap is the progress of one count of the waiting devices of a pool. A lap can take several passes.
 type lap struct {
 	after   string // device after which the count continues; empty at the beginning of a lap
 	counted int    // number of devices counted in this lap
@@ -114,4 +114,5 @@ func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
 	return true
 }
 
+// waiting returns the number of waiting devices, at most free: the result of the previous lap, or of this lap if it is already higher.
 func (l *lap) waiting(free int) int { return min(free, max(l.counted, l.before)) }

@@ -90,7 +90,7 @@ type Keeper struct {
 	minutes        *minuteProgress
 	waitSearch     *waitSearch
 	guard          *clockGuard
-	loggedDistrust atomic.Bool // true if it was logged that the ledger's clock is not trusted
+	loggedDistrust atomic.Bool // true after the log said that the ledger's clock is not trusted, until the clock is trusted again
 	followState    *followState
 	restoring      singleflight.Group // one restore at a time for each pool
 }

@@ -126,7 +126,7 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 // restore writes pool and its grants to the semaphore, and then removes grants that ended during the restore: the semaphore may have
 // ignored their release while it did not know the pool.
 func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
-	restored, err := k.config.Semaphore.Restore(ctx, pool, config, holdings(grants))
+	restored, err := k.config.Semaphore.Restore(ctx, pool, config, toLedgerGrants(grants))
 	if err != nil {
 		return fmt.Errorf("restoring pool %s: %w", pool, err)
 	}
@@ -207,7 +207,7 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 	if len(missing) == 0 {
 		return nil
 	}
-	adopted, err := k.config.Semaphore.Adopt(ctx, pool, holdings(missing))
+	adopted, err := k.config.Semaphore.Adopt(ctx, pool, toLedgerGrants(missing))
 	if err != nil {
 		return fmt.Errorf("adding grants to pool %s: %w", pool, err)
 	}
@@ -241,7 +241,7 @@ func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant
 	return nil
 }
 
-func holdings(grants []store.Grant) []slots.LedgerGrant {
+func toLedgerGrants(grants []store.Grant) []slots.LedgerGrant {
 	held := make([]slots.LedgerGrant, len(grants))
 	for i, g := range grants {
 		held[i] = slots.LedgerGrant{
