@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// callsPerKey is the maximum number of concurrent calls with the same callKey. With 2, Redis can run one call while this process reads the
-// reply to the other.
+// callsPerKey is the maximum number of concurrent calls with the same callKey. With 2 calls, Redis can run one call while this process reads
+// the reply to the other.
 const callsPerKey = 2
 
 // maxPerCall is the maximum number of questions in one call, because a script blocks Redis while it runs.
@@ -21,21 +21,21 @@ type callKey struct{ scope, mode string }
 
 // coalescer sends questions that arrive at the same time to Redis in one call. A question is a check, a settlement or a taking (a request
 // to a limit set).
-type coalescer[Q, A any] struct {
-	coalesce.Calls[callKey, []Q, []A]
+type coalescer[Question, Reply any] struct {
+	coalesce.Calls[callKey, []Question, []Reply]
 }
 
-// newCoalescer returns a coalescer that calls send, which returns one answer for each question, in order.
-func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, questions []Q) ([]A, error)) *coalescer[Q, A] {
-	return &coalescer[Q, A]{coalesce.Calls[callKey, []Q, []A]{
-		MaxConcurrent: callsPerKey, MaxSize: maxPerCall, Size: func(questions []Q) int { return len(questions) },
+// newCoalescer returns a coalescer that sends questions with the function send. send must return one reply for each question, in order.
+func newCoalescer[Question, Reply any](send func(ctx context.Context, key callKey, questions []Question) ([]Reply, error)) *coalescer[Question, Reply] {
+	return &coalescer[Question, Reply]{coalesce.Calls[callKey, []Question, []Reply]{
+		MaxConcurrent: callsPerKey, MaxSize: maxPerCall, Size: func(questions []Question) int { return len(questions) },
 		MayRetryAlone: func(err error) bool { return !redisconn.IsUnanswered(err) },
-		Call: func(ctx context.Context, key callKey, all [][]Q) ([][]A, error) {
+		Call: func(ctx context.Context, key callKey, all [][]Question) ([][]Reply, error) {
 			answers, err := send(ctx, key, slices.Concat(all...))
 			if err != nil {
 				return nil, err
 			}
-			perCaller := make([][]A, len(all))
+			perCaller := make([][]Reply, len(all))
 			for i, questions := range all {
 				perCaller[i], answers = answers[:len(questions):len(questions)], answers[len(questions):]
 			}
@@ -44,7 +44,8 @@ func newCoalescer[Q, A any](send func(ctx context.Context, key callKey, question
 	}}
 }
 
-func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) ([]A, error) {
+// ask sends the questions, possibly together with those of other callers, and returns one reply for each question.
+func (c *coalescer[Question, Reply]) ask(ctx context.Context, key callKey, questions []Question) ([]Reply, error) {
 	answers, err := c.Do(ctx, key, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {
 		err = wrapUnavailable(key.scope, err)
@@ -52,10 +53,10 @@ func (c *coalescer[Q, A]) ask(ctx context.Context, key callKey, questions []Q) (
 	return answers, err
 }
 
-// sendInChunks calls send with at most maxPerCall questions at a time. After errNoPeriod it sends the same chunk once more: the reply has
-// corrected the estimated clock of Redis.
-func sendInChunks[Q, A any](questions []Q, send func(part []Q) ([]A, error)) ([]A, error) {
-	var all []A
+// sendInChunks calls send with at most maxPerCall questions at a time, and returns all replies. If send returns errNoPeriod, sendInChunks sends
+// the same chunk once more, because the first reply has corrected the estimated clock of Redis.
+func sendInChunks[Question, Reply any](questions []Question, send func(part []Question) ([]Reply, error)) ([]Reply, error) {
+	var all []Reply
 	for part := range slices.Chunk(questions, maxPerCall) {
 		answers, err := send(part)
 		if errors.Is(err, errNoPeriod) {

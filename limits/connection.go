@@ -21,7 +21,7 @@ type connection struct {
 	clock    serverClock
 }
 
-// numbers runs the script lua like runScriptAtMost. It returns the reply, a list of numbers that begins with the time of Redis.
+// runForNumbers runs the script lua like runScriptAtMost. It returns the reply, a list of numbers that begins with the time of Redis.
 func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) ([]int64, error) {
 	cmd, err := c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
 	if err != nil {
@@ -35,7 +35,7 @@ func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script
 	return reply, nil
 }
 
-// run sends the script lua. If Redis does not answer, run sends it again, so the script must be harmless to run twice. scopeName is the
+// runScript sends the script lua. If Redis does not answer, runScript sends it again, so the script must be harmless to run twice. scopeName is the
 // pool or limit set of the keys.
 func (c *connection) runScript(ctx context.Context, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	return c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
@@ -55,7 +55,7 @@ func (c *connection) runScriptAtMost(ctx context.Context, maxSends int, lua scri
 	return cmd, nil
 }
 
-// send sends the script lua by its digest, or by its source if Redis does not know the digest.
+// sendScript sends the script lua by its digest, or by its source if Redis does not know the digest.
 func (c *connection) sendScript(ctx context.Context, lua script, keys, args []any, onlyOnce bool) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(append(append(all, "evalsha", lua.digest, len(keys)), keys...), args...)
@@ -67,7 +67,7 @@ func (c *connection) sendScript(ctx context.Context, lua script, keys, args []an
 	return cmd
 }
 
-// process sends a command. If onlyOnce is true, the Redis client does not repeat it after a network error.
+// sendCommand sends a command. If onlyOnce is true, the Redis client does not repeat it after a network error.
 func (c *connection) sendCommand(ctx context.Context, words []any, onlyOnce bool) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, words...)
 	if len(words) > 3 {
@@ -81,8 +81,8 @@ func (c *connection) sendCommand(ctx context.Context, words []any, onlyOnce bool
 	return cmd
 }
 
-// pipeline sends the commands that addCommands adds in one round trip, and returns them with their answers. If Redis does not answer,
-// pipeline sends them again, so they must be harmless to run twice.
+// sendPipeline sends the commands that addCommands adds in one round trip, and returns them with their answers. If Redis does not answer,
+// sendPipeline sends them again, so they must be harmless to run twice.
 func (c *connection) sendPipeline(ctx context.Context, scopeName string, addCommands func(redis.Pipeliner)) (sent []redis.Cmder, err error) {
 	err = c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
 		p := c.client.Pipeline()

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// DuplicateFinder finds duplicates in a list of starts, as the default duplicate policy does: two starts are equal if device, kind and
-// payload are equal. JSON payloads are compared by content. It does not use Redis, is not safe for concurrent use, and needs about 50 bytes
-// of memory for each start.
+// DuplicateFinder finds duplicates in a list of starts by the rule of the default duplicate policy: two starts are equal if their device, kind
+// and payload are equal. JSON payloads are compared by content. A DuplicateFinder does not use Redis, is not safe for concurrent use, and
+// needs about 50 bytes of memory for each start.
 type DuplicateFinder struct {
 	firstNumbers map[digest]int32
 
@@ -20,9 +20,9 @@ func NewDuplicateFinder() *DuplicateFinder {
 	return &DuplicateFinder{firstNumbers: make(map[digest]int32)}
 }
 
-// FindEarlier returns the number of the first start that is equal to the start with these facts, which has this number. It returns false if
-// no earlier start is equal.
-func (f *DuplicateFinder) FindEarlier(facts Facts, number int32) (int32, bool) {
+// FindEarlier adds the start with these facts, numbered startNumber, to the list. If an earlier start is equal, it returns the number of the
+// first equal start; otherwise found is false.
+func (f *DuplicateFinder) FindEarlier(facts Facts, startNumber int32) (earlierNumber int32, found bool) {
 	if !bytes.Equal(facts.Payload, f.payload) || f.payload == nil { // the parsed payload is cached, because most starts have the same payload
 		text, found := facts.value("payload")
 		f.payload, f.content = facts.Payload, value{text, found}
@@ -30,7 +30,7 @@ func (f *DuplicateFinder) FindEarlier(facts Facts, number int32) (int32, bool) {
 	d := hashValues([]value{{facts.Device, true}, {facts.Kind, true}, f.content})
 	first, is := f.firstNumbers[d]
 	if !is {
-		f.firstNumbers[d] = number
+		f.firstNumbers[d] = startNumber
 	}
 	return first, is
 }

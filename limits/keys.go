@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// keyPrefix returns the prefix of all keys of a scope (a pool or limit set). Its hash tag keeps them on one node of a Cluster.
+// keyPrefix returns the prefix of all keys of a scope (a pool or limit set). The prefix contains a hash tag, so all keys are on one node of a
+// Cluster.
 func keyPrefix(scopeName string) string { return "limits:{" + scopeName + "}:" }
 
-// scopeKeys returns the keys of a scope in the order of lua/keys.lua, with capacity for extraCapacity more keys.
+// scopeKeys returns KEYS[1] to KEYS[3] of lua/keys.lua for a scope. The slice has capacity for extraCapacity more keys.
 func scopeKeys(scopeName string, extraCapacity int) []any {
 	p := keyPrefix(scopeName)
 	return append(make([]any, 0, 3+extraCapacity), p+"open", p+"pending", p+"done")
 }
 
-// refusalKeys returns the keys of lua/note.lua for a scope.
+// refusalKeys returns KEYS[1] to KEYS[3] of lua/note.lua for a scope.
 func refusalKeys(scopeName string) []any {
 	p := keyPrefix(scopeName)
 	return []any{p + "top0", p + "top1", p + "hour"}
@@ -28,7 +29,7 @@ type ruleKeys struct {
 	subjectPrefix string // prefix of the keys of the rule's subjects; the digest of a subject follows it
 }
 
-// keysIn returns the keys of a rule in a scope, and caches them, because most rules are used in one scope.
+// keysIn returns the keys of a rule in a scope. It caches the keys of the latest scope, because most rules are used in only one scope.
 func (r *Rule) keysIn(scopeName string) *ruleKeys {
 	if n := r.cachedKeys.Load(); n != nil && n.scope == scopeName {
 		return n
@@ -42,7 +43,7 @@ func (r *Rule) keysIn(scopeName string) *ruleKeys {
 
 func (n *ruleKeys) subjectKey(subject Subject) string { return n.subjectPrefix + subject.digest }
 
-// checkScope returns ErrInvalid for a scope name that would break the hash tag in the keys.
+// checkScope returns ErrInvalid if the name would break the hash tag in the keys of the scope.
 func checkScope(scopeName string) error {
 	if scopeName == "" || strings.IndexByte(scopeName, '{') >= 0 || strings.IndexByte(scopeName, '}') >= 0 {
 		return fmt.Errorf("%w: scope %q", ErrInvalid, scopeName)

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// SettleWithin is the maximum time for which a reservation may stay open. While a reservation of a
-// scope is open for longer, checks of the scope return StatusUnsettled.
+// SettleWithin is the maximum time for which a reservation may stay open. If a reservation of a scope is open for
+// longer, all checks of the scope return StatusUnsettled until it is settled.
 const SettleWithin = 12 * time.Second
 
 // Limiter contains the parts that work on the counts in one Redis. They are safe for concurrent use, also by several processes.
@@ -21,8 +21,9 @@ type Limiter struct {
 	Refusals     *RefusalCounts
 }
 
-// New returns a limiter in the Redis of client, which must not have been used before. Only with a *redis.Client or a *redis.ClusterClient
-// it detects a loss of data in Redis. Give the client short timeouts and no retries, so that calls fail quickly while Redis is down.
+// New returns a limiter in the Redis of client. The client must not have been used before. The limiter detects a loss of data in Redis only if
+// the client is a *redis.Client or a *redis.ClusterClient. Give the client short timeouts and no retries, so that calls fail quickly while
+// Redis is down.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	conn := &connection{client: client, breakers: redisconn.NewBreakers(client, local), clock: serverClock{local: local}}

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	takeOverAfter    = 10 * time.Second // if a process that fills a rule runs no step for this time, another process may fill the rule
-	maxHistoryDelay  = 15 * time.Second // maximum time from the allowing of a start until the history has it
+	takeOverAfter    = 10 * time.Second // if a process that fills a rule runs no step for so long, another process may fill the rule
+	maxHistoryDelay  = 15 * time.Second // maximum time between the moment when a start is allowed and the moment when the history has it
 	maxStartsPerCall = 2000             // maximum number of starts that are sent to Redis in one call
 )
 
@@ -23,10 +23,10 @@ type Start struct {
 	Facts Facts
 }
 
-// History returns the starts of the last period of length within, newest first.
-type History func(ctx context.Context, within time.Duration) iter.Seq2[Start, error]
+// History returns the starts that happened at most maxAge ago, newest first.
+type History func(ctx context.Context, maxAge time.Duration) iter.Seq2[Start, error]
 
-// Rebuilder fills the counts of rules that Redis does not know. It fills only rules that count starts.
+// Rebuilder fills the counts of rules that Redis does not know, from a history of starts. It does not fill the rules of limit sets.
 type Rebuilder struct {
 	conn         *connection
 	epochs       *epochs
@@ -35,11 +35,11 @@ type Rebuilder struct {
 	fill         script
 }
 
-// Rebuild fills the counts of those rules of a scope (a pool) that Redis does not know, from history. A rule becomes known only after the
-// starts that happened during the call were added. If another process is filling one of the rules, Rebuild returns ErrBusy.
+// Rebuild fills the counts of those rules of a scope (a pool) that Redis does not know, from history. Then it adds the starts that happened
+// during the call. Only then a rule becomes known. If another process is filling one of the rules, Rebuild returns ErrBusy.
 //
-// The counts of calendar and sliding rules are exact. A history does not show when a fixed window began, so Rebuild assumes the latest
-// possible time, with which no limit is exceeded.
+// The counts of calendar and sliding rules are exact. A history does not show when a fixed window began. Rebuild assumes the latest possible
+// time, so that no limit is exceeded.
 func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule, history History) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule
 	return nil
 }
 
-// Forget makes rules of a scope unknown to Redis, after a start that they did not count. rules must not be empty.
+// Forget makes rules of a scope unknown to Redis. Call it if the rules did not count a start that happened. rules must not be empty.
 func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule)
 	return nil
 }
 
-// rebuild is one call of Rebuild. Its token in the rules keeps other processes from filling them.
+// rebuild is one call of Rebuild. While Redis stores the token of this call in a rule, no other process fills the rule.
 type rebuild struct {
 	rebuilder *Rebuilder
 	scope     string
@@ -89,6 +89,7 @@ type rebuild struct {
 	renewed   time.Time     // time of the latest call of renew, by the local clock
 }
 
+// begin takes over the filling of those rules that Redis does not know, and adds them to r.pasts.
 func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	if err := r.rebuilder.epochs.forgetOutdatedRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
@@ -105,6 +106,7 @@ func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	return nil
 }
 
+// readPast reads the history and collects, for each rule in r.pasts, the starts that the rule must count.
 func (r *rebuild) readPast(ctx context.Context) error {
 	longest := leaseKeepTime
 	for _, p := range r.pasts {
@@ -135,7 +137,8 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 	return nil
 }
 
-// sendPast sends past to Redis in chunks. After that, other processes count new starts by the rule.
+// sendPast sends the starts in past to Redis in chunks, and then sends the step settle. After this step, other processes count new starts by
+// the rule.
 func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	for part := range slices.Chunk(past.recent, maxStartsPerCall) {
 		if err := r.sendPiece(ctx, past, part, nil, nil); err != nil {
@@ -165,18 +168,20 @@ func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	return err
 }
 
-// sendPiece sends lease ids of recently counted starts, or one element of starts for each of subjects.
-func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recent []string, subjects, starts []any) error {
-	args := []any{past.rule.specAt(r.rebuilder.conn.clock.now()), len(recent)}
-	for _, lease := range recent {
+// sendPiece sends one part of past to lua/fill.lua: either lease ids of recent starts, or the keys of subjects with the arguments that
+// describe their starts.
+func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recentLeases []string, subjectKeys, startArgs []any) error {
+	args := []any{past.rule.specAt(r.rebuilder.conn.clock.now()), len(recentLeases)}
+	for _, lease := range recentLeases {
 		args = append(args, lease)
 	}
-	if _, err := r.runStep(ctx, "fill", past.rule, subjects, append(args, starts...)...); err != nil {
+	if _, err := r.runStep(ctx, "fill", past.rule, subjectKeys, append(args, startArgs...)...); err != nil {
 		return err
 	}
 	return r.renew(ctx)
 }
 
+// catchUp counts the starts that the history received while readPast and sendPasts ran.
 func (r *rebuild) catchUp(ctx context.Context) error {
 	rules := make([]*Rule, len(r.pasts))
 	for i, p := range r.pasts {
@@ -196,7 +201,7 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// finish makes the rules known to Redis, unless Redis may have lost some of the sent data.
+// finish makes the rules known to Redis. If Redis may have lost some of the sent data, it returns an error instead.
 func (r *rebuild) finish(ctx context.Context) error {
 	if err := r.rebuilder.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
 		return err
@@ -209,8 +214,8 @@ func (r *rebuild) finish(ctx context.Context) error {
 	return nil
 }
 
-// renew keeps other processes from taking over the rules: it sends the current step of lua/fill.lua again, unless the latest call was less
-// than takeOverAfter/4 ago. If another process has taken over, it returns ErrBusy.
+// renew keeps other processes from filling the rules: it sends the current step of lua/fill.lua again for each rule. It does nothing if the
+// steps were sent less than takeOverAfter/4 ago. If another process fills a rule now, it returns ErrBusy.
 func (r *rebuild) renew(ctx context.Context) error {
 	if r.rebuilder.conn.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil
@@ -228,9 +233,10 @@ func (r *rebuild) renew(ctx context.Context) error {
 	return nil
 }
 
-// runStep runs one step of lua/fill.lua for a rule. isMine is false if Redis knows the rule already.
-func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjects []any, args ...any) (isMine bool, err error) {
-	keys := append(append(scopeKeys(r.scope, 1+len(subjects)), rule.keysIn(r.scope).ruleArg), subjects...)
+// runStep runs one step of lua/fill.lua for a rule. isMine is false if Redis knows the rule already. If another process fills the rule, the
+// error is ErrBusy.
+func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjectKeys []any, args ...any) (isMine bool, err error) {
+	keys := append(append(scopeKeys(r.scope, 1+len(subjectKeys)), rule.keysIn(r.scope).ruleArg), subjectKeys...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)
 	reply, err := r.rebuilder.conn.runForNumbers(ctx, maxSends, r.rebuilder.fill, r.scope, keys, all)
 	switch {

@@ -39,8 +39,9 @@ type calendarPeriods struct {
 	spec   string
 }
 
-// Compile validates the policies of an owner, such as a pool, and returns their rules, which count starts. A rule keeps its counts if only
-// on_error, on_limited, reveal or trust_device of its policy changes. Any other change makes a new rule, which Redis does not know.
+// Compile validates the policies of an owner, such as a pool, and returns one rule for each policy. These rules count starts. A rule keeps its
+// counts if only on_error, on_limited, reveal or trust_device of its policy changes. Any other change makes a new rule that Redis does not
+// know.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
@@ -61,21 +62,23 @@ func newRule(owner string, settings Policy) *Rule {
 	return r
 }
 
-// setHashes sets r.id to a hash of kind, owner and the settings that determine the counts, and r.policyHash to a hash of the policy.
-func (r *Rule) setHashes(kind string, counted Policy) {
-	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, kind, r.Owner), counted)
+// setHashes sets r.id to a hash of ruleKind, the owner and countedSettings, the settings that determine the counts. It sets r.policyHash to a
+// hash of the policy.
+func (r *Rule) setHashes(ruleKind string, countedSettings Policy) {
+	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, ruleKind, r.Owner), countedSettings)
 	hashedPolicy := r.Policy
 	hashedPolicy.Max, hashedPolicy.Windows = 0, nil
 	r.policyHash = hashPolicy(nil, hashedPolicy)
 }
 
-func hashPolicy(head []byte, settings Policy) string {
+// hashPolicy returns a hash of prefix and the settings.
+func hashPolicy(prefix []byte, settings Policy) string {
 	text, _ := json.Marshal(settings) // cannot fail: settings contain only texts and numbers
-	sum := sha256.Sum256(append(head, text...))
+	sum := sha256.Sum256(append(prefix, text...))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// setSpec sets r.spec, from which the scripts read how the rule counts.
+// setSpec sets r.spec, the text that tells the scripts how the rule counts (lua/keys.lua), and r.longestWindow.
 func (r *Rule) setSpec() {
 	p := r.Policy
 	switch p.Algorithm {
@@ -107,13 +110,13 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 // Subject returns the subject for which the rule counts a start with these facts, such as a device.
 func (r *Rule) Subject(facts Facts) Subject { return newSubject(r.perFields, facts, r.Reveal) }
 
-// FailsOpen reports whether the rule lets a start pass if the start cannot be checked.
+// FailsOpen reports whether a start passes the rule if the start cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
 
-// Drops reports whether a refused start is dropped instead of being tried again.
+// Drops reports whether the task of a start ends if the rule refuses the start. If not, the start is tried again later.
 func (r *Rule) Drops() bool { return r.OnLimited == policy.DropOnLimit }
 
-// DescribeWindow describes the window with this index for people.
+// DescribeWindow returns a text for display about the window with this index, such as "5 per 1h0m0s".
 func (r *Rule) DescribeWindow(windowIndex int) string {
 	switch r.Algorithm {
 	case Sliding:
@@ -133,7 +136,7 @@ func (r *Rule) DescribeWindow(windowIndex int) string {
 	return fmt.Sprintf("%d per %s", r.Max, millis(r.PerMS))
 }
 
-// specAt returns the spec of the rule at about the time now. For a calendar rule it contains the periods around now.
+// specAt returns the spec of the rule for the scripts. For a calendar rule, the spec contains the periods around the time now.
 func (r *Rule) specAt(now time.Time) string {
 	if r.Algorithm != Calendar {
 		return r.spec

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Count settles checks of a pool whose starts happened. A check with a reservation is counted at the time of the reservation, any other
-// check as a start that happened earlier by the duration ago. Counting a check again within a minute has no effect.
-func (r *Reservations) Count(ctx context.Context, pool string, checks []Check, ago time.Duration) error {
-	return r.settleChecks(ctx, pool, newSettlements(checks, true, ago))
+// Count settles checks of a pool whose starts happened. If a check has a reservation, its start is counted at the time of the reservation.
+// Otherwise its start is counted as one that happened the duration age ago. Counting a check again within a minute has no effect.
+func (r *Reservations) Count(ctx context.Context, pool string, checks []Check, age time.Duration) error {
+	return r.settleChecks(ctx, pool, newSettlements(checks, true, age))
 }
 
 // Release settles checks of a pool whose starts did not happen: it gives their reservations back.
@@ -16,14 +16,16 @@ func (r *Reservations) Release(ctx context.Context, pool string, checks []Check)
 	return r.settleChecks(ctx, pool, newSettlements(checks, false, 0))
 }
 
-// Settle counts the check started, and releases the checks in others, its alternatives, in one step.
+// Settle counts the start of the check started and releases the checks in others, in one atomic step. The others are the alternatives that did
+// not start.
 func (r *Reservations) Settle(ctx context.Context, pool string, started Check, others []Check) error {
 	return r.settleChecks(ctx, pool, append(newSettlements([]Check{started}, true, 0), newSettlements(others, false, 0)...))
 }
 
-// Overdue returns the lease ids of reservations that have been open for longer than SettleWithin, oldest first, at most 1000. The process
-// that made them may have ended: find out which of them started, and settle all with Count or Release and an empty Group.
-func (r *Reservations) Overdue(ctx context.Context, pool string) ([]string, error) {
+// Overdue returns the lease ids of at most 1000 reservations that have been open for longer than SettleWithin, oldest first. The process that
+// made such a reservation may have ended. The caller must find out whether the start of each reservation happened, and then settle the
+// reservation with Count or Release and an empty Group.
+func (r *Reservations) Overdue(ctx context.Context, pool string) (leaseIDs []string, err error) {
 	if err := checkScope(pool); err != nil {
 		return nil, err
 	}
@@ -34,7 +36,7 @@ func (r *Reservations) Overdue(ctx context.Context, pool string) ([]string, erro
 	return cmd.StringSlice()
 }
 
-// settlement is a check to settle: whether its start happened, and how long ago.
+// settlement is a check to settle: whether its start happened, and the time since the start.
 type settlement struct {
 	Check
 
@@ -42,10 +44,10 @@ type settlement struct {
 	ago     time.Duration
 }
 
-func newSettlements(checks []Check, started bool, ago time.Duration) []settlement {
+func newSettlements(checks []Check, started bool, age time.Duration) []settlement {
 	all := make([]settlement, len(checks))
 	for i, c := range checks {
-		all[i] = settlement{c, started, ago}
+		all[i] = settlement{c, started, age}
 	}
 	return all
 }
@@ -67,6 +69,7 @@ func (r *Reservations) settleChecks(ctx context.Context, pool string, settlement
 	return nil
 }
 
+// settleAll sends the settlements in chunks. It returns one empty answer for each settlement, because a coalescer needs answers.
 func (r *Reservations) settleAll(ctx context.Context, key callKey, settlements []settlement) ([]struct{}, error) {
 	return sendInChunks(settlements, func(part []settlement) ([]struct{}, error) { return r.sendSettlements(ctx, key.scope, part) })
 }

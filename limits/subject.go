@@ -24,7 +24,8 @@ type Facts struct {
 	Facts              map[string]string // facts of a take: the only values that rules of CompileSet use
 }
 
-// Subject is what a rule counts separately, for example one account. The values of the fields in the policy identify a subject.
+// Subject is one of the values for which a rule counts separately, for example one account. The policy names the fields of a start or take
+// whose values identify the subject.
 type Subject struct {
 	digest string // hash of the values, so that Redis stores no payload
 	// Label is a text for display, at most 200 bytes. It shows a value of a payload or of facts only as a
@@ -34,13 +35,13 @@ type Subject struct {
 
 const maxLabel = 200
 
-// newSubject returns the subject with the values that fields have in facts. All starts without a field are counted together, so that no
-// start can escape a limit by leaving out a field. If reveal is true, the label shows all values.
-func newSubject(fields []string, facts Facts, reveal bool) Subject {
+// newSubject returns the subject that the values of the named fields in facts identify. All starts without a field are counted together, so
+// that no start can escape a limit by leaving out the field. If revealValues is true, the label shows all values.
+func newSubject(fields []string, facts Facts, revealValues bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
 		text, found := facts.value(field)
-		values[i], labels[i] = value{text, found}, describeField(field, text, found, reveal)
+		values[i], labels[i] = value{text, found}, describeField(field, text, found, revealValues)
 	}
 	sum := hashValues(values)
 	text := strings.Join(labels, " ")
@@ -69,12 +70,13 @@ func hashValues(values []value) digest {
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-// describeField describes one field of a subject. A secret value is replaced by a digest unless reveal is true.
-func describeField(field, value string, found, reveal bool) string {
+// describeField returns the text for one field in the label of a subject. If found is false, the field has no value. A value of a payload or of
+// facts is replaced by a digest unless revealValue is true.
+func describeField(field, value string, found, revealValue bool) string {
 	switch {
 	case !found:
 		return field + " (none)"
-	case (strings.HasPrefix(field, "payload") || strings.HasPrefix(field, policy.AllFacts)) && !reveal:
+	case (strings.HasPrefix(field, "payload") || strings.HasPrefix(field, policy.AllFacts)) && !revealValue:
 		sum := sha256.Sum256([]byte(value))
 		return field + "#" + hex.EncodeToString(sum[:4])
 	}
@@ -86,6 +88,7 @@ func describeField(field, value string, found, reveal bool) string {
 	}, value)
 }
 
+// value returns the value of the field that a policy names, for example tags.account.
 func (f Facts) value(field string) (value string, found bool) {
 	switch field {
 	case "device":
@@ -116,8 +119,8 @@ func (f Facts) value(field string) (value string, found bool) {
 	return lookupField(f.Attributes, name)
 }
 
-// canonical formats the JSON document raw so that equal documents have equal texts. It returns false for null and for invalid JSON.
-func canonical(raw json.RawMessage) (string, bool) {
+// canonical formats the JSON document raw so that equal documents have equal texts. For null and for invalid JSON, ok is false.
+func canonical(raw json.RawMessage) (formatted string, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
 	var document any
@@ -128,9 +131,9 @@ func canonical(raw json.RawMessage) (string, bool) {
 	return string(text), err == nil
 }
 
-// lookup returns the value of a field in the JSON document raw. path is one or several names joined with dots. A JSON string keeps its
+// lookupField returns the value of a field in the JSON document raw. path is one or several names joined with dots. A JSON string keeps its
 // quotes, so that it differs from other JSON values.
-func lookupField(raw json.RawMessage, path string) (string, bool) {
+func lookupField(raw json.RawMessage, path string) (value string, found bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {
 		return "", false

@@ -21,7 +21,7 @@ type countedSubject struct {
 	used int64
 }
 
-// record stores used as the amount that the subject of item has used of its rule. If used is 0, it adds 1 to the stored amount.
+// recordUse stores used as the amount that the subject of item has used of its rule. If used is 0, it adds 1 to the stored amount.
 func (u *useCounts) recordUse(scopeName string, item Item, used int64) {
 	u.change(scopeName, item.Rule.id, func(uses *ruleUses) *ruleUses {
 		if uses == nil {
@@ -43,6 +43,7 @@ func (u *useCounts) recordUse(scopeName string, item Item, used int64) {
 	})
 }
 
+// pruneSubjects deletes all subjects but the maxLabels subjects with the highest use.
 func (r *ruleUses) pruneSubjects() {
 	all := slices.SortedFunc(maps.Values(r.subjects), func(a, b *countedSubject) int { return int(b.used - a.used) })
 	for _, one := range all[maxLabels:] {
@@ -50,6 +51,7 @@ func (r *ruleUses) pruneSubjects() {
 	}
 }
 
+// removeItems returns the rules and subjects that are recorded for a scope, and deletes these records.
 func (u *useCounts) removeItems(scopeName string) (items []Item) {
 	for _, uses := range u.take(scopeName) {
 		for _, one := range uses.subjects {

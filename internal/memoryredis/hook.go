@@ -68,7 +68,7 @@ func (h *hook) findClient(c *server.Peer) *client {
 	return h.clients[c]
 }
 
-// trackClientCommand deletes the indexes that a command of a client may have changed. answer tracks the commands of scripts.
+// trackClientCommand deletes the indexes that a command of a client may have changed. answerFromIndex tracks the commands of scripts.
 func (h *hook) trackClientCommand(command string, args []string) {
 	switch command {
 	case "EVAL", "EVALSHA":
@@ -93,7 +93,7 @@ func (h *hook) trackChange(command string, args []string) {
 	}
 }
 
-// answer answers a command of a script from the index, or tracks what the command changes and returns false.
+// answerFromIndex answers a command of a script from the index, or tracks what the command changes and returns false.
 func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) bool {
 	if h.off {
 		return false
@@ -159,7 +159,7 @@ func (h *hook) loadIndex(c *server.Peer, args []string) *orderedSet {
 	return set
 }
 
-// call runs a command as the script that peer belongs to, and returns the reply, or nil after an error.
+// runCommand runs a command as the script that peer belongs to, and returns the reply, or nil after an error.
 func (h *hook) runCommand(peer *server.Peer, command ...string) any {
 	var reply bytes.Buffer
 	to := bufio.NewWriter(&reply)

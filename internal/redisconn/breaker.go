@@ -29,7 +29,7 @@ type breaker struct {
 	lastFailed bool      // the latest answer was an error or did not come
 }
 
-// enter reports whether a call may be sent (ok). The caller must then call leave. probe is true for the probe of a node that did not
+// tryEnter reports whether a call may be sent (ok). The caller must then call leave. probe is true for the probe of a node that did not
 // answer.
 func (b *breaker) tryEnter() (probe, ok bool) {
 	b.mu.Lock()

@@ -58,7 +58,7 @@ func fieldError(field, format string, args ...any) error {
 	return &FieldError{Field: field, Allowed: fmt.Sprintf(format, args...)}
 }
 
-// check returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error.
+// checkExceptPer returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error.
 func (p Policy) checkExceptPer(path string) error {
 	if !isValidName(p.Name) {
 		return fieldError(path+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
