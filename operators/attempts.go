@@ -7,7 +7,7 @@ type RecentAttempts struct {
 	Ended    int           `json:"ended" doc:"Attempts that ended"`
 	Failed   int           `json:"failed" doc:"Of ended: the device failed or rejected the task, or its lease ended. Some of the tasks are tried again"`
 	Errors   []RecentError `json:"errors" doc:"The five most frequent errors of the failed attempts, the most frequent first"`
-	ManyFail bool          `json:"many_fail" doc:"true: at least 5 attempts failed, and at least a fifth of those that ended"`
+	ManyAttemptsFailed bool          `json:"many_fail" doc:"true: at least 5 attempts failed, and at least a fifth of those that ended"`
 	IsSample bool          `json:"is_sample" doc:"true: more attempts ended; only the latest were counted"`
 }
 
@@ -20,7 +20,7 @@ type RecentError struct {
 // Text returns the summary in words, such as: 98 % of 125 attempts failed within the last 5 min: connection refused (122). It is empty
 // unless many attempts failed.
 func (r *RecentAttempts) Text() string {
-	if r == nil || !r.ManyFail {
+	if r == nil || !r.ManyAttemptsFailed {
 		return ""
 	}
 	text := fmt.Sprintf("%.0f %% of %d attempts failed within the last 5 min", 100*float64(r.Failed)/float64(r.Ended), r.Ended)

@@ -20,13 +20,15 @@ const (
 	manyFailOneIn = 5
 )
 
-// ManyFail reports whether an operator should look, because many of the ended attempts failed.
-func ManyFail(failed, ended int) bool { return failed >= minFailures && failed*manyFailOneIn >= ended }
+// ManyAttemptsFailed reports whether an operator should look, because many of the ended attempts failed.
+func ManyAttemptsFailed(failed, ended int) bool {
+	return failed >= minFailures && failed*manyFailOneIn >= ended
+}
 
 // RecentAttempts summarizes attempts that ended within the last five minutes.
 type RecentAttempts struct {
 	Ended    int
-	Failed   int           // of Ended: the device failed or rejected the task, or its lease ended. Some of the tasks are tried again
+	Failed   int           // the attempts in Ended whose device failed or rejected the task, or whose lease ended. Some of these tasks are tried again
 	Errors   []RecentError // the most frequent errors of the failed attempts, the most frequent first
 	IsSample bool          // more attempts ended in this time; only the latest were read
 }

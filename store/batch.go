@@ -99,7 +99,7 @@ const batchColumns = `b.id, b.name, b.pool, b.kind, b.payload, b.priority, b.wei
 	b.windows, b.finish_inside, b.opens_at, b.closes_at, b.limits,
 	b.paused, b.paused_by, b.paused_at, b.pause_reason, b.cancelled_at, b.created_at, b.total, b.system, {now}`
 
-func batchDest(batch *Batch) []any {
+func batchScanDest(batch *Batch) (scanDest []any) {
 	return []any{
 		&batch.ID, &batch.Name, &batch.Pool, &batch.Kind, &batch.Payload, &batch.Priority, &batch.Weight, &batch.Lane, &batch.NotBefore,
 		&batch.NotAfter, &batch.MaxWait, &batch.MaxAttempts,
@@ -119,14 +119,14 @@ const (
 	selectBatchAndPool  = `SELECT ` + batchAndPoolColumns + ` FROM batches b JOIN pools p ON p.name = b.pool`
 )
 
-// batchAndPoolDest returns pointers to the fields of batch and of batch.PoolSettings for batchAndPoolColumns.
-func batchAndPoolDest(batch *Batch) []any {
-	return append(batchDest(batch), &batch.PoolSettings.Paused, &batch.PoolSettings.Capacity, &batch.PoolSettings.Lease, &batch.PoolSettings.Opening.From, &batch.PoolSettings.Opening.Until)
+// batchAndPoolScanDest returns pointers to the fields of batch and of batch.PoolSettings for batchAndPoolColumns.
+func batchAndPoolScanDest(batch *Batch) (scanDest []any) {
+	return append(batchScanDest(batch), &batch.PoolSettings.Paused, &batch.PoolSettings.Capacity, &batch.PoolSettings.Lease, &batch.PoolSettings.Opening.From, &batch.PoolSettings.Opening.Until)
 }
 
-// CreateBatch creates a batch and queues newTasks in it, all or none. It streams the tasks. An error of newTasks.Tasks is returned wrapped.
-// Unless newTasks.RegisteredOnly is set, the devices need not be registered. An idempotency key in ctx (WithOnce) makes a repeated request
-// take effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
+// CreateBatch creates a batch and queues all of newTasks in it, or changes nothing. It streams the tasks. An error of newTasks.Tasks is
+// returned wrapped. Unless newTasks.RegisteredOnly is set, the devices need not be registered. An idempotency key in ctx (WithOnce) makes a
+// repeated request take effect once. Errors: ErrUnknownPool, ErrUnknownDevice, ErrNoTasks.
 func (s batches) CreateBatch(ctx context.Context, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -165,7 +165,7 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 	if batch.Abort != nil {
 		abort = *batch.Abort
 	}
-	if err := tx.pools().checkFits(ctx, batch); err != nil {
+	if err := tx.pools().checkWindowsFit(ctx, batch); err != nil {
 		return 0, err
 	}
 	o, err := tx.pools().computeOpening(ctx, batch.Windows)
@@ -181,7 +181,7 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 			CAST($25 AS bigint), CASE WHEN CAST($25 AS bigint) > 0 THEN
 				CASE WHEN {epoch} + $7 * {ms} > {now} THEN {epoch} + $7 * {ms} ELSE {now} END + CAST($25 AS bigint) * {ms} END, $26, {now}
 		FROM pools p WHERE p.name = $2 AND p.deleted_at IS NULL FOR KEY SHARE OF p
-		RETURNING id`, batch.Name, batch.Pool, batch.Kind, nullText(batch.Payload), batch.Priority, max(batch.Weight, 1), nullMillis(batch.NotBefore), nullMillis(batch.NotAfter), max(batch.MaxAttempts, 1), strings.Join(batch.RetryOn, ","), batch.RetryBackoff.Milliseconds(), batch.OnLost, batch.Lease.Milliseconds(), batch.MaxRun.Milliseconds(), batch.Paused, abort.Failure, abort.Min, o.windows, batch.FinishInside, o.from, o.until, o.refreshDue, nullText(batch.Limits), cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(), batch.IsDeployment)
+		RETURNING id`, batch.Name, batch.Pool, batch.Kind, jsonTextOrNull(batch.Payload), batch.Priority, max(batch.Weight, 1), millisOrNull(batch.NotBefore), millisOrNull(batch.NotAfter), max(batch.MaxAttempts, 1), strings.Join(batch.RetryOn, ","), batch.RetryBackoff.Milliseconds(), batch.OnLost, batch.Lease.Milliseconds(), batch.MaxRun.Milliseconds(), batch.Paused, abort.Failure, abort.Min, o.windows, batch.FinishInside, o.from, o.until, o.refreshDue, jsonTextOrNull(batch.Limits), cmp.Or(batch.Lane, LaneNormal), batch.MaxWait.Milliseconds(), batch.IsDeployment)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %s", ErrUnknownPool, batch.Pool)
 	}
@@ -190,7 +190,7 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 
 // Batch returns one batch with its counts, or ErrNotFound.
 func (s batches) Batch(ctx context.Context, id int64) (Batch, error) {
-	b, err := queryOne(ctx, s.readSession(), batchAndPoolDest, selectBatchAndPool+` WHERE b.id = $1`, id)
+	b, err := queryOne(ctx, s.readSession(), batchAndPoolScanDest, selectBatchAndPool+` WHERE b.id = $1`, id)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -219,8 +219,8 @@ const (
 	ByEnd      BatchOrder = "ended_at"
 )
 
-// batchCondition returns the condition on batch b for a state or an order. The database uses the partial indexes only for these texts.
-func batchCondition(stateOrOrder string) string {
+// batchConditionSQL returns the condition on batch b for a state or an order. The database uses the partial indexes only for these texts.
+func batchConditionSQL(stateOrOrder string) string {
 	const open, started = `b.ended_at IS NULL AND b.cancelled_at IS NULL`, `(b.not_before IS NULL OR b.not_before <= {now})`
 	return map[string]string{
 		"open": `b.ended_at IS NULL`, "cancelling": `b.ended_at IS NULL AND b.cancelled_at IS NOT NULL`,
@@ -234,7 +234,7 @@ func batchCondition(stateOrOrder string) string {
 // only batches behind the batch with this id: for newest first, batches with id < beforeID.
 func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64, limit int) ([]Batch, error) {
 	text, args := filter.pageSQL(beforeID, limit)
-	list, err := collect(ctx, s.readSession(), batchAndPoolDest, text, args...)
+	list, err := collect(ctx, s.readSession(), batchAndPoolScanDest, text, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -246,14 +246,14 @@ func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any
 	q := query{text: selectBatchAndPool}
 	order := "" // the first columns of the index that serves the filter, such as (pool, id) or (kind, id)
 	if f.Order == "" {
-		whereSet(&q, "b.id < %s", beforeID)
+		whereIfSet(&q, "b.id < %s", beforeID)
 	} else {
 		column := "b." + string(f.Order)
 		order = column + " DESC, "
-		whereSet(&q, "("+column+", b.id) < ((SELECT "+column+" FROM batches b WHERE b.id = %[1]s), %[1]s)", beforeID)
+		whereIfSet(&q, "("+column+", b.id) < ((SELECT "+column+" FROM batches b WHERE b.id = %[1]s), %[1]s)", beforeID)
 	}
 	if of := cmp.Or(f.State, string(f.Order)); of != "" {
-		q.conds = append(q.conds, batchCondition(of))
+		q.conds = append(q.conds, batchConditionSQL(of))
 	}
 	switch f.Lane {
 	case LaneUrgent:

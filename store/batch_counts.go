@@ -32,17 +32,17 @@ const queuedState = "queued"
 // recentState is the state of the row that fillCounts reads into Batch.Recent.
 const recentState = "recent"
 
-// fillCounts fills Counts and Recent of read by one statement, so each task is counted in exactly one state. It reads no tasks.
-func (s batches) fillCounts(ctx context.Context, read []Batch) error {
+// fillCounts fills Counts and Recent of batchesToFill by one statement, so each task is counted in exactly one state. It reads no tasks.
+func (s batches) fillCounts(ctx context.Context, batchesToFill []Batch) error {
 	type count struct {
 		batch int64
 		state TaskState
 		n     int64
 	}
 	byID := map[int64]*Batch{}
-	for i := range read {
-		read[i].Counts = map[TaskState]int64{}
-		byID[read[i].ID] = &read[i]
+	for i := range batchesToFill {
+		batchesToFill[i].Counts = map[TaskState]int64{}
+		byID[batchesToFill[i].ID] = &batchesToFill[i]
 	}
 	const wanted = ` WHERE batch IN (SELECT id FROM {ids})`
 	counts, err := collect(ctx, s.readSession(), func(c *count) []any { return []any{&c.batch, &c.state, &c.n} }, `
@@ -65,19 +65,19 @@ func (s batches) fillCounts(ctx context.Context, read []Batch) error {
 			b.Counts[c.state] = c.n
 		}
 	}
-	for _, b := range read {
-		setPending(b.Counts, b.Total)
+	for _, b := range batchesToFill {
+		setPendingCount(b.Counts, b.Total)
 	}
 	return nil
 }
 
-// setPending sets the count of Pending to total minus all other counts.
-func setPending(counts map[TaskState]int64, total int64) {
-	for _, n := range counts {
-		total -= n
+// setPendingCount sets the count of Pending to totalTasks minus all other counts.
+func setPendingCount(countByState map[TaskState]int64, totalTasks int64) {
+	for _, n := range countByState {
+		totalTasks -= n
 	}
-	if total != 0 {
-		counts[Pending] = total
+	if totalTasks != 0 {
+		countByState[Pending] = totalTasks
 	}
 }
 
@@ -100,12 +100,12 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 		if err != nil || len(list) == 0 {
 			return err
 		}
-		batches, err := tx.batches().fold(ctx, list, limit)
+		batches, err := tx.batches().foldDeltas(ctx, list, limit)
 		if err != nil {
 			return err
 		}
 		folded = len(list)
-		aborted, err = tx.batches().applyAbortRules(ctx, batches)
+		aborted, err = tx.batches().pauseByAbortRules(ctx, batches)
 		return err
 	})
 	if err != nil {
@@ -114,8 +114,8 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 	return folded, aborted, nil
 }
 
-// deltasToFold selects the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest and the highest id. Without the condition on
-// $2 and $3, a plan made for an empty table would scan the list of ids for each row.
+// deltasToFold selects the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest and the highest id. The condition on $2 and
+// $3 is redundant, but without it a plan made for an empty table would scan the list of ids for each row.
 const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
 // batchDeltasToFold selects the deltas whose batch still exists. The delta of a deleted batch changes only the counts of its pool.
@@ -147,9 +147,10 @@ const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// fold adds the deltas with these ids (ascending) to the counts and returns the ids of their batches. No other transaction may fold them.
-func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64, error) {
-	args := []any{idsInput(deltas...), deltas[0], deltas[len(deltas)-1]}
+// foldDeltas adds the rows of batch_deltas with deltaIDs (ascending) to the counts, and returns the ids of the changed batches. The caller
+// must hold the lock of folding (tryFold).
+func (s batchesIn) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) (changedBatches []int64, err error) {
+	args := []any{idsInput(deltaIDs...), deltaIDs[0], deltaIDs[len(deltaIDs)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
 	if err != nil {
 		return nil, err
@@ -173,20 +174,20 @@ func (s batchesIn) fold(ctx context.Context, deltas []int64, limit int) ([]int64
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
-// applyAbortRules pauses each of the batches whose abort rule is met, and returns their ids.
-func (s batchesIn) applyAbortRules(ctx context.Context, batches []int64) ([]int64, error) {
+// pauseByAbortRules pauses those of the batches batchIDs whose abort rule is met, and returns the ids of the paused batches.
+func (s batchesIn) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pausedIDs []int64, err error) {
 	type reading struct {
 		Batch
 		sinceEnded, sinceFailed int64
 		ended, failed           int64
 	}
 	candidates, err := collect(ctx, s.session, func(r *reading) []any {
-		return append(batchDest(&r.Batch), &r.sinceEnded, &r.sinceFailed, &r.ended, &r.failed)
+		return append(batchScanDest(&r.Batch), &r.sinceEnded, &r.sinceFailed, &r.ended, &r.failed)
 	}, `
 		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+endedAndFailedSQL+`
 		FROM batches b
 		WHERE b.id IN (SELECT id FROM {ids}) AND b.abort_min > 0 AND b.paused IS FALSE AND b.cancelled_at IS NULL
-		ORDER BY b.id FOR UPDATE OF b`, idsInput(batches...))
+		ORDER BY b.id FOR UPDATE OF b`, idsInput(batchIDs...))
 	if err != nil {
 		return nil, fmt.Errorf("reading abort rules: %w", err)
 	}

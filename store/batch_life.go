@@ -75,12 +75,12 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 		if err := change(&b); err != nil {
 			return err
 		}
-		detail := describeChanges(old.settings(), b.settings())
+		detail := describeChanges(old.auditSettings(), b.auditSettings())
 		if detail == "" {
 			return nil
 		}
 		if !slices.Equal(b.Windows, old.Windows) {
-			if err := tx.pools().checkFits(ctx, b); err != nil {
+			if err := tx.pools().checkWindowsFit(ctx, b); err != nil {
 				return err
 			}
 		}
@@ -95,7 +95,7 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 				wait_until = CASE WHEN CAST($12 AS bigint) > 0 THEN
 					CASE WHEN not_before > created_at THEN not_before ELSE created_at END + CAST($12 AS bigint) * {ms} END
 			WHERE id = $1`,
-			id, b.Priority, b.Weight, nullMillis(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.refreshDue, nullText(b.Limits), b.Lane, b.MaxWait.Milliseconds()); err != nil {
+			id, b.Priority, b.Weight, millisOrNull(b.NotAfter), b.MaxAttempts, o.windows, o.from, o.until, o.refreshDue, jsonTextOrNull(b.Limits), b.Lane, b.MaxWait.Milliseconds()); err != nil {
 			return fmt.Errorf("writing the batch: %w", err)
 		}
 		tx.pendingNews.addPool(b.Pool)
@@ -106,8 +106,8 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 	})
 }
 
-// settings returns the fields that an operator may change, in the form of the audit log.
-func (b Batch) settings() settings {
+// auditSettings returns the fields that an operator may change, in the form of the audit log.
+func (b Batch) auditSettings() settings {
 	return settings{
 		"priority", strconv.Itoa(b.Priority), "weight", strconv.Itoa(b.Weight), "lane", string(b.Lane), "not_after", instantText(b.NotAfter),
 		"max_wait", b.MaxWait.String(), "windows", fmt.Sprint(b.Windows), "limits", limitsText(b.Limits), "max_attempts", strconv.Itoa(b.MaxAttempts),
@@ -129,8 +129,8 @@ func instantText(moment *time.Time) string {
 	return moment.UTC().Format(time.RFC3339Nano)
 }
 
-// changeBatch locks the batch, runs change and returns the batch after it. It holds the pool's lock exclusively, so every claim that read
-// the old batch has committed.
+// changeBatch takes the exclusive lock of the pool, locks the batch, runs change and returns the changed batch. Because of the lock of the
+// pool, every claim that read the old batch has committed before.
 func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
 		pool, err := queryOne(ctx, tx, singleColumn[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
@@ -140,7 +140,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 		if err := tx.pools().lockName(ctx, pool); err != nil {
 			return err
 		}
-		b, err := queryOne(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 FOR UPDATE`, id)
+		b, err := queryOne(ctx, tx, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 FOR UPDATE`, id)
 		if err != nil {
 			return err
 		}
@@ -163,21 +163,22 @@ func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	return s.grants().askToStop(ctx, actor, whyCancelled, "", held)
 }
 
-// askToStop asks the devices to stop the tasks, for the reason why, and records an event for each. The grants must be locked.
-func (s grantsIn) askToStop(ctx context.Context, actor, why, detail string, taskIDs []int64) error {
+// askToStop asks the devices of the running tasks taskIDs to stop, stores cancelReason in each grant, and records an event for each task.
+// The grants must be locked.
+func (s grantsIn) askToStop(ctx context.Context, actor, cancelReason, eventDetail string, taskIDs []int64) error {
 	in := idsInput(taskIDs...)
-	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = $2 WHERE task IN (SELECT id FROM {ids})`, in, why); err != nil {
+	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = $2 WHERE task IN (SELECT id FROM {ids})`, in, cancelReason); err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
-		SELECT {now}, 'task.cancel_asked', $2, $3, pool, batch, task, device, token, $4 FROM grants WHERE task IN (SELECT id FROM {ids})`, in, actor, string(kindOfActor(actor)), detail)
+		SELECT {now}, 'task.cancel_asked', $2, $3, pool, batch, task, device, token, $4 FROM grants WHERE task IN (SELECT id FROM {ids})`, in, actor, string(kindOfActor(actor)), eventDetail)
 	return err
 }
 
 // EndCancelled ends at most limit waiting tasks of cancelled batches and returns their number. It also stops devices that got a grant while
 // the batch was being cancelled. Replicas may call it concurrently.
-func (s batches) EndCancelled(ctx context.Context, limit int) (int, error) {
+func (s batches) EndCancelled(ctx context.Context, limit int) (endedTasks int, err error) {
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {
 		return 0, err

@@ -16,7 +16,7 @@ type OpenBatch struct {
 // OpenBatches returns at most limit batches of the pool with waiting tasks and an id > afterID, lowest id first. Its cost depends on their
 // number and on the grants of the pool, not on the number of tasks.
 func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) (_ []OpenBatch, err error) {
-	defer describe(&err, "finding batches of pool %s", pool)
+	defer describeError(&err, "finding batches of pool %s", pool)
 	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
 }
 
@@ -35,7 +35,7 @@ func openBatchesSQL() string {
 
 // UrgentBatches returns at most limit urgent batches of a pool that have waiting tasks, newest first.
 func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) (_ []OpenBatch, err error) {
-	defer describe(&err, "finding urgent batches of pool %s", pool)
+	defer describeError(&err, "finding urgent batches of pool %s", pool)
 	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, urgentBatchesSQL(), pool, limit)
 }
 
@@ -64,14 +64,14 @@ func (s batches) BatchesNamed(ctx context.Context, namePart string, filter Batch
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
-	list, err := collect(ctx, s.customPlanSession(), batchAndPoolDest, batchesNamedText(), beforeID, searchLimit, likePattern(namePart), clampLimit(limit), string(filter.Lane))
+	list, err := collect(ctx, s.customPlanSession(), batchAndPoolScanDest, batchesNamedSQL(), beforeID, searchLimit, likePattern(namePart), clampLimit(limit), string(filter.Lane))
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
 	return list, stretch, s.fillCounts(ctx, list)
 }
 
-func batchesNamedText() string {
+func batchesNamedSQL() string {
 	return `
 		SELECT ` + batchAndPoolColumns + ` FROM (
 			SELECT id FROM (SELECT id, name, lane FROM batches WHERE id < $1 ORDER BY id DESC LIMIT ` + hideFromPlanner("$2", "integer") + `) AS looked

@@ -22,13 +22,13 @@ type NewTask struct {
 }
 
 // insertArgs returns the arguments of dialect.addTasks for task t.
-func (t NewTask) insertArgs(batch int64, pool string) []any {
+func (t NewTask) insertArgs(batchID int64, pool string) []any {
 	priority := 0
 	if t.Priority != nil {
 		priority = *t.Priority
 	}
-	begins := timeText(t.NotBefore)
-	return []any{batch, pool, t.Device, priority, t.Priority != nil, nullText(t.Payload), begins, timeText(t.NotAfter), begins}
+	begins := timeTextOrNull(t.NotBefore)
+	return []any{batchID, pool, t.Device, priority, t.Priority != nil, jsonTextOrNull(t.Payload), begins, timeTextOrNull(t.NotAfter), begins}
 }
 
 // NewBatchTasks describes the tasks of a new batch.
@@ -43,8 +43,9 @@ type NewBatchTasks struct {
 // errDryRun rolls back the transaction of a dry run that succeeded.
 var errDryRun = errors.New("dry run")
 
-// createBatch does the work of CreateBatch in the transaction tx. plain is the same transaction without prepared statements, for COPY.
-func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
+// createBatch does the work of CreateBatch in the transaction tx. unpreparedTx is the same transaction without prepared statements, for
+// COPY.
+func (s batches) createBatch(ctx context.Context, unpreparedTx *sqlx.Tx, tx session, actor string, batch Batch, newTasks NewBatchTasks) (Batch, error) {
 	if s.disableStatementTimeout != "" {
 		if _, err := tx.exec(ctx, s.disableStatementTimeout); err != nil {
 			return Batch{}, err
@@ -54,7 +55,7 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 	if err != nil {
 		return Batch{}, err
 	}
-	n, err := s.queueTasks(ctx, plain, tx, id, batch, newTasks)
+	n, err := s.queueTasks(ctx, unpreparedTx, tx, id, batch, newTasks)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -68,7 +69,7 @@ func (s batches) createBatch(ctx context.Context, plain *sqlx.Tx, tx session, ac
 	if err := tx.recordEvent(ctx, Event{Kind: "batch.created", Actor: actor, Pool: batch.Pool, Batch: id, Detail: detail}); err != nil {
 		return Batch{}, err
 	}
-	created, err := queryOne(ctx, tx, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
+	created, err := queryOne(ctx, tx, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, id)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -91,12 +92,13 @@ func (n queuedCounts) String() string {
 	return fmt.Sprintf("tasks=%d skipped=%d", n.total, n.skipped)
 }
 
-// queueTasks queues newTasks in the batch with this id and counts them. plain is the transaction tx without prepared statements, for COPY.
-func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id int64, batch Batch, newTasks NewBatchTasks) (counts queuedCounts, err error) {
+// queueTasks queues newTasks in the batch batchID and counts them. unpreparedTx is the transaction tx without prepared statements, for
+// COPY.
+func (s batches) queueTasks(ctx context.Context, unpreparedTx *sqlx.Tx, tx session, batchID int64, batch Batch, newTasks NewBatchTasks) (counts queuedCounts, err error) {
 	if newTasks.Tasks == nil {
-		counts.total, err = tx.batches().insertTasksByTags(ctx, id, batch, newTasks.Tags)
+		counts.total, err = tx.batches().insertTasksByTags(ctx, batchID, batch, newTasks.Tags)
 	} else {
-		counts, err = s.insertTasks(ctx, plain, id, batch, newTasks.Tasks)
+		counts, err = s.insertTasks(ctx, unpreparedTx, batchID, batch, newTasks.Tasks)
 	}
 	if err != nil {
 		return counts, err
@@ -105,30 +107,30 @@ func (s batches) queueTasks(ctx context.Context, plain *sqlx.Tx, tx session, id 
 		return counts, ErrNoTasks
 	}
 	if newTasks.Tasks != nil {
-		counts.unknown, err = tx.batches().countUnknownDevices(ctx, id)
+		counts.unknown, err = tx.batches().countUnknownDevices(ctx, batchID)
 	}
 	if err == nil && newTasks.RegisteredOnly && counts.unknown.Tasks > 0 {
 		err = fmt.Errorf("%w: %s", ErrUnknownDevice, counts.unknown.First)
 	}
 	if err == nil {
-		counts.wrongWire, err = tx.batches().countWrongWire(ctx, id)
+		counts.wrongWire, err = tx.batches().countWrongWire(ctx, batchID)
 	}
 	return counts, err
 }
 
-// countWrongWire counts the tasks of the batch with this id whose devices speak DDI and cannot read the payload. The index of these devices
-// is empty in a fleet that has none.
-func (s batchesIn) countWrongWire(ctx context.Context, id int64) (count int64, err error) {
-	defer describe(&err, "counting devices of another wire")
+// countWrongWire counts the tasks of the batch whose devices speak DDI and cannot read the payload. In a fleet without DDI devices, the
+// index devices_hawkbit is empty, so the count costs nothing.
+func (s batchesIn) countWrongWire(ctx context.Context, batchID int64) (count int64, err error) {
+	defer describeError(&err, "counting devices of another wire")
 	err = s.scanRow(ctx, []any{&count}, `
 		SELECT count(*) FROM devices d JOIN tasks o ON o.device = d.id AND o.state = 'pending' AND o.batch * 1 = $1 JOIN batches c ON c.id = o.batch
 			LEFT JOIN profiles w ON w.name = d.profile
-		WHERE d.wire = 'hawkbit' AND NOT `+fitsDDI, id)
+		WHERE d.wire = 'hawkbit' AND NOT `+fitsDDI, batchID)
 	return count, err
 }
 
 // insertTasksByTags queues one task for each registered device that has all tags now, and returns their number.
-func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, batch Batch, tags map[string]string) (int64, error) {
+func (s batchesIn) insertTasksByTags(ctx context.Context, batchID int64, batch Batch, tags map[string]string) (queued int64, err error) {
 	text, err := tagsText(tags)
 	if err != nil {
 		return 0, err
@@ -138,12 +140,12 @@ func (s batchesIn) insertTasksByTags(ctx context.Context, id int64, batch Batch,
 	}
 	return s.exec(ctx, `
 		INSERT INTO tasks (batch, pool, device, own_priority)
-		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, id, batch.Pool, text)
+		SELECT $1, $2, d.id, FALSE FROM devices d WHERE {tagged $3} ORDER BY d.id`, batchID, batch.Pool, text)
 }
 
 // countUnknownDevices counts the tasks of the batch whose devices are not registered.
 func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
-	defer describe(&err, "finding unknown devices")
+	defer describeError(&err, "finding unknown devices")
 	err = s.scanRow(ctx, []any{&unknown.Tasks, &unknown.First}, `
 		WITH unknown AS (
 			SELECT t.id FROM tasks t WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device))
@@ -151,9 +153,9 @@ func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown U
 	return unknown, err
 }
 
-// insertTasks queues tasks in the batch with this id, and counts them. tx must run no prepared statements.
-func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, batch Batch, tasks iter.Seq2[NewTask, error]) (counts queuedCounts, err error) {
-	insert, err := tx.PrepareContext(ctx, s.addTasks)
+// insertTasks queues tasks in the batch batchID and counts them. unpreparedTx must run no prepared statements.
+func (s batches) insertTasks(ctx context.Context, unpreparedTx *sqlx.Tx, batchID int64, batch Batch, tasks iter.Seq2[NewTask, error]) (counts queuedCounts, err error) {
+	insert, err := unpreparedTx.PrepareContext(ctx, s.addTasks)
 	if err != nil {
 		return counts, err
 	}
@@ -164,7 +166,7 @@ func (s batches) insertTasks(ctx context.Context, tx *sqlx.Tx, id int64, batch B
 			continue
 		}
 		if err == nil {
-			_, err = insert.ExecContext(ctx, task.insertArgs(id, batch.Pool)...)
+			_, err = insert.ExecContext(ctx, task.insertArgs(batchID, batch.Pool)...)
 		}
 		if err != nil {
 			return counts, fmt.Errorf("inserting task %d: %w", counts.total+counts.skipped+1, err)

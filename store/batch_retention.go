@@ -16,10 +16,10 @@ func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit
 		var gone bool
 		err := s.write(ctx, func(tx session) (err error) {
 			removed, gone = 0, false
-			if batch, err = tx.batches().oldBatch(ctx, batch, keepFor); err != nil {
+			if batch, err = tx.batches().lockOldBatch(ctx, batch, keepFor); err != nil {
 				return err
 			}
-			removed, gone, err = tx.batches().removeTasks(ctx, batch, limit-int(tasks))
+			removed, gone, err = tx.batches().removeEndedTasks(ctx, batch, limit-int(tasks))
 			return err
 		})
 		if errors.Is(err, ErrNotFound) {
@@ -32,16 +32,16 @@ func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit
 		if gone {
 			batches++
 		}
-		if !gone && removed == 0 { // oldBatch does not lock the tasks. A task was retried in the meantime, so skip this batch
+		if !gone && removed == 0 { // lockOldBatch does not lock the tasks. A task was retried in the meantime, so skip this batch
 			batch++
 		}
 	}
 	return tasks, batches, nil
 }
 
-// oldBatch locks and returns the first batch with id >= firstID whose tasks all ended more than keepFor ago, or ErrNotFound. It uses
+// lockOldBatch locks and returns the first batch with id >= firstID whose tasks all ended more than keepFor ago, or ErrNotFound. It uses
 // count(*), because Postgres may turn an EXISTS into a scan of all tasks.
-func (s batchesIn) oldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (int64, error) {
+func (s batchesIn) lockOldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (batchID int64, err error) {
 	return queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT b.id FROM batches b
 		WHERE b.id >= $1 AND b.created_at < (SELECT {now}) - $2 * {ms}
@@ -51,12 +51,13 @@ func (s batchesIn) oldBatch(ctx context.Context, firstID int64, keepFor time.Dur
 		ORDER BY b.id LIMIT 1 FOR UPDATE OF b`, firstID, keepFor.Milliseconds())
 }
 
-// removeTasks deletes at most limit ended tasks of the batch and returns their number. It deletes a batch that has no task left.
-func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (removed int64, isBatchGone bool, err error) {
+// removeEndedTasks deletes at most limit ended tasks of the batch and returns their number. If the batch then has no task left, the batch
+// is deleted too.
+func (s batchesIn) removeEndedTasks(ctx context.Context, batchID int64, limit int) (removed int64, isBatchGone bool, err error) {
 	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t
 		WHERE t.id IN (SELECT id FROM tasks WHERE batch = $1 AND state <> 'pending' ORDER BY state, id LIMIT $2) AND t.state <> 'pending'
-		ORDER BY t.id FOR UPDATE OF t`, batch, limit)
+		ORDER BY t.id FOR UPDATE OF t`, batchID, limit)
 	if err != nil {
 		return 0, false, err
 	}
@@ -69,25 +70,25 @@ func (s batchesIn) removeTasks(ctx context.Context, batch int64, limit int) (rem
 	if removed, err = s.exec(ctx, `DELETE FROM tasks WHERE id IN (SELECT id FROM {ids})`, in); err != nil {
 		return 0, false, err
 	}
-	if _, err := s.exec(ctx, `UPDATE batches SET total = total - $2 WHERE id = $1`, batch, removed); err != nil {
+	if _, err := s.exec(ctx, `UPDATE batches SET total = total - $2 WHERE id = $1`, batchID, removed); err != nil {
 		return 0, false, err
 	}
-	left, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batch)
+	left, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batchID)
 	if err != nil || left {
 		return removed, false, err
 	}
-	return removed, true, s.removeBatch(ctx, batch)
+	return removed, true, s.removeBatch(ctx, batchID)
 }
 
 const retentionActor = "retention"
 
 // removeBatch deletes a batch without tasks and records the event.
-func (s batchesIn) removeBatch(ctx context.Context, batch int64) error {
+func (s batchesIn) removeBatch(ctx context.Context, batchID int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, detail)
-		SELECT {now}, 'batch.removed', $2, 'program', pool, id, name FROM batches WHERE id = $1`, batch, retentionActor); err != nil {
+		SELECT {now}, 'batch.removed', $2, 'program', pool, id, name FROM batches WHERE id = $1`, batchID, retentionActor); err != nil {
 		return err
 	}
-	_, err := s.exec(ctx, `DELETE FROM batches WHERE id = $1`, batch)
+	_, err := s.exec(ctx, `DELETE FROM batches WHERE id = $1`, batchID)
 	return err
 }

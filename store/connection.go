@@ -45,8 +45,8 @@ func (s *connection) newSession(target database, news *pendingNews) session {
 // customPlanSession returns a session in which Postgres plans each statement for its arguments, for statements with filters.
 func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
-// write runs change in one transaction. If the server rolls it back because of a conflict (deadlock, serialization failure), change runs
-// again, at most maxTries times. So change must first reset the outer variables that it sets.
+// write runs change in one transaction. If the server rolls the transaction back because of a conflict (deadlock, serialization failure),
+// change runs again, at most maxTries times. So change must first reset the outer variables that it sets.
 func (s *connection) write(ctx context.Context, change func(session) error) error {
 	for try := 1; ; try++ {
 		s.prepared.preparePending(ctx)
@@ -59,26 +59,26 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 			return in.addNews(ctx)
 		})
 		s.notifyNews(ctx, news, err)
-		if err == nil || try == maxTries || !retryable(err) {
+		if err == nil || try == maxTries || !isConflict(err) {
 			return err
 		}
 	}
 }
 
 // inTx runs change in one transaction, in the same way as write, and returns its result. If the transaction fails, the result is zero.
-func inTx[T any](ctx context.Context, s *connection, change func(session) (T, error)) (result T, err error) {
-	err = s.write(ctx, func(tx session) (err error) {
+func inTx[Value any](ctx context.Context, ledger *connection, change func(session) (Value, error)) (result Value, err error) {
+	err = ledger.write(ctx, func(tx session) (err error) {
 		result, err = change(tx)
 		return err
 	})
 	if err != nil {
-		result = *new(T)
+		result = *new(Value)
 	}
 	return result, err
 }
 
 // execInTx runs one statement in a transaction of its own and returns the number of rows that it changed.
-func (s *connection) execInTx(ctx context.Context, query string, args ...any) (int64, error) {
+func (s *connection) execInTx(ctx context.Context, query string, args ...any) (changedRows int64, err error) {
 	return inTx(ctx, s, func(tx session) (int64, error) { return tx.exec(ctx, query, args...) })
 }
 
@@ -136,8 +136,8 @@ const (
 	snapshotDepth = 64 // number of events that identify a snapshot
 )
 
-// Snapshot identifies a snapshot by its newest events. One event does not suffice: ids are given before the commit, so an older event may
-// be missing in one of two snapshots.
+// Snapshot identifies a snapshot by its newest events. The id of the newest event does not suffice: ids are given before the commit, so two
+// snapshots with the same newest event may differ in an older event.
 type Snapshot struct {
 	Event int64 // id of the newest event; 0 means that there are no events
 	Below int64 // id of the oldest one of the 64 newest events

@@ -37,10 +37,10 @@ const accountLock = "$accounts"
 // RecordAccountChanges makes the store record the AccountChange of each changed device. Call it before the first use.
 func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
-// ApplyAccountChanges calls apply for at most limit due changes, oldest first, and deletes the applied changes. Accounts that a failed
-// import left (Stage) come last. It stops at the first error and moves that change behind the others. A change may be applied more than
-// once; replicas may call it concurrently. The context of apply ends applyTimeout after the first call, because other changes of the
-// devices wait.
+// ApplyAccountChanges calls apply for at most limit due changes, oldest first, and deletes the applied changes. Changes that a failed
+// import left (Stage) come last. At the first error of apply it stops, and moves the failed change behind the other changes. A change may
+// be applied more than once; replicas may call it concurrently. The context of apply ends applyTimeout after the first call, because other
+// changes of the devices wait.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
@@ -57,9 +57,10 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 	return applied, applyErr
 }
 
-// SuspendAccount disables the account of a device at the MQTT broker for the duration, by disable. It first commits a change that enables
-// the account again, even if this replica fails. If the account is already suspended, the duration begins again. isSuspended is false, and
-// nothing changes, if the device is blocked or not registered, or another change of its account is due.
+// SuspendAccount disables the account of a device at the MQTT broker for the duration. It first commits a change that later enables the
+// account again, even if this replica fails. Then it calls disable, which disables the account. If the account is already suspended, the
+// duration begins again. isSuspended is false, and nothing changes, if the device is blocked or not registered, or another change of its
+// account is due.
 func (s credentials) SuspendAccount(ctx context.Context, device string, duration time.Duration, disable func(context.Context) error) (isSuspended bool, err error) {
 	var recorded int64
 	err = s.write(ctx, func(tx session) (err error) {
@@ -94,7 +95,7 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 
 // applyAccountChanges runs in one transaction. applyErr is the error of apply, after which the transaction is still committed.
 func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
-	// Take the lock first: a transaction that waits for the lock must not hold row locks.
+	// Take the lock of the accounts before all row locks: a transaction that waits for this lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
 		return 0, nil, err
 	}
@@ -135,10 +136,10 @@ func (s credentialsIn) dropAccountChange(ctx context.Context, device string) err
 	return err
 }
 
-// setAccount calls set, if it is not nil, for the device, whose row must be locked. It first deletes the row of account_changes, which asks
-// for an older state and could remove the new account later.
-func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAccount) error {
-	if set == nil {
+// setBrokerAccount calls setAccount for the device, if setAccount is not nil. The row of the device must be locked. Before the call, it
+// deletes the row of the device in account_changes, because this older change could remove the new account later.
+func (s credentialsIn) setBrokerAccount(ctx context.Context, device string, setAccount SetAccount) error {
+	if setAccount == nil {
 		return nil
 	}
 	// Take the lock first, because an import also records and creates accounts under this lock.
@@ -152,7 +153,7 @@ func (s credentialsIn) setAccount(ctx context.Context, device string, set SetAcc
 	if err != nil {
 		return err
 	}
-	return set(ctx, enabled)
+	return setAccount(ctx, enabled)
 }
 
 // lockAccounts lets only one transaction at a time change accounts at the MQTT broker.

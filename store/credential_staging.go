@@ -29,7 +29,7 @@ func NewStage(once *Once) Stage {
 	return Stage(int64(upper)<<31 | (1 + rand.Int64N(1<<31-1)))
 }
 
-func (s Stage) sameKey(other Stage) bool { return s>>31 == other>>31 }
+func (s Stage) hasSameKey(other Stage) bool { return s>>31 == other>>31 }
 
 // StagedDevice is a device of an import whose account must be created.
 type StagedDevice struct {
@@ -47,10 +47,10 @@ var ErrTooManyAccounts = fmt.Errorf("at most %d new devices in an import while t
 var ErrAccountConflict = errors.New("another request creates or deletes one of the accounts")
 
 // StageAccounts writes a note (see Stage) for each of newDevices that is not registered, and returns these devices. A note is due after
-// keepFor unless ImportDevices deletes it. It refuses everything that ImportDevices would refuse. It returns no devices if the request was
-// answered already (WithOnce), or if onExisting is RefuseExisting and one is registered. Errors: EntryError with ErrTooManyAccounts,
-// ErrAccountConflict, ErrInProgress.
-func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
+// noteDueAfter unless ImportDevices deletes it. StageAccounts refuses everything that ImportDevices would refuse. It returns no devices if
+// the request was answered before (WithOnce), or if onExisting is RefuseExisting and a device is registered. Errors: EntryError with
+// ErrTooManyAccounts, ErrAccountConflict, ErrInProgress.
+func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, noteDueAfter time.Duration) (staged []StagedDevice, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		var total int
 		replayed, err := tx.lookUpAnswer(ctx, &total)
@@ -61,13 +61,13 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices 
 		if err := tx.devices().checkImport(ctx, newDevices, onExisting); err != nil {
 			return err
 		}
-		staged, err = tx.credentials().stageAccounts(ctx, stage, newDevices, onExisting, keepFor)
+		staged, err = tx.credentials().stageAccounts(ctx, stage, newDevices, onExisting, noteDueAfter)
 		return err
 	})
 	return staged, err
 }
 
-func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, keepFor time.Duration) (staged []StagedDevice, err error) {
+func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, noteDueAfter time.Duration) (staged []StagedDevice, err error) {
 	if err := s.lockAccounts(ctx); err != nil {
 		return nil, err
 	}
@@ -88,19 +88,20 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevice
 	for i, d := range staged {
 		fresh[i] = ids[d.Entry]
 	}
-	return staged, s.recordStage(ctx, stage, fresh, keepFor)
+	return staged, s.recordStageNotes(ctx, stage, fresh, noteDueAfter)
 }
 
-// recordStage writes a note, due after keepFor, for each device in newIDs, and replaces notes that a failed import left. It refuses an
-// account that another import creates, and one whose deletion is not applied yet, because its session at the broker would stay open.
-func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []string, keepFor time.Duration) error {
+// recordStageNotes writes a note (see Stage) for each device in newIDs, and replaces the notes of failed imports. It refuses an account
+// that another import creates. It also refuses an account that is still to be deleted at the broker, because the session of the account
+// would stay open.
+func (s credentialsIn) recordStageNotes(ctx context.Context, stage Stage, newIDs []string, noteDueAfter time.Duration) error {
 	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
 		WHERE c.stage = 0 OR c.changed_at > {now}`, namesInput(newIDs))
 	switch {
 	case err != nil:
 		return err
-	case slices.ContainsFunc(others, stage.sameKey):
+	case slices.ContainsFunc(others, stage.hasSameKey):
 		return ErrInProgress
 	case len(others) > 0:
 		return ErrAccountConflict
@@ -109,13 +110,14 @@ func (s credentialsIn) recordStage(ctx context.Context, stage Stage, newIDs []st
 		INSERT INTO account_changes (device, wanted, changed_at, stage)
 		SELECT name, 'deleted', {now} + $3 * {ms}, $2 FROM {names} WHERE TRUE ORDER BY name
 		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = excluded.stage`,
-		namesInput(newIDs), stage, keepFor.Milliseconds())
+		namesInput(newIDs), stage, noteDueAfter.Milliseconds())
 	return err
 }
 
-// SetStagedAccounts calls setAccounts, which creates accounts of the stage at the MQTT broker within a few seconds, and makes the notes of
-// the stage due about keepFor from now. devices are all devices of the stage. It returns ErrAccountConflict if a note is missing or due.
-func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices []string, keepFor time.Duration, setAccounts func(context.Context) error) error {
+// SetStagedAccounts calls setAccounts, which creates accounts of the stage at the MQTT broker within a few seconds, and moves the due time
+// of the notes of the stage to about noteDueAfter from now. devices are all devices of the stage. SetStagedAccounts returns
+// ErrAccountConflict if a note is missing or due.
+func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices []string, noteDueAfter time.Duration, setAccounts func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
 			return err
@@ -131,7 +133,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
-			namesInput(devices), stage, keepFor.Milliseconds(), (keepFor * 2 / 3).Milliseconds()); err != nil {
+			namesInput(devices), stage, noteDueAfter.Milliseconds(), (noteDueAfter * 2 / 3).Milliseconds()); err != nil {
 			return err
 		}
 		return setAccounts(ctx)

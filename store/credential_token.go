@@ -19,7 +19,7 @@ type credentials struct{ *connection }
 // broker. The older tokens expire at olderUntil, overlap from now; an overlap of 0 means at once. Error: ErrNotFound.
 func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, setAccount SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		olderUntil, err = tx.credentials().rotate(ctx, id, tokenHash, overlap)
+		olderUntil, err = tx.credentials().rotateDeviceToken(ctx, id, tokenHash, overlap)
 		if err != nil {
 			return err
 		}
@@ -28,27 +28,28 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, to
 			return err
 		}
 		tx.pendingNews.addDevices(id)
-		return tx.credentials().setAccount(ctx, id, setAccount)
+		return tx.credentials().setBrokerAccount(ctx, id, setAccount)
 	})
 	return olderUntil, err
 }
 
-// rotate adds a token with this hash to the device id and lets its older tokens expire after overlap, at olderUntil.
-func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
-	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 FOR UPDATE`, id, overlap.Milliseconds())
+// rotateDeviceToken adds a token with the hash tokenHash to the device deviceID. The older tokens of the device expire after overlap, at
+// the time olderUntil.
+func (s credentialsIn) rotateDeviceToken(ctx context.Context, deviceID string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
+	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 FOR UPDATE`, deviceID, overlap.Milliseconds())
 	if err != nil {
 		return olderUntil, err
 	}
-	if _, err := s.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND expires_at <= {now}`, id); err != nil {
+	if _, err := s.exec(ctx, `DELETE FROM tokens WHERE device = $1 AND expires_at <= {now}`, deviceID); err != nil {
 		return olderUntil, err
 	}
 	_, err = s.exec(ctx, `
 		UPDATE tokens SET expires_at = {epoch} + $2 * {ms}
-		WHERE device = $1 AND (expires_at IS NULL OR expires_at > {epoch} + $2 * {ms})`, id, olderUntil.UnixMilli())
+		WHERE device = $1 AND (expires_at IS NULL OR expires_at > {epoch} + $2 * {ms})`, deviceID, olderUntil.UnixMilli())
 	if err != nil {
 		return olderUntil, err
 	}
-	_, err = s.addToken(ctx, Token{Device: id}, tokenHash)
+	_, err = s.addToken(ctx, Token{Device: deviceID}, tokenHash)
 	return olderUntil, err
 }
 
@@ -56,8 +57,8 @@ func (s credentialsIn) rotate(ctx context.Context, id string, tokenHash []byte, 
 const enrolledTokenName = "enrolled"
 
 // EnrollDevice gives a registered device the token that it requested, with the SHA-256 tokenHash; setAccount gives the secret to its
-// account at the MQTT broker. The token replaces an enrolled one that was never used, because its reply was lost. Errors: ErrNotFound;
-// ErrExists if the device has used a token of its own or an operator gave it one.
+// account at the MQTT broker. If an earlier enrolled token was never used, because the reply with it was lost, the new token replaces it.
+// Errors: ErrNotFound; ErrExists if the device has used a token of its own, or if an operator gave it a token.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {
 		hasUsedOwnToken, err := queryOne(ctx, tx, singleColumn[bool], `SELECT own_token FROM devices WHERE id = $1 FOR UPDATE`, id)
@@ -84,7 +85,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 			}
 		}
 		tx.pendingNews.addDevices(id)
-		return tx.credentials().setAccount(ctx, id, setAccount)
+		return tx.credentials().setBrokerAccount(ctx, id, setAccount)
 	})
 }
 
@@ -107,13 +108,13 @@ const tokenColumns = `id, name, device, role, pools, limit_sets, created_at, exp
 // validToken is the SQL condition that token k is neither revoked nor expired.
 const validToken = `k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > {now})`
 
-func tokenDest(token *Token) []any {
+func tokenScanDest(token *Token) (scanDest []any) {
 	return []any{&token.ID, &token.Name, &token.Device, &token.Role, &token.Pools, &token.LimitSets, &token.CreatedAt, &token.ExpiresAt}
 }
 
 // TokenByHash returns the token whose secret has this SHA-256. It returns ErrNotFound for a token that has expired or was revoked.
 func (s credentials) TokenByHash(ctx context.Context, secretHash []byte) (Token, error) {
-	return queryOne(ctx, s.readSession(), tokenDest, `
+	return queryOne(ctx, s.readSession(), tokenScanDest, `
 		SELECT `+tokenColumns+` FROM tokens k WHERE hash = $1 AND `+validToken, secretHash)
 }
 
@@ -152,8 +153,8 @@ func (t Token) detail() string {
 	return strings.Join(append(parts, "name="+t.Name), " ")
 }
 
-// nullList returns values as the argument for a JSON column; an empty list is NULL.
-func nullList(values []string) any {
+// jsonListOrNull returns values as the argument for a JSON column; an empty list is NULL.
+func jsonListOrNull(values []string) any {
 	if len(values) == 0 {
 		return nil
 	}
@@ -179,7 +180,7 @@ func (s credentials) OperatorTokens(ctx context.Context, afterID int64, newestFi
 	if newestFirst {
 		bound, order, afterID = `id < $1`, `id DESC`, cmp.Or(afterID, math.MaxInt64)
 	}
-	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenDest(t), &t.LastUsed, &t.Requests) }, `
+	return collect(ctx, s.readSession(), func(t *Token) []any { return append(tokenScanDest(t), &t.LastUsed, &t.Requests) }, `
 		SELECT `+tokenColumns+`, u.used_at, u.requests FROM tokens LEFT JOIN token_uses u ON u.token = tokens.id
 		WHERE `+bound+` AND device = '' AND revoked_at IS NULL ORDER BY `+order+` LIMIT $2`, afterID, clampLimit(limit))
 }
@@ -204,7 +205,7 @@ func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error
 func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {
-		t, err = queryOne(ctx, tx, tokenDest, `
+		t, err = queryOne(ctx, tx, tokenScanDest, `
 			UPDATE tokens SET revoked_at = {now} WHERE id = $1 AND device = '' AND revoked_at IS NULL RETURNING `+tokenColumns, id)
 		if err != nil {
 			return err
@@ -218,7 +219,7 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 // revoked.
 func (s credentials) RotateToken(ctx context.Context, actor string, id int64, secretHash []byte) (t Token, err error) {
 	err = s.write(ctx, func(tx session) error {
-		t, err = queryOne(ctx, tx, tokenDest, `
+		t, err = queryOne(ctx, tx, tokenScanDest, `
 			UPDATE tokens SET hash = $2 WHERE id = $1 AND device = '' AND revoked_at IS NULL RETURNING `+tokenColumns, id, secretHash)
 		if err != nil {
 			return err
@@ -229,10 +230,10 @@ func (s credentials) RotateToken(ctx context.Context, actor string, id int64, se
 }
 
 func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
-	created, err := collect(ctx, s.session, tokenDest, `
+	created, err := collect(ctx, s.session, tokenScanDest, `
 		INSERT INTO tokens (name, device, role, hash, created_at, expires_at, pools, limit_sets)
 		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}, $6::json, $7::json) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
-		token.Name, token.Device, token.Role, secretHash, nullMillis(token.ExpiresAt), nullList(token.Pools), nullList(token.LimitSets))
+		token.Name, token.Device, token.Role, secretHash, millisOrNull(token.ExpiresAt), jsonListOrNull(token.Pools), jsonListOrNull(token.LimitSets))
 	if err != nil {
 		return Token{}, err
 	}

@@ -26,10 +26,10 @@ type Device struct {
 	Attributes json.RawMessage   // reported by the device; a JSON object
 	CreatedAt  time.Time
 	LastSeen   *time.Time // accurate to SeenPrecision; nil means never
-	QuietUntil *time.Time // as in LastReport; nil means never seen
-	NoisyAt    *time.Time // when the device was last recorded as reporting too often; nil means never. See NoisyFor
-	Reach      Reach      // how the device can be notified, as of about LastSeen
-	Wire       string     // the wire of the last report, as of about LastSeen: http, mqtt, hawkbit; empty means unknown
+	QuietUntil *time.Time // the same as LastReport.QuietUntil; nil means that the device never reported
+	NoisyAt    *time.Time // the last time at which the device was recorded as reporting too often (see NoisyFor); nil means never
+	Reach      Reach      // how the device could be notified after its last stored report
+	Wire       string     // the wire (protocol) of the last stored report: http, mqtt or hawkbit; empty means unknown
 
 	RegisteredBy string // name of an operator token, or as in Registration
 
@@ -88,8 +88,8 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by,
 	d.blocked_by, d.blocked_at, d.block_reason, d.wire`
 
-// deviceDest returns pointers to the fields of d for deviceColumns, which are NULL if the device is not registered.
-func deviceDest(d *Device) []any {
+// deviceScanDest returns pointers to the fields of d for deviceColumns, which are NULL if the device is not registered.
+func deviceScanDest(d *Device) (scanDest []any) {
 	return []any{
 		&d.ID, &d.Blocked, &d.OwnToken, &d.HasToken, &d.Tags, &d.Profile, &d.Attributes, &d.CreatedAt, &d.LastSeen, &d.QuietUntil,
 		&d.NoisyAt, &d.Reach, &d.RegisteredBy, &d.BlockedBy, &d.BlockedAt, &d.BlockReason, &d.Wire,
@@ -97,7 +97,7 @@ func deviceDest(d *Device) []any {
 }
 
 func (s devicesIn) byID(ctx context.Context, id string) (Device, error) {
-	return queryOne(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
+	return queryOne(ctx, s.session, deviceScanDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
 
 // Device returns one device, or ErrNotFound.
@@ -123,12 +123,12 @@ type DeviceFilter struct {
 // Devices returns the devices that match filter, in ascending order of ids.
 func (s devices) Devices(ctx context.Context, filter DeviceFilter) (found []Device, err error) {
 	q := query{text: `SELECT ` + deviceColumns + ` FROM devices d`}
-	if err := filter.where(&q); err != nil {
+	if err := filter.addConditions(&q); err != nil {
 		return nil, err
 	}
 	text, args := q.build(" ORDER BY d.id", filter.Limit)
 	err = s.readFiltered(ctx, filter, func(in session) error {
-		found, err = collect(ctx, in, deviceDest, text, args...)
+		found, err = collect(ctx, in, deviceScanDest, text, args...)
 		return err
 	})
 	return found, err
@@ -156,7 +156,7 @@ func (s session) enableTagIndex(ctx context.Context) error {
 	return err
 }
 
-func (f DeviceFilter) where(q *query) error {
+func (f DeviceFilter) addConditions(q *query) error {
 	if len(f.Tags) > 0 {
 		tags, err := tagsText(f.Tags)
 		if err != nil {
@@ -164,7 +164,7 @@ func (f DeviceFilter) where(q *query) error {
 		}
 		q.where("{tagged %s}", tags) // must be the first condition: {tagged $1} and {tagged $3} contain the number of its argument
 	}
-	whereSet(q, "d.profile = %s", f.Profile)
+	whereIfSet(q, "d.profile = %s", f.Profile)
 	q.where("d.id > %s", f.After)
 	if f.Prefix != "" { // ids are compared byte by byte, and each of their characters is lower than ~
 		q.where("d.id >= %s", f.Prefix)
@@ -173,19 +173,19 @@ func (f DeviceFilter) where(q *query) error {
 	if f.Blocked != nil {
 		q.where("d.blocked = %s", *f.Blocked)
 	}
-	f.whereNoisy(q)
+	f.addNoisyCondition(q)
 	return nil
 }
 
-// sift adds the conditions that have no index to q, which selects from the columns of searchDevices.
-func (f DeviceFilter) sift(q *query) {
-	whereSet(q, "registered_by = %s", f.RegisteredBy)
-	q.whereTime("created_at", f.CreatedSince, time.Time{})
+// addUnindexedConditions adds the conditions on columns without an index to q. q must select from the columns that searchDevices reads.
+func (f DeviceFilter) addUnindexedConditions(q *query) {
+	whereIfSet(q, "registered_by = %s", f.RegisteredBy)
+	q.whereTimeBetween("created_at", f.CreatedSince, time.Time{})
 }
 
 // DevicesByID returns the devices in ids that are registered, in ascending order of ids.
 func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error) {
-	return collect(ctx, s.readSession(), deviceDest,
+	return collect(ctx, s.readSession(), deviceScanDest,
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
 }
 
@@ -200,30 +200,30 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 	var d Device
 	err = s.write(ctx, func(tx session) error {
 		err := tx.runOnce(ctx, &d, func() (err error) {
-			d, err = tx.devices().create(ctx, actor, id, spec, tokenHash)
+			d, err = tx.devices().createDevice(ctx, actor, id, spec, tokenHash)
 			return err
 		})
 		if once := OnceFrom(ctx); err != nil || once != nil && once.Replayed {
 			return err
 		}
-		return tx.credentials().setAccount(ctx, id, setAccount)
+		return tx.credentials().setBrokerAccount(ctx, id, setAccount)
 	})
 	return d, err
 }
 
-// create registers the device id with a token and returns it.
-func (s devicesIn) create(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte) (Device, error) {
-	created, err := s.register(ctx, actor, id, spec)
+// createDevice registers the device deviceID with a token and returns the device.
+func (s devicesIn) createDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec, tokenHash []byte) (Device, error) {
+	created, err := s.registerDevice(ctx, actor, deviceID, spec)
 	if err != nil {
 		return Device{}, err
 	}
 	if !created {
-		return Device{}, fmt.Errorf("device %s: %w", id, ErrExists)
+		return Device{}, fmt.Errorf("device %s: %w", deviceID, ErrExists)
 	}
-	if _, err := s.credentials().addToken(ctx, Token{Device: id}, tokenHash); err != nil {
+	if _, err := s.credentials().addToken(ctx, Token{Device: deviceID}, tokenHash); err != nil {
 		return Device{}, err
 	}
-	return s.byID(ctx, id)
+	return s.byID(ctx, deviceID)
 }
 
 // MergeAttributes applies a merge patch (RFC 7396) to the attributes of the device. A patch without effect writes nothing. Errors:
@@ -248,7 +248,8 @@ type LastReport struct {
 	At    time.Time
 	Reach Reach  // how the device could be notified after this report
 	Wire  string // the wire of the report; empty means that the stored wire stays
-	// QuietUntil is the time, not before At, from which the device counts as silent: one report period before its next report is due.
+	// QuietUntil is the time, not before At, from which the device counts as silent: one report period before the next report of the device
+	// is due.
 	QuietUntil time.Time
 }
 
@@ -263,9 +264,9 @@ type seenRow struct {
 // maxSeenError is the largest error of the time of a report: a replica may compute the ledger's time too late by the duration of a reading.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices moves the last-seen times of devices forward, never back, with the quiet time and the reach of the latest report. The keys
-// of reports are device ids; unknown ids are ignored. If two reports are less than maxSeenError apart, their order is unclear, and a reach
-// other than ReachNone is kept: with ReachNone, a waiting device would be offered no task. A stored time in the future means that the
+// TouchDevices stores the time, the quiet time and the reach of the latest report of each device. It never moves a last-seen time back. The
+// keys of reports are device ids; unknown ids are ignored. If two reports are less than maxSeenError apart, their order is unclear, and a
+// reach other than ReachNone is kept: with ReachNone, a waiting device would be offered no task. A stored time in the future means that the
 // ledger's clock was set back; then the new reach is stored.
 func (s devices) TouchDevices(ctx context.Context, reports map[string]LastReport) error {
 	if len(reports) == 0 {

@@ -15,7 +15,7 @@ import (
 // once; its error rolls back. Errors: ErrNotFound, ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (device Device, err error) {
 	err = s.write(ctx, func(tx session) error {
-		device, err = queryOne(ctx, tx, deviceDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 FOR UPDATE`, id)
+		device, err = queryOne(ctx, tx, deviceScanDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 FOR UPDATE`, id)
 		if err != nil {
 			return err
 		}
@@ -42,8 +42,9 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 	return device, err
 }
 
-// applyChange calls change and returns the changed settings. words names them for the audit log; it is empty if nothing changed.
-func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, words string, err error) {
+// applyChange calls change and returns the changed settings. auditText names the changes for the audit log; auditText is empty if nothing
+// changed.
+func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, auditText string, err error) {
 	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
 	if err := change(&spec); err != nil {
 		return spec, "", err
@@ -100,7 +101,7 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 
 // changeAll locks the devices ids, calls change for each, and returns a row for each device that change altered.
 func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
-	list, err := collect(ctx, s.session, deviceDest,
+	list, err := collect(ctx, s.session, deviceScanDest,
 		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id FOR UPDATE`, namesInput(ids))
 	if err != nil {
 		return nil, fmt.Errorf("locking devices: %w", err)
@@ -219,7 +220,7 @@ func (d Device) IsNoisy(now time.Time) bool {
 // RecordNoisy records that a registered device is noisy now. isNew is true if it was not noisy before; then the event device.noisy is
 // written.
 func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error) {
-	defer describe(&err, "recording that device %s is noisy", device)
+	defer describeError(&err, "recording that device %s is noisy", device)
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.exec(ctx, `UPDATE devices SET noisy_at = {now} WHERE id = $1 AND (noisy_at IS NULL OR noisy_at <= {now} - $2 * {ms})`, device, NoisyFor.Milliseconds())
 		if isNew = changed > 0; err != nil {
@@ -234,8 +235,8 @@ func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew 
 	return isNew, err
 }
 
-// whereNoisy adds the condition of Noisy to q. IS NOT NULL repeats the condition of the index devices_noisy, because SQLite needs that.
-func (f DeviceFilter) whereNoisy(q *query) {
+// addNoisyCondition adds the condition of Noisy to q. IS NOT NULL repeats the condition of the index devices_noisy, because SQLite needs that.
+func (f DeviceFilter) addNoisyCondition(q *query) {
 	switch {
 	case f.Noisy == nil:
 	case *f.Noisy:

@@ -72,7 +72,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 			}
 			created := 0
 			for part := range slices.Chunk(order, importChunkSize) {
-				n, err := (importChunk{tx, actor, importRows(newDevices, part), gotToken}).run(ctx, onExisting, overlap)
+				n, err := (importChunk{tx, actor, importRows(newDevices, part), gotToken}).importDevices(ctx, onExisting, overlap)
 				if created += n; err != nil {
 					return err
 				}
@@ -176,10 +176,10 @@ type importChunk struct {
 	gotToken []bool // one value per entry of the whole list of the import
 }
 
-// run registers the new devices of the chunk with tokens and returns their number. onExisting decides about registered devices; with
-// RotateExisting their older tokens expire after overlap. New devices have no events of their own.
-func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap time.Duration) (created int, err error) {
-	fresh, err := p.insert(ctx)
+// importDevices registers the new devices of the chunk with tokens and returns their number. onExisting decides about registered devices;
+// with RotateExisting, the older tokens of these devices expire after tokenOverlap. No event is recorded for a single new device.
+func (p importChunk) importDevices(ctx context.Context, onExisting OnExisting, tokenOverlap time.Duration) (created int, err error) {
+	fresh, err := p.insertNewDevices(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -191,15 +191,15 @@ func (p importChunk) run(ctx context.Context, onExisting OnExisting, overlap tim
 	case len(old) == 0 || onExisting == SkipExisting:
 		return len(fresh), nil
 	case onExisting == RotateExisting:
-		return len(fresh), p.rotate(ctx, old, overlap)
+		return len(fresh), p.addTokensToRegistered(ctx, old, tokenOverlap)
 	case onExisting == UpdateExisting:
-		return len(fresh), p.update(ctx, old)
+		return len(fresh), p.updateSettings(ctx, old)
 	}
 	first := slices.MinFunc(old, func(a, b importRow) int { return a.entry - b.entry })
 	return 0, &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
 }
 
-func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
+func (p importChunk) insertNewDevices(ctx context.Context) ([]importRow, error) {
 	created, err := collect(ctx, p.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
 		SELECT device, tags::json, '{}', {now}, nullif(profile, ''), $2 FROM {imports} WHERE TRUE ORDER BY n
@@ -207,11 +207,11 @@ func (p importChunk) insert(ctx context.Context) ([]importRow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	return p.rowsFor(created), p.devices().finishRegistration(ctx, namesInput(created))
+	return p.rowsOfDevices(created), p.devices().finishRegistration(ctx, namesInput(created))
 }
 
-// update changes the settings of devices that were registered before the import.
-func (p importChunk) update(ctx context.Context, registered []importRow) error {
+// updateSettings changes the settings of devices that were registered before the import.
+func (p importChunk) updateSettings(ctx context.Context, registered []importRow) error {
 	changed, err := p.changedRows(ctx, registered)
 	if err != nil {
 		return err
@@ -232,14 +232,15 @@ func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([
 	})
 }
 
-// rotate gives each registered device one more token; its older tokens expire after overlap. Deleted devices get no token.
-func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap time.Duration) error {
+// addTokensToRegistered gives each registered device one more token. The older tokens of the device expire after tokenOverlap. Deleted
+// devices get no token.
+func (p importChunk) addTokensToRegistered(ctx context.Context, registered []importRow, tokenOverlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id FOR UPDATE`, toJSONInput(registered))
 	if err != nil {
 		return fmt.Errorf("locking devices: %w", err)
 	}
-	lockedRows := p.rowsFor(locked)
+	lockedRows := p.rowsOfDevices(locked)
 	if _, err := p.exec(ctx, `
 		DELETE FROM tokens WHERE device <> '' AND device IN (SELECT device FROM {imports}) AND expires_at <= {now}`, toJSONInput(lockedRows)); err != nil {
 		return err
@@ -247,23 +248,23 @@ func (p importChunk) rotate(ctx context.Context, registered []importRow, overlap
 	if _, err := p.exec(ctx, `
 		UPDATE tokens SET expires_at = {now} + $2 * {ms}
 		WHERE device <> '' AND device IN (SELECT device FROM {imports})
-		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, toJSONInput(lockedRows), overlap.Milliseconds()); err != nil {
+		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, toJSONInput(lockedRows), tokenOverlap.Milliseconds()); err != nil {
 		return err
 	}
-	return p.giveTokens(ctx, lockedRows, "overlap="+overlap.String())
+	return p.giveTokens(ctx, lockedRows, "overlap="+tokenOverlap.String())
 }
 
-// giveTokens stores the token of each device in rows, and records an event with detail for each if detail is not empty.
-func (p importChunk) giveTokens(ctx context.Context, rows []importRow, detail string) error {
+// giveTokens stores the token of each device in rows, and records an event for each device if eventDetail is not empty.
+func (p importChunk) giveTokens(ctx context.Context, rows []importRow, eventDetail string) error {
 	_, err := p.exec(ctx, `
 		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))
 	if err != nil {
 		return fmt.Errorf("storing tokens: %w", err)
 	}
-	if detail != "" {
+	if eventDetail != "" {
 		if _, err = p.exec(ctx, `
 			INSERT INTO events (at, kind, actor, actor_kind, device, detail)
-			SELECT {now}, 'device.token_added', $2, 'operator', device, $3 FROM {imports} ORDER BY n`, toJSONInput(rows), p.actor, detail); err != nil {
+			SELECT {now}, 'device.token_added', $2, 'operator', device, $3 FROM {imports} ORDER BY n`, toJSONInput(rows), p.actor, eventDetail); err != nil {
 			return fmt.Errorf("recording an import: %w", err)
 		}
 	}
@@ -273,7 +274,7 @@ func (p importChunk) giveTokens(ctx context.Context, rows []importRow, detail st
 	return nil
 }
 
-func (p importChunk) rowsFor(devices []string) []importRow {
+func (p importChunk) rowsOfDevices(devices []string) []importRow {
 	wanted := make(map[string]bool, len(devices))
 	for _, d := range devices {
 		wanted[d] = true

@@ -41,7 +41,7 @@ type ReachableSearch struct {
 	Pool       string
 	Batch      int64
 	After      TaskPosition
-	SeenWithin time.Duration // only devices that have been silent for at most this time; silence begins at Device.QuietUntil
+	SeenWithin time.Duration // leave out devices that have been silent for longer than this; silence begins at Device.QuietUntil
 	Limit      int           // maximum number of tasks to read, whether their devices are reachable or not
 }
 
@@ -64,7 +64,7 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 	}
 	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
 		return []any{&r.Device, &r.Reach, &r.Batch, &r.Task, &r.Weight, &r.Urgent, &r.Priority, &r.position.Priority}
-	}, reachableText(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.SeenWithin.Milliseconds())
+	}, reachableSQL(), search.Pool, search.Batch, search.After.Priority, search.After.Task, search.Limit, search.SeenWithin.Milliseconds())
 	if err != nil {
 		return ReachablePage{}, fmt.Errorf("finding devices of batch %d: %w", search.Batch, err)
 	}
@@ -78,8 +78,8 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 	return found, nil
 }
 
-// reachableText reads the tasks after a TaskPosition in two parts, each a range of the index: the same priority, then lower priorities.
-func reachableText() string {
+// reachableSQL reads the tasks after a TaskPosition in two parts, each a range of the index: the same priority, then lower priorities.
+func reachableSQL() string {
 	return `
 	WITH looked AS (
 		SELECT * FROM (` + selectPendingTasks + ` AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest

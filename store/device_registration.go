@@ -30,7 +30,7 @@ type Registered struct {
 // RegisterDevices returns the devices of requests in the same order, and registers each missing device, all or none. A returned ID is empty
 // if the registration is refused (DeviceDeletion.Refuse) or the device is just being deleted.
 func (s devices) RegisterDevices(ctx context.Context, requests ...Registration) (registered []Registered, err error) {
-	return inTx(ctx, s.connection, func(tx session) ([]Registered, error) { return tx.devices().ensure(ctx, requests) })
+	return inTx(ctx, s.connection, func(tx session) ([]Registered, error) { return tx.devices().registerMissing(ctx, requests) })
 }
 
 type newcomerRow struct {
@@ -52,8 +52,8 @@ func newcomerRows(requests []Registration) []newcomerRow {
 	return rows
 }
 
-// ensure registers the missing devices and returns all devices of requests, in their order.
-func (s devicesIn) ensure(ctx context.Context, requests []Registration) ([]Registered, error) {
+// registerMissing registers the missing devices and returns all devices of requests, in their order.
+func (s devicesIn) registerMissing(ctx context.Context, requests []Registration) ([]Registered, error) {
 	rows := newcomerRows(requests)
 	created, err := collect(ctx, s.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, registered_by, blocked)
@@ -71,7 +71,7 @@ func (s devicesIn) ensure(ctx context.Context, requests []Registration) ([]Regis
 			return nil, err
 		}
 	}
-	found, err := collect(ctx, s.session, deviceDest, `SELECT `+deviceColumns+` FROM {newcomers} JOIN devices d ON d.id = newcomers.name`, toJSONInput(rows))
+	found, err := collect(ctx, s.session, deviceScanDest, `SELECT `+deviceColumns+` FROM {newcomers} JOIN devices d ON d.id = newcomers.name`, toJSONInput(rows))
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +92,9 @@ func registeredInOrder(requests []Registration, found []Device, created []string
 	return registered
 }
 
-// register registers the device id on behalf of the operator actor. created is false if it was registered already; then nothing changes.
-func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSpec) (created bool, err error) {
+// registerDevice registers the device deviceID on behalf of the operator actor. If the device is registered already, nothing changes and
+// created is false.
+func (s devicesIn) registerDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec) (created bool, err error) {
 	text, err := tagsText(spec.Tags)
 	if err != nil {
 		return false, err
@@ -103,21 +104,21 @@ func (s devicesIn) register(ctx context.Context, actor, id string, spec DeviceSp
 	}
 	n, err := s.exec(ctx, `
 		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
-		VALUES ($1, $2, '{}', {now}, nullif($3, ''), $4) ON CONFLICT DO NOTHING`, id, text, spec.Profile, actor)
+		VALUES ($1, $2, '{}', {now}, nullif($3, ''), $4) ON CONFLICT DO NOTHING`, deviceID, text, spec.Profile, actor)
 	if err != nil || n == 0 {
 		return false, err
 	}
-	if err := s.finishRegistration(ctx, namesInput([]string{id})); err != nil {
+	if err := s.finishRegistration(ctx, namesInput([]string{deviceID})); err != nil {
 		return false, err
 	}
-	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: id})
+	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: deviceID})
 }
 
-// finishRegistration ends the registration of new devices. It blocks a device that was blocked when it was deleted, and runs steps. rows is
-// the JSON input {newcomers}; n and name are enough. Its statement must come after the INSERT: if that waited for a deletion, only a later
-// statement reads what the deletion wrote.
-func (s devicesIn) finishRegistration(ctx context.Context, rows string, steps ...step) error {
-	return s.runSteps(ctx, "newcomers", rows, append([]step{
+// finishRegistration ends the registration of new devices. It blocks a device that was blocked when it was deleted, and runs steps.
+// rowsJSON is the JSON input {newcomers}, of which only n and name are needed. The caller must insert the devices first: the INSERT may
+// wait for a concurrent deletion, and only a later statement reads what the deletion wrote.
+func (s devicesIn) finishRegistration(ctx context.Context, rowsJSON string, steps ...step) error {
+	return s.runSteps(ctx, "newcomers", rowsJSON, append([]step{
 		{"blocking", `
 			UPDATE devices AS d SET blocked = TRUE, blocked_by = g.blocked_by, blocked_at = g.blocked_at, block_reason = g.block_reason
 			FROM {newcomers} JOIN deleted_devices g ON g.id = newcomers.name WHERE d.id = newcomers.name AND g.blocked`},

@@ -35,10 +35,10 @@ func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenT
 
 // DeleteDevices deletes the registered devices in ids and their tokens in one transaction. Grants, tasks, attempts and events stay.
 func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
-	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.devices().delete(ctx, actor, ids, options) })
+	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.devices().deleteDevices(ctx, actor, ids, options) })
 }
 
-func (s devicesIn) delete(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
+func (s devicesIn) deleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
 	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id FOR UPDATE`, namesInput(ids))
 	if err != nil {
 		return removed, err

@@ -27,24 +27,24 @@ func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentF
 	return s.searchDevices(ctx, filter, `(quiet_until IS NULL OR quiet_until < {now} - %s * {ms})`, silentFor.Milliseconds(), maxSearched)
 }
 
-// CountReporting counts the devices that have reported within the last period of length within. It reads all devices.
-func (s devices) CountReporting(ctx context.Context, within time.Duration) (_ int, err error) {
-	defer describe(&err, "counting the devices that report")
+// CountReporting counts the devices whose last report is not older than within. It reads all devices.
+func (s devices) CountReporting(ctx context.Context, within time.Duration) (deviceCount int, err error) {
+	defer describeError(&err, "counting the devices that report")
 	return queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
 }
 
-// searchDevices searches the next maxSearched devices of filter, by ids, and returns the devices that satisfy condSQL: an SQL condition on id
-// and quiet_until in which value replaces %s. An empty condSQL is always true.
-func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL string, value any, maxSearched int) (DeviceSearchPage, error) {
+// searchDevices searches the next maxSearched devices of filter, by ids, and returns the devices that satisfy condSQL: an SQL condition on
+// id and quiet_until in which condValue replaces %s. An empty condSQL is always true.
+func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL string, condValue any, maxSearched int) (DeviceSearchPage, error) {
 	q := query{text: `SELECT d.id, d.quiet_until, d.registered_by, d.created_at FROM devices d`}
-	if err := filter.where(&q); err != nil {
+	if err := filter.addConditions(&q); err != nil {
 		return DeviceSearchPage{}, err
 	}
 	text := q.withoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
 	sift := query{args: q.args} // q selects the devices to search; the conditions of sift then select the devices to return
-	filter.sift(&sift)
+	filter.addUnindexedConditions(&sift)
 	if condSQL != "" {
-		sift.where(condSQL, value)
+		sift.where(condSQL, condValue)
 	}
 	q.args, condSQL = sift.args, strings.Join(append(sift.conds, "1 = 1"), " AND ")
 	limit := q.arg(clampLimit(filter.Limit))
@@ -56,7 +56,7 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL
 	var rows []reading
 	err := s.readFiltered(ctx, filter, func(in session) (err error) {
 		rows, err = collect(ctx, in, func(r *reading) []any {
-			return append([]any{&r.looked, &r.last}, deviceDest(&r.device)...)
+			return append([]any{&r.looked, &r.last}, deviceScanDest(&r.device)...)
 		}, `
 		WITH sifted AS (
 			SELECT id FROM (`+text+`) AS looked WHERE `+condSQL+` ORDER BY id LIMIT `+limit+`)

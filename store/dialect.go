@@ -86,9 +86,9 @@ func forbiddenSettings() []forbiddenSetting {
 	}
 }
 
-// inputs returns the words such as {ids}, each with the columns of the JSON array $1, named like its members. The first column must be a
-// number >= 0, because it becomes a range condition (few).
-func inputs() map[string]string {
+// inputReplacements returns the words such as {ids}, each with the columns of the JSON array $1, which have the names of the members of its
+// objects. The first column must be a number >= 0, because it becomes a range condition (few).
+func inputReplacements() map[string]string {
 	return map[string]string{
 		"ids":       "id bigint",
 		"points":    "batch bigint, at bigint",
@@ -109,8 +109,8 @@ func inputs() map[string]string {
 	}
 }
 
-// postgresWords returns words in braces, each followed by its replacement for Postgres. inputs and lookUps have the other words.
-func postgresWords() []string {
+// postgresReplacements returns words in braces, each followed by its replacement for Postgres. inputs and lookUpReplacements have the other words.
+func postgresReplacements() []string {
 	return []string{
 		"{now}", "clock_timestamp()",
 		"{ms}", "interval '1 millisecond'",
@@ -144,11 +144,11 @@ func postgresWords() []string {
 }
 
 func postgres() dialect {
-	words := append(postgresWords(), lookUps()...)
-	// The condition few affects only the plan: Postgres expects 100 rows in any array and would read whole tables to join them, but 1/200
-	// of them, one row, between two bounds. A LIMIT would help, too, but would read the array twice.
+	words := append(postgresReplacements(), lookUpReplacements()...)
+	// The condition few is always true; it affects only the plan. Without it, Postgres expects 100 rows in any array, and reads whole tables
+	// to join them. With a range condition, Postgres expects one row. (A LIMIT would help, too, but would read the array twice.)
 	const few = " BETWEEN 0 AND 9223372036854775807"
-	for name, columns := range inputs() {
+	for name, columns := range inputReplacements() {
 		number, _, _ := strings.Cut(columns, " ")
 		rows := "(SELECT * FROM json_to_recordset($1::json) AS rows(" + columns + ") WHERE " + number + few + ")"
 		words = append(words, "{"+name+"}", rows+" AS "+name, "{"+name+" once}", name+" AS MATERIALIZED "+rows)
@@ -183,8 +183,8 @@ func postgres() dialect {
 	}
 }
 
-// lookUps returns the words such as {device of w}, each followed by its join. OFFSET 0 makes Postgres look up one row at a time.
-func lookUps() []string {
+// lookUpReplacements returns the words such as {device of w}, each followed by its join. OFFSET 0 makes Postgres look up one row at a time.
+func lookUpReplacements() []string {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
 		"{attempt w}", "CROSS JOIN LATERAL (SELECT * FROM attempts WHERE token = w.token OFFSET 0) AS a",
@@ -202,8 +202,8 @@ func lookUps() []string {
 	}
 }
 
-// sqliteWords returns the words in braces and the names of Postgres, each followed by its replacement for SQLite.
-func sqliteWords() []string {
+// sqliteReplacements returns the words in braces and the names of Postgres, each followed by its replacement for SQLite.
+func sqliteReplacements() []string {
 	return []string{
 		"least(", "min(", "greatest(", "max(", "::json", "",
 		"{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
@@ -239,8 +239,8 @@ func sqliteWords() []string {
 		"{next turn}", "(SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence WHERE name = 'token_changes')",
 		"{keys of tags}", "json_each(looked.tags) AS k",
 		"{keys of attributes}", "json_each(looked.attributes) AS k",
-		"{tagged $1}", hasTags("$1"),
-		"{tagged $3}", hasTags("$3"),
+		"{tagged $1}", hasTagsSQL("$1"),
+		"{tagged $3}", hasTagsSQL("$3"),
 		"{unhex hash}", "unhex(hash)",
 		"{given}", "grants",
 		"{token}", "token", // the column, because a trigger has already set the token
@@ -249,11 +249,11 @@ func sqliteWords() []string {
 }
 
 func sqliteDialect() dialect {
-	words := sqliteWords()
-	for name, columns := range inputs() {
+	words := sqliteReplacements()
+	for name, columns := range inputReplacements() {
 		words = append(words, "{"+name+"}", "(SELECT "+jsonMembersSQL(columns)+" FROM json_each($1)) AS "+name)
 	}
-	words = append(words, "{ended}", "(SELECT "+endedColumns+" FROM (SELECT "+jsonMembersSQL(inputs()["endings"])+` FROM json_each($1)) AS endings
+	words = append(words, "{ended}", "(SELECT "+endedColumns+" FROM (SELECT "+jsonMembersSQL(inputReplacements()["endings"])+` FROM json_each($1)) AS endings
 		JOIN grants g ON g.task = endings.task AND g.token = endings.token) AS ended`)
 	return dialect{
 		name:          migrations.SQLite,
@@ -266,8 +266,8 @@ func sqliteDialect() dialect {
 	}
 }
 
-// formatNumbers formats numbers as one argument, a list.
-func (d dialect) formatNumbers(numbers []int64) string {
+// formatNumberList formats numbers as one argument, a list.
+func (d dialect) formatNumberList(numbers []int64) string {
 	text := []byte(d.brackets[:1])
 	for i, n := range numbers {
 		if i > 0 {
@@ -283,14 +283,14 @@ func textToTimeSQL(textExpr string) string {
 	return `CAST(round(unixepoch(` + textExpr + `, 'subsec') * 1000) AS INTEGER)`
 }
 
-// hasTags returns the SQL for the word {tagged} in SQLite, which has no operator for it. tagsExpr is the SQL for the JSON object of tags.
-func hasTags(tagsExpr string) string {
+// hasTagsSQL returns the SQL for the word {tagged} in SQLite, which has no operator for it. tagsExpr is the SQL for the JSON object of tags.
+func hasTagsSQL(tagsExpr string) string {
 	return `NOT EXISTS (SELECT 1 FROM json_each(` + tagsExpr + `) AS wanted WHERE NOT EXISTS (
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
 // advanceStatements returns the statements that increase the last fencing token (tokenSQL) and the last id of each table (tableSQL, with a
-// placeholder). A client may know a number that a restored ledger has lost, so it must not be given again.
+// placeholder). A client may know a number that a restored ledger has lost, so no such number may be given again.
 func advanceStatements(tokenSQL, tableSQL string) []string {
 	all := []string{tokenSQL}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
@@ -309,8 +309,8 @@ func jsonMembersSQL(columns string) string {
 	return strings.Join(list, ", ")
 }
 
-// retryable reports whether the server rolled the transaction back because of a conflict with another transaction.
-func retryable(err error) bool {
+// isConflict reports whether the server rolled the transaction back because of a conflict with another transaction.
+func isConflict(err error) bool {
 	var e *pq.Error
 	if !errors.As(err, &e) {
 		return false
@@ -331,7 +331,7 @@ func isUniqueViolation(err error) bool {
 // terminated may send it after the commit.
 func isCommitFailure(err error) bool {
 	var e *pq.Error
-	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteCode(err) == sqlite3.SQLITE_FULL
+	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteResultCode(err) == sqlite3.SQLITE_FULL
 }
 
 // sqlTranslator turns SQL texts into statements of one database. It caches the result, because translating takes longer than a lookup.
@@ -349,7 +349,7 @@ func newSQLTranslator(words []string, omitted *regexp.Regexp) *sqlTranslator {
 }
 
 // translate returns the query for the database.
-func (w *sqlTranslator) translate(query string) string {
+func (w *sqlTranslator) translate(query string) (statement string) {
 	w.mu.RLock()
 	text, known := w.texts[query]
 	w.mu.RUnlock()

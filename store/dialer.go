@@ -12,8 +12,8 @@ import (
 // answerSlack is added to the statement timeout. If an answer has not arrived after the sum, it counts as lost.
 const answerSlack = 5 * time.Second
 
-// dialer opens connections whose reads and writes fail after ioTimeout. Without it the driver would wait about 15 minutes for a server that
-// hangs or vanished, even after the end of the context, and a few such statements would occupy all connections.
+// dialer opens connections whose reads and writes fail after ioTimeout. Without ioTimeout, the driver would wait about 15 minutes for a
+// server that hangs or vanished, even after the end of the context. A few such statements would occupy all connections.
 type dialer struct {
 	net.Dialer
 	connSet
@@ -94,9 +94,9 @@ func (c *limitedConn) Write(data []byte) (int, error) {
 	return c.Conn.Write(data)
 }
 
-// answerTimeout returns how long a connection waits for an answer if setting is the value of statement_timeout; 0 means no limit.
-func answerTimeout(setting string) time.Duration {
-	text := strings.TrimSpace(setting)
+// answerTimeout returns how long a connection waits for an answer if the server has this statement_timeout. A result of 0 means no limit.
+func answerTimeout(statementTimeout string) time.Duration {
+	text := strings.TrimSpace(statementTimeout)
 	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
 	unit, known := map[string]time.Duration{
 		"": time.Millisecond, "ms": time.Millisecond, "s": time.Second, "min": time.Minute, "h": time.Hour, "d": 24 * time.Hour,

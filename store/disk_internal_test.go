@@ -14,8 +14,8 @@ func TestADiskIsFullForAWhile(t *testing.T) {
 	t.Parallel()
 	var f fullDisk
 	began := time.Unix(1_800_000_000, 0)
-	if err := f.recordDiskFull(errors.New("another"), began); errors.Is(err, ErrDiskFull) || f.check(began) != nil {
-		t.Errorf("after another error: %v, %v", err, f.check(began))
+	if err := f.recordDiskFull(errors.New("another"), began); errors.Is(err, ErrDiskFull) || f.checkNotFull(began) != nil {
+		t.Errorf("after another error: %v, %v", err, f.checkNotFull(began))
 	}
 	if err := f.recordDiskFull(&pq.Error{Code: pqerror.DiskFull}, began); !errors.Is(err, ErrDiskFull) {
 		t.Error(err)
@@ -24,7 +24,7 @@ func TestADiskIsFullForAWhile(t *testing.T) {
 		t.Error(err)
 	}
 	for after, full := range map[time.Duration]bool{0: true, fullFor - 1: true, fullFor: false} {
-		if err := f.check(began.Add(after)); errors.Is(err, ErrDiskFull) != full {
+		if err := f.checkNotFull(began.Add(after)); errors.Is(err, ErrDiskFull) != full {
 			t.Errorf("after %s: %v, want full: %t", after, err, full)
 		}
 	}

@@ -45,8 +45,8 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome of the commit unknown")
 )
 
-// describe adds a description to *err, if it is not nil. Functions whose errors all have one description defer it.
-func describe(err *error, format string, args ...any) {
+// describeError adds a description to *err, if it is not nil. Functions whose errors all have one description defer it.
+func describeError(err *error, format string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
 	}
@@ -55,7 +55,8 @@ func describe(err *error, format string, args ...any) {
 // fullFor is the time for which the ledger counts as full after a refused write: longer than the interval of the background writes.
 const fullFor = 15 * time.Second
 
-// fullDisk stores when the disk last refused a write. A success does not reset it: small rows may fit into pages of a full disk.
+// fullDisk stores when the disk last refused a write. A later success does not reset this time, because small rows may fit into the pages
+// of a full disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
 // recordDiskFull returns err. If err means that the disk was full, it stores the time now and wraps err with ErrDiskFull.
@@ -67,8 +68,8 @@ func (f *fullDisk) recordDiskFull(err error, now time.Time) error {
 	return fmt.Errorf("%w: %w", ErrDiskFull, err)
 }
 
-// check returns ErrDiskFull if the disk refused a write less than fullFor ago.
-func (f *fullDisk) check(now time.Time) error {
+// checkNotFull returns ErrDiskFull if the disk refused a write less than fullFor ago.
+func (f *fullDisk) checkNotFull(now time.Time) error {
 	if at := f.refusedAt.Load(); at != nil && now.Sub(*at) < fullFor {
 		return ErrDiskFull
 	}
@@ -80,17 +81,17 @@ func isDiskFull(err error) bool {
 	if e, ok := errors.AsType[*pq.Error](err); ok {
 		return e.Code == pqerror.DiskFull
 	}
-	return sqliteCode(err) == sqlite3.SQLITE_FULL
+	return sqliteResultCode(err) == sqlite3.SQLITE_FULL
 }
 
 // isDamaged reports whether the error means that a file is not an SQLite database, or a corrupt one.
 func isDamaged(err error) bool {
-	code := sqliteCode(err)
+	code := sqliteResultCode(err)
 	return code == sqlite3.SQLITE_NOTADB || code == sqlite3.SQLITE_CORRUPT
 }
 
-// sqliteCode returns the primary result code of an SQLite error. It returns 0 for any other error.
-func sqliteCode(err error) int {
+// sqliteResultCode returns the primary result code of an SQLite error. It returns 0 for any other error.
+func sqliteResultCode(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
 	}

@@ -32,11 +32,11 @@ func programActors() []string {
 }
 
 // kindOfActor returns the kind of an actor that is not a device. CreateToken reserves the names of programs and unknownActor.
-func kindOfActor(name string) ActorKind {
+func kindOfActor(actorName string) ActorKind {
 	switch {
-	case name == unknownActor:
+	case actorName == unknownActor:
 		return ActorUnknown
-	case slices.Contains(programActors(), name):
+	case slices.Contains(programActors(), actorName):
 		return ActorProgram
 	}
 	return ActorOperator
@@ -74,7 +74,7 @@ func describeChanges(before, after settings) string {
 // eventColumns are all columns of the event e.
 const eventColumns = `e.id, e.at, e.kind, e.actor, e.actor_kind, e.pool, e.batch, e.task, e.device, e.token, e.detail`
 
-func eventDest(e *Event) []any {
+func eventScanDest(e *Event) (scanDest []any) {
 	return []any{&e.ID, &e.At, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 }
 
@@ -84,8 +84,8 @@ type EventPosition struct {
 	xidBound int64 // a transaction id; each transaction that gave an event an id up to Last has a lower transaction id
 }
 
-// ReadEventPosition returns the position of the highest event id. readUpTo is the last id that the caller has read, or -1. If it is the
-// highest one, no transaction id is consumed.
+// ReadEventPosition returns the position of the highest event id. readUpTo is the last id that the caller has read, or -1. If readUpTo is
+// the highest id, no transaction id is consumed.
 func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPosition, error) {
 	var m EventPosition
 	// The id must be read first: then each transaction that gave an event an id up to m.Last has a transaction id below xidBound.
@@ -97,6 +97,6 @@ func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPos
 }
 
 // EventsComplete reports whether no transaction is left that could still commit an event with an id up to position.Last.
-func (s events) EventsComplete(ctx context.Context, position EventPosition) (bool, error) {
+func (s events) EventsComplete(ctx context.Context, position EventPosition) (isComplete bool, err error) {
 	return queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT {oldest xid} >= $1`, position.xidBound)
 }

@@ -38,23 +38,23 @@ func (f *EventFilter) LimitTo(bound SearchBound) {
 	}
 }
 
-// direction returns the SQL direction of the order of ids.
-func (f EventFilter) direction() string {
+// directionSQL returns the SQL direction of the order of ids.
+func (f EventFilter) directionSQL() string {
 	if f.Newest {
 		return "DESC"
 	}
 	return ""
 }
 
-func (f EventFilter) where(q *query) {
-	whereSet(q, "e.kind = %s", f.Kind)
-	whereSet(q, "e.actor = %s", f.Actor)
-	whereSet(q, "e.actor_kind = %s", string(f.ActorKind))
-	whereSet(q, "e.pool = %s", f.Pool)
-	whereSet(q, "e.batch = %s", f.Batch)
-	whereSet(q, "e.task = %s", f.Task)
-	whereSet(q, "e.device = %s", f.Device)
-	q.whereTime("e.at", f.Since, f.Until)
+func (f EventFilter) addConditions(q *query) {
+	whereIfSet(q, "e.kind = %s", f.Kind)
+	whereIfSet(q, "e.actor = %s", f.Actor)
+	whereIfSet(q, "e.actor_kind = %s", string(f.ActorKind))
+	whereIfSet(q, "e.pool = %s", f.Pool)
+	whereIfSet(q, "e.batch = %s", f.Batch)
+	whereIfSet(q, "e.task = %s", f.Task)
+	whereIfSet(q, "e.device = %s", f.Device)
+	q.whereTimeBetween("e.at", f.Since, f.Until)
 }
 
 // WithIDRange adds bounds on the ids (After and Before), computed from filter.Since and filter.Until, so that the query does not read
@@ -117,14 +117,14 @@ func (s events) planSearch(ctx context.Context, filter EventFilter) (search even
 // isIndexed reports whether candidatesSQL selects exactly the events that match.
 func (f eventSearch) isIndexed() bool {
 	q := &query{}
-	f.where(q)
+	f.addConditions(q)
 	return len(q.conds) == 0 || len(q.conds) == 1 && cmp.Or(f.Device, f.kind, f.actorKind, f.Pool) != ""
 }
 
 // candidatesSQL returns the query for at most maxRows events in the order of the filter, to be checked against the filter, and adds its
 // arguments to q. It repeats the conditions of partial indexes, because SQLite does not infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
-	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.direction(), limit: q.arg(maxRows)}
+	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.directionSQL(), limit: q.arg(maxRows)}
 	switch {
 	case f.device != "":
 		return `SELECT * FROM events WHERE device <> '' AND ` + s.rangeSQL("device", q.arg(f.device))
@@ -148,7 +148,9 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 // namedEventColumns are all columns of the event e, and the name of its batch.
 const namedEventColumns = eventColumns + `, coalesce((SELECT b.name FROM batches b WHERE b.id = e.batch), '')`
 
-func namedEventDest(event *Event) []any { return append(eventDest(event), &event.BatchName) }
+func namedEventScanDest(event *Event) (scanDest []any) {
+	return append(eventScanDest(event), &event.BatchName)
+}
 
 func (f eventSearch) eventsSQL() (text string, args []any) {
 	q := &query{}
@@ -157,8 +159,8 @@ func (f eventSearch) eventsSQL() (text string, args []any) {
 		maxRows = clampLimit(f.Limit)
 	}
 	q.text = `SELECT ` + namedEventColumns + ` FROM (` + f.candidatesSQL(q, maxRows) + `) AS e`
-	f.where(q)
-	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
+	f.addConditions(q)
+	return q.build(" ORDER BY e.id "+f.directionSQL(), f.Limit)
 }
 
 // EventSearchBound returns the id up to which one request searches for events. There is no bound if an index serves filter.
@@ -169,7 +171,7 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 	}
 	if cmp.Or(search.device, search.kind, search.actor, search.actorKind, search.pool) != "" {
 		q := &query{}
-		return s.searchBound(ctx, q, search.candidatesSQL(q, searchLimit), filter.direction())
+		return s.searchBound(ctx, q, search.candidatesSQL(q, searchLimit), filter.directionSQL())
 	}
 	q := &query{}
 	first := `(` + search.candidatesSQL(q, 1) + `) AS first`
@@ -195,12 +197,12 @@ func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error)
 		return nil, err
 	}
 	text, args := search.eventsSQL()
-	found, err := collect(ctx, s.customPlanSession(), namedEventDest, text, args...)
+	found, err := collect(ctx, s.customPlanSession(), namedEventScanDest, text, args...)
 	if err != nil || filter.Pool == "" || filter.Kind != "" && !strings.HasPrefix(filter.Kind, "pools.") {
 		return found, err
 	}
 	text, args = filter.manyPoolsSQL()
-	more, err := collect(ctx, s.customPlanSession(), namedEventDest, text, args...)
+	more, err := collect(ctx, s.customPlanSession(), namedEventScanDest, text, args...)
 	if err != nil || len(more) == 0 {
 		return found, err
 	}
@@ -221,6 +223,6 @@ func (f EventFilter) manyPoolsSQL() (text string, args []any) {
 	q.where("e.id > %s", f.After)
 	q.where("e.id < %s", cmp.Or(f.Before, math.MaxInt64))
 	q.where("replace(',' || {first word} || ',', %s, '') <> ',' || {first word} || ','", ","+pool+",")
-	f.where(q)
-	return q.build(" ORDER BY e.id "+f.direction(), f.Limit)
+	f.addConditions(q)
+	return q.build(" ORDER BY e.id "+f.directionSQL(), f.Limit)
 }

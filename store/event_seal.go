@@ -24,8 +24,8 @@ type EventSeal struct {
 // CheckedSeal is a seal together with what the ledger has now in its place. The zero time as At means that the events are not sealed yet.
 type CheckedSeal struct {
 	EventSeal
-	Found    int    // number of events after the seal before this one, up to Last; it stops at Events + 1, or at searchLimit if not sealed
-	Computed string // the hash of these events; it equals Hash if nothing was changed
+	Found    int    // number of events after the previous seal, up to Last. Counting stops at Events + 1, or at searchLimit if the events are not sealed
+	Computed string // the hash of the events that were found; it equals Hash if nothing was changed
 }
 
 const (
@@ -33,17 +33,17 @@ const (
 	sealColumns = `after, last, events, at, hash`
 )
 
-func sealDest(seal *EventSeal) []any {
+func sealScanDest(seal *EventSeal) (scanDest []any) {
 	return []any{&seal.After, &seal.Last, &seal.Events, &seal.At, &seal.Hash}
 }
 
-// SealEvents seals the next block: at most limit events after the last seal, up to the id lastEvent, or fewer if the last seal is a minute
-// old. All events up to lastEvent must be complete (EventsComplete). It returns the number of events sealed. Replicas may call it
-// concurrently.
+// SealEvents seals the next block: limit events after the last seal, up to the id lastEvent. If there are fewer events, it seals them only
+// if the last seal is at least a minute old. All events up to lastEvent must be complete (EventsComplete). It returns the number of events
+// sealed. Replicas may call it concurrently.
 func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sealed int, err error) {
 	var previous EventSeal
 	var now time.Time
-	if err := s.readSession().scanRow(ctx, append(sealDest(&previous), &now), `SELECT `+sealColumns+`, {now} FROM event_seals ORDER BY last DESC LIMIT 1`); err != nil {
+	if err := s.readSession().scanRow(ctx, append(sealScanDest(&previous), &now), `SELECT `+sealColumns+`, {now} FROM event_seals ORDER BY last DESC LIMIT 1`); err != nil {
 		return 0, fmt.Errorf("reading the last seal of the events: %w", err)
 	}
 	left := lastEvent - previous.Last
@@ -61,7 +61,7 @@ func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sea
 		_, err := tx.exec(ctx, `
 			INSERT INTO event_seals (`+sealColumns+`) SELECT $1, $2, $3, {epoch} + $4 * {ms}, $5
 			WHERE NOT EXISTS (SELECT 1 FROM event_seals WHERE last > $1) ON CONFLICT DO NOTHING`,
-			seal.After, seal.Last, seal.Events, seal.At.UnixMilli(), b.sum(seal))
+			seal.After, seal.Last, seal.Events, seal.At.UnixMilli(), b.hashForSeal(seal))
 		return err
 	})
 	if err != nil {
@@ -70,25 +70,26 @@ func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sea
 	return b.events, nil
 }
 
-// CheckSeals compares at most limit seals with Last > after (-1: from the first) with the events. It stops early after reading 50,000
-// events. If more is false, there are no later seals, and the last entry has the events that are not sealed yet, if any.
-func (s events) CheckSeals(ctx context.Context, after int64, limit int) (seals []CheckedSeal, more bool, err error) {
+// CheckSeals compares at most limit seals with Last > afterEvent with the events. If afterEvent is -1, it begins at the first seal. It
+// stops early after reading 50,000 events. If more is false, there are no later seals, and the last entry has the events that are not
+// sealed yet, if any.
+func (s events) CheckSeals(ctx context.Context, afterEvent int64, limit int) (seals []CheckedSeal, more bool, err error) {
 	err = s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { // retention deletes seals and events together
-		seals, more, err = s.readSession().checkSeals(ctx, after, limit)
+		seals, more, err = s.readSession().checkSeals(ctx, afterEvent, limit)
 		return err
 	})
 	return seals, more, err
 }
 
-func (s session) checkSeals(ctx context.Context, after int64, limit int) (checked []CheckedSeal, more bool, err error) {
-	previous, err := queryOne(ctx, s, sealDest, `SELECT `+sealColumns+` FROM event_seals WHERE last <= $1 ORDER BY last DESC LIMIT 1`, after)
+func (s session) checkSeals(ctx context.Context, afterEvent int64, limit int) (checked []CheckedSeal, more bool, err error) {
+	previous, err := queryOne(ctx, s, sealScanDest, `SELECT `+sealColumns+` FROM event_seals WHERE last <= $1 ORDER BY last DESC LIMIT 1`, afterEvent)
 	isFirst := errors.Is(err, ErrNotFound)
 	if isFirst {
 		previous.Last = math.MinInt64 // also finds events that were inserted before all others
 	} else if err != nil {
 		return nil, false, fmt.Errorf("reading a seal of the events: %w", err)
 	}
-	seals, err := collect(ctx, s, sealDest, `SELECT `+sealColumns+` FROM event_seals WHERE last > $1 ORDER BY last LIMIT $2`, after, limit)
+	seals, err := collect(ctx, s, sealScanDest, `SELECT `+sealColumns+` FROM event_seals WHERE last > $1 ORDER BY last LIMIT $2`, afterEvent, limit)
 	if err != nil {
 		return nil, false, fmt.Errorf("reading the seals of the events: %w", err)
 	}
@@ -101,7 +102,7 @@ func (s session) checkSeals(ctx context.Context, after int64, limit int) (checke
 		if err != nil {
 			return nil, false, err
 		}
-		now := CheckedSeal{seal, b.events, b.sum(seal)}
+		now := CheckedSeal{seal, b.events, b.hashForSeal(seal)}
 		if isFirst && b.events == 0 {
 			now.Computed = now.Hash
 		}
@@ -128,11 +129,11 @@ type eventBlock struct {
 
 // readBlock reads at most limit events after the last one of the seal previous, up to the id lastEvent.
 func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent int64, limit int) (_ eventBlock, err error) {
-	defer describe(&err, "reading the events after %d", previous.Last)
+	defer describeError(&err, "reading the events after %d", previous.Last)
 	b := eventBlock{hash: sha256.New()}
 	_, _ = fmt.Fprintln(b.hash, previous.Hash)
 	var line []byte
-	err = forEach(ctx, s, eventDest, func(e Event) bool {
+	err = forEach(ctx, s, eventScanDest, func(e Event) bool {
 		line = e.appendLine(line[:0])
 		_, _ = b.hash.Write(line)
 		b.events, b.last = b.events+1, e.ID
@@ -141,8 +142,8 @@ func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent in
 	return b, err
 }
 
-// sum returns the hash of seal if the block has these events. It may be called once.
-func (b eventBlock) sum(seal EventSeal) string {
+// hashForSeal returns the hash that seal must have if nothing was changed. A block can be hashed only once.
+func (b eventBlock) hashForSeal(seal EventSeal) string {
 	_, _ = fmt.Fprintln(b.hash, seal.After, seal.Last, seal.Events, seal.At.UnixMicro())
 	return hex.EncodeToString(b.hash.Sum(nil))
 }

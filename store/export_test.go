@@ -77,7 +77,7 @@ func CallersBeforeText() string { return callerBoundSQL() }
 func NextCallersText() string { return nextCallersSQL() }
 
 // LeasesText returns the query of Leases.
-func LeasesText() string { return leasesText() }
+func LeasesText() string { return leasesSQL() }
 
 // SampleText returns the query with which SampleWaiting finds tasks of the sample.
 func SampleText() string { return pointsText }
@@ -86,7 +86,7 @@ func SampleText() string { return pointsText }
 func PendingRangesText() string { return pendingRangesSQL }
 
 // ReachableText returns the query of ReachableDevices.
-func ReachableText() string { return reachableText() }
+func ReachableText() string { return reachableSQL() }
 
 // AnswerLimit returns how long the ledger waits for an answer of Postgres if statement_timeout has this value.
 func AnswerLimit(setting string) time.Duration { return answerTimeout(setting) }
@@ -120,13 +120,13 @@ const MinutesText = minutesText
 const MaxExaminedEvents = holdingsSearchLimit
 
 // PoolStatsText returns the query of PoolStats.
-func PoolStatsText() string { return poolStatsText(storedStates()[1:]) }
+func PoolStatsText() string { return poolStatsSQL(storedStates()[1:]) }
 
 // PoolRanksText returns the query of PoolRanks.
-func PoolRanksText() string { return poolRanksText() }
+func PoolRanksText() string { return poolRanksSQL() }
 
 // BatchesNamedText returns the query of BatchesNamed.
-func BatchesNamedText() string { return batchesNamedText() }
+func BatchesNamedText() string { return batchesNamedSQL() }
 
 // FailedWithText returns the query with which TasksByErrorPrefix reads the tasks of one pair of a batch and a state.
 func FailedWithText() string { return tasksByErrorPrefixSQL() }

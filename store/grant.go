@@ -17,7 +17,7 @@ type Grant struct {
 	Slot         int
 	Device       string
 	Token        int64  // fencing token: unique, increasing per task and per slot
-	LeaseID      string // id under which the semaphore holds the slot
+	LeaseID      string // id of the lease, under which the semaphore holds the slot
 	Attempt      int    // 1 for the first counted attempt
 	Kind         string
 	Payload      json.RawMessage
@@ -81,7 +81,8 @@ type DeviceView struct {
 	NextStart time.Time
 }
 
-// Claim is a request to grant a task on a slot that the semaphore gave. LeaseID is the id under which the semaphore holds the slot.
+// Claim is a request to grant a task on a slot that the semaphore gave. LeaseID is the id of the lease, under which the semaphore holds the
+// slot.
 type Claim struct {
 	Task    int64  `json:"task"`
 	Device  string `json:"device"`
@@ -118,7 +119,7 @@ type ClaimOutcome struct {
 type Renewal struct {
 	Task, Token int64
 	Device      string
-	Lease       time.Duration // the new length of the lease, if the lease then ends later than before; 0 means that the length stays
+	Lease       time.Duration // the requested length of the lease; 0 means that the length stays. Ignored if the lease would then not end later than before
 }
 
 // RenewalOutcome is the answer to one Renewal.
@@ -144,7 +145,7 @@ type ResultOutcome struct {
 	Kind  ResultKind
 	Ended *Grant    // the grant that this result ended; its slot must be released. nil means that the result ended no grant
 	State TaskState // state of the task afterwards; empty if Kind is ResultUnknown. Dispatched means that the task has a newer grant
-	Last  bool      // true if the result ended the only open task of a device that is not blocked; false also if that is not known
+	Last  bool      // true if the result ended the only open task of the device, and the device is not blocked. It may be false even then
 	Err   error     // if not nil, this result was not recorded; other results of the call may be
 }
 
@@ -175,7 +176,7 @@ const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`
 
-func grantDest(grant *Grant) []any {
+func grantScanDest(grant *Grant) (scanDest []any) {
 	return []any{
 		&grant.Task, &grant.Batch, &grant.Pool, &grant.Slot, &grant.Device, &grant.Token, &grant.LeaseID, &grant.Attempt, &grant.Kind,
 		&grant.Payload, &grant.GrantedAt, &grant.LeaseUntil, &grant.MaxUntil, &grant.LeaseLength, &grant.LongestLease, &grant.Redelivered,
@@ -201,11 +202,11 @@ func (s remaining) Scan(column any) error {
 
 // Grants returns the grants of a pool in the order of slots, without Kind and Payload, including lapsed grants that are not reaped yet.
 func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
-	return collect(ctx, s.readSession(), grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
+	return collect(ctx, s.readSession(), grantScanDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
 
 // LiveLeases returns the set of the leaseIDs that have a grant.
-func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (map[string]bool, error) {
+func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (liveIDs map[string]bool, err error) {
 	live := map[string]bool{}
 	if len(leaseIDs) == 0 {
 		return live, nil
@@ -219,7 +220,7 @@ func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (map[string]b
 }
 
 // EndedLeases returns the ids of the leases in leases whose grants have ended.
-func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) ([]string, error) {
+func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) (endedIDs []string, err error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
@@ -246,7 +247,7 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 		if n == 0 {
 			return ErrNotFound
 		}
-		g, err = queryOne(ctx, tx, grantDest, `SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.task = $1`, task)
+		g, err = queryOne(ctx, tx, grantScanDest, `SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.task = $1`, task)
 		return err
 	})
 	return g, err

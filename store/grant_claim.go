@@ -12,8 +12,8 @@ type claimRow struct {
 	Claim
 }
 
-// slotFitsSQL is the condition that the capacity allows the slot of a claim. After a decrease, grants beyond the capacity stay in force.
-// While they exist, slot + 1 plus the number of grants on higher slots must not exceed the capacity.
+// slotFitsSQL is the condition that the capacity allows the slot of a claim. If the capacity was decreased, grants on slots beyond it stay
+// in force. Each of them uses up a part of the capacity: slot + 1 plus the number of grants on higher slots must not exceed the capacity.
 //
 // Concurrent transactions may count at the same time. New grants get only slots that this condition allows, and grants on higher slots only
 // end, so an outdated count can only refuse too much. The lock of the pool keeps the capacity unchanged.
@@ -28,9 +28,10 @@ const taskLeaseMillis = `coalesce(t.lease_ms, ` + batchLeaseMillis + `)`
 const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
 // Claim grants tasks on slots in one transaction, independently of each other, and returns one outcome per claim, in their order. The
-// unique keys decide whether a slot is free. While a pool is resized, its claims wait if wait is true, else they get ClaimLocked.
-func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) (_ []ClaimOutcome, err error) {
-	defer describe(&err, "claiming slots")
+// unique keys decide whether a slot is free. While a pool is resized, the claims in this pool wait if waitForLock is true; else they get
+// ClaimLocked.
+func (s grants) Claim(ctx context.Context, claims []Claim, waitForLock bool) (_ []ClaimOutcome, err error) {
+	defer describeError(&err, "claiming slots")
 	if len(claims) == 0 {
 		return nil, nil
 	}
@@ -40,7 +41,7 @@ func (s grants) Claim(ctx context.Context, claims []Claim, wait bool) (_ []Claim
 	}
 	claim := func(onTakenSlot string) ([]ClaimOutcome, error) {
 		return inTx(ctx, s.connection, func(tx session) ([]ClaimOutcome, error) {
-			return tx.grants().claim(ctx, rows, wait, onTakenSlot)
+			return tx.grants().claim(ctx, rows, waitForLock, onTakenSlot)
 		})
 	}
 	outcomes, err := claim(failTaken)
@@ -85,8 +86,9 @@ func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock b
 }
 
 // lockPools locks the pools of the claims against changes of their capacity and returns the claims of locked pools. Unless waitForLock is
-// true, claims of pools that others lock get ClaimLocked. It is a statement of its own: only a later one reads the capacity after a resize.
-func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) ([]claimRow, error) {
+// true, claims of pools that others lock get ClaimLocked. The lock is a statement of its own, because only a later statement reads the
+// capacity after a resize.
+func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) (lockable []claimRow, err error) {
 	if s.lockShared == "" {
 		return claims, nil
 	}
@@ -119,13 +121,14 @@ func poolNames(claims []claimRow) []string {
 	return slices.Compact(pools)
 }
 
-// insertGrants inserts a grant for each of claims (a JSON list) that is allowed, and returns their tasks. onTakenSlot is failTaken or
-// skipTaken. Concurrent claims cannot deadlock, because all lock and insert rows in one order, each task before its grant.
+// insertGrants inserts a grant for each allowed claim in claimsJSON (a JSON list) and returns the tasks of the new grants. onTakenSlot is
+// failTaken or skipTaken. Concurrent claims cannot deadlock, because all of them lock and insert rows in one order, each task before its
+// grant.
 //
 // IS NOT DISTINCT FROM cannot use an index: with =, Postgres sometimes read all open tasks of the pool to find one. The state is hidden
 // from the planner for the same reason.
-func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) (taskIDs []int64, err error) {
-	defer describe(&err, "inserting grants")
+func (s grantsIn) insertGrants(ctx context.Context, claimsJSON, onTakenSlot string) (taskIDs []int64, err error) {
+	defer describeError(&err, "inserting grants")
 	return collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
@@ -144,7 +147,7 @@ func (s grantsIn) insertGrants(ctx context.Context, claims, onTakenSlot string) 
 		ORDER BY t.pool, claims.slot, t.id
 		FOR UPDATE OF t SKIP LOCKED
 		`+onTakenSlot+`
-		RETURNING task`, claims)
+		RETURNING task`, claimsJSON)
 }
 
 // fillGranted gives the inserted grants of tasks their fencing tokens, and sets the outcomes of their claims; outcomes is indexed by N.
@@ -173,12 +176,12 @@ type claimedGrant struct {
 	Grant
 }
 
-// giveTokens gives the inserted grants of claims (a JSON list) their fencing tokens, records the events and returns the grants. The claims
-// of one task differ in their lease ids.
+// giveTokens gives a fencing token to each inserted grant of claimsJSON (a JSON list), records the events and returns the grants. Claims of
+// the same task have different lease ids.
 //
 // A token is drawn after the INSERT, when the grant holds the keys of its slot and task. So every earlier holder has its token already. If
 // the token were drawn with the INSERT, the INSERT could wait for an earlier grant that then gets a higher token.
-func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant, error) {
+func (s grantsIn) giveTokens(ctx context.Context, claimsJSON string) ([]claimedGrant, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
 		update  = `UPDATE grants AS g SET token = {token} FROM {claims} WHERE g.task = claims.task AND g.lease = claims.lease`
@@ -189,24 +192,25 @@ func (s grantsIn) giveTokens(ctx context.Context, claims string) ([]claimedGrant
 				JOIN tasks t ON t.id = g.task {batch of t}
 			ORDER BY claims.n`
 	)
-	dest := func(r *claimedGrant) []any { return append([]any{&r.n}, grantDest(&r.Grant)...) }
+	dest := func(r *claimedGrant) []any { return append([]any{&r.n}, grantScanDest(&r.Grant)...) }
 	if s.canChainWrites {
-		return collect(ctx, s.session, dest, chainCTEs("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claims)
+		return collect(ctx, s.session, dest, chainCTEs("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claimsJSON)
 	}
 	for _, text := range []string{update, record + claimed} {
-		if _, err := s.exec(ctx, text, claims); err != nil {
+		if _, err := s.exec(ctx, text, claimsJSON); err != nil {
 			return nil, err
 		}
 	}
-	return collect(ctx, s.session, dest, read, claims)
+	return collect(ctx, s.session, dest, read, claimsJSON)
 }
 
-// markConflicts sets ClaimConflict for each of claims (a JSON list) that was lost because its slot is taken or beyond the capacity.
-func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claims string) error {
+// markConflicts sets ClaimConflict for each claim in claimsJSON (a JSON list) that was lost because its slot is taken or is beyond the
+// capacity.
+func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claimsJSON string) error {
 	conflicts, err := collect(ctx, s.session, singleColumn[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool
 		WHERE NOT (`+slotFitsSQL+`) OR EXISTS (
-			SELECT 1 FROM grants g WHERE g.pool = claims.pool AND g.slot = claims.slot AND g.task <> claims.task)`, claims)
+			SELECT 1 FROM grants g WHERE g.pool = claims.pool AND g.slot = claims.slot AND g.task <> claims.task)`, claimsJSON)
 	if err != nil {
 		return fmt.Errorf("explaining claims: %w", err)
 	}

@@ -23,7 +23,7 @@ type endingTask struct {
 
 const endingTaskColumns = `t.id, t.device, b.kind, t.state, t.attempts, t.returned, b.max_attempts, b.retry_on, b.retry_backoff_ms, b.on_lost`
 
-func endingTaskDest(task *endingTask) []any {
+func endingTaskScanDest(task *endingTask) (scanDest []any) {
 	return []any{
 		&task.id, &task.device, &task.kind, &task.state, &task.attempts, &task.returned, &task.maxAttempts,
 		commaList{&task.retryOn},
@@ -50,13 +50,15 @@ type grantEnding struct {
 	settlement Settlement
 }
 
-// endingDest returns pointers to ending for: the index of a result, isOnlyTask, endingTaskColumns, grantOnlyColumns.
-func endingDest(ending *grantEnding) []any {
-	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskDest(&ending.task)...), grantDest(&ending.grant)...)
+// endingScanDest returns pointers to ending for: the index of a result, isOnlyTask, endingTaskColumns, grantOnlyColumns.
+func endingScanDest(ending *grantEnding) (scanDest []any) {
+	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskScanDest(&ending.task)...), grantScanDest(&ending.grant)...)
 }
 
-// endsLast reports whether the device has no open task after this ending, and is not blocked.
-func (e *grantEnding) endsLast() bool { return e.isOnlyTask && e.settlement.State != Pending }
+// leavesDeviceWithoutTasks reports whether the device has no open task after this ending, and is not blocked.
+func (e *grantEnding) leavesDeviceWithoutTasks() bool {
+	return e.isOnlyTask && e.settlement.State != Pending
+}
 
 // applyResult sets the fields of the ending for result. settle decides the state of the task.
 func (e *grantEnding) applyResult(result Result, settle Settle) {
@@ -64,20 +66,21 @@ func (e *grantEnding) applyResult(result Result, settle Settle) {
 	if e.cause == ByFailure && e.grant.CancelWhy == whyPaused {
 		e.cause = ByReturn // the device was asked to stop, and its task must not count as a failed attempt
 	}
-	e.settle(settle, result.RetryAfter)
+	e.setTaskState(settle, result.RetryAfter)
 	e.event = "task." + string(e.settlement.State)
 	if e.settlement.State == Pending {
 		e.event = "task." + string(e.cause) // the attempt failed or was returned, and the task is pending again
 	}
 }
 
-// settle stores the state of the task, which the function settle decides. retryAfter is the delay that the device requested, or 0.
-func (e *grantEnding) settle(settle Settle, retryAfter time.Duration) {
+// setTaskState stores the state of the task, which the function settle decides. requestedDelay is the delay before the next attempt that
+// the device requested, or 0.
+func (e *grantEnding) setTaskState(setTaskState Settle, requestedDelay time.Duration) {
 	e.grant.Kind = e.task.kind
-	e.settlement = settle(SettleInput{
+	e.settlement = setTaskState(SettleInput{
 		Cause: e.cause, CancelWhy: e.grant.CancelWhy, Attempts: e.task.attempts, Returned: e.task.returned,
 		MaxAttempts: e.task.maxAttempts, RetryOn: e.task.retryOn, OnLost: e.task.onLost,
-		RetryBackoff: e.task.backoff, RetryAfter: retryAfter,
+		RetryBackoff: e.task.backoff, RetryAfter: requestedDelay,
 	})
 }
 
@@ -161,13 +164,13 @@ func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 	return nil
 }
 
-// writeEndings runs the statements of endGrants for endings, a JSON list.
-func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTasks, deletedGrants int64, err error) {
+// writeEndings runs the statements of endGrants for endingsJSON, a JSON list.
+func (s grantsIn) writeEndings(ctx context.Context, endingsJSON string) (updatedTasks, deletedGrants int64, err error) {
 	if s.canChainWrites {
 		err = s.scanRow(ctx, []any{&updatedTasks, &deletedGrants}, chainCTEs("endings", `
 			ended AS (DELETE FROM grants AS g USING {endings} WHERE g.task = endings.task AND g.token = endings.token RETURNING `+endedColumns+`),
 			settled AS (`+updateEndedTasks+` RETURNING 1), kept AS (`+insertAttempts+`), told AS (`+insertEndEvents+`)
-			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), endings)
+			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), endingsJSON)
 		return updatedTasks, deletedGrants, err
 	}
 	// The grants are deleted last, because the other statements copy values from them.
@@ -175,7 +178,7 @@ func (s grantsIn) writeEndings(ctx context.Context, endings string) (updatedTask
 		query string
 		rows  *int64
 	}{{updateEndedTasks, &updatedTasks}, {insertAttempts, &deletedGrants}, {insertEndEvents, &deletedGrants}, {`DELETE FROM grants WHERE task IN (SELECT task FROM {ended})`, &deletedGrants}} {
-		if *step.rows, err = s.exec(ctx, step.query, endings); err != nil {
+		if *step.rows, err = s.exec(ctx, step.query, endingsJSON); err != nil {
 			return 0, 0, err
 		}
 	}

@@ -17,7 +17,7 @@ type ForcedRelease struct {
 // of its task. Without it, the device is asked to stop, and keeps the slot until its result or the end of its lease. It returns ErrNotFound
 // if nobody holds the slot, or under another token than release.Token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (_ Grant, err error) {
-	defer describe(&err, "releasing slot %d of pool %s", slot, pool)
+	defer describeError(&err, "releasing slot %d of pool %s", slot, pool)
 	var released Grant
 	err = s.write(ctx, func(tx session) error {
 		task, err := queryOne(ctx, tx, singleColumn[int64], `SELECT g.task FROM grants g WHERE g.pool = $1 AND g.slot = $2`, pool, slot)
@@ -33,25 +33,25 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 		}
 		released = e.grant
 		released.CancelWhy = whyCancelled
-		return tx.grants().force(ctx, release, e, settle)
+		return tx.grants().applyForcedRelease(ctx, release, e, settle)
 	})
 	return released, err
 }
 
 // lockSlotGrant locks the task, then its grant. It returns ErrNotFound if the task no longer holds this slot.
 func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
-	lockedTask, err := queryOne(ctx, s.session, endingTaskDest,
+	lockedTask, err := queryOne(ctx, s.session, endingTaskScanDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 	if err != nil {
 		return grantEnding{}, err
 	}
-	grant, err := queryOne(ctx, s.session, grantDest,
+	grant, err := queryOne(ctx, s.session, grantScanDest,
 		`SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 AND g.pool = $2 AND g.slot = $3 FOR UPDATE`, task, pool, slot)
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 
-// force ends the grant of ending, or asks its device to stop unless release.AtOnce is true. settle decides the state of the task.
-func (s grantsIn) force(ctx context.Context, release ForcedRelease, ending grantEnding, settle Settle) error {
+// applyForcedRelease ends the grant of ending, or asks its device to stop unless release.AtOnce is true. settle decides the state of the task.
+func (s grantsIn) applyForcedRelease(ctx context.Context, release ForcedRelease, ending grantEnding, settle Settle) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {
 		kind = "slot.released"
@@ -68,13 +68,13 @@ func (s grantsIn) force(ctx context.Context, release ForcedRelease, ending grant
 		return err
 	}
 	ending.grant.CancelWhy, ending.cause, ending.actor = whyCancelled, ByOperator, release.Actor
-	ending.settle(settle, 0)
+	ending.setTaskState(settle, 0)
 	ending.event = "task." + string(ending.settlement.State)
 	return s.endGrants(ctx, []grantEnding{ending})
 }
 
 // GrantByToken returns the grant in a pool with this fencing token, or ErrNotFound, also if its lease has ended.
 func (s grants) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
-	return queryOne(ctx, s.readSession(), grantDest,
+	return queryOne(ctx, s.readSession(), grantScanDest,
 		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 AND g.token = $2 AND g.lease_until > {now}`, pool, token)
 }

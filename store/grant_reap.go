@@ -16,8 +16,8 @@ type lapseRow struct {
 	Before int64 `json:"before_ms"`
 }
 
-// rows returns the cutoffs as statements read them, and the latest time in them.
-func (l LapseCutoffs) rows() (rows string, latest time.Time) {
+// rowsJSON returns the cutoffs as statements read them, and the latest time in them.
+func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
 	list := make([]lapseRow, 0, len(l))
 	for lease, before := range l {
 		list = append(list, lapseRow{Lease: lease.Milliseconds(), Before: before.UnixMilli()})
@@ -29,10 +29,10 @@ func (l LapseCutoffs) rows() (rows string, latest time.Time) {
 }
 
 // Reap ends at most limit grants whose lease has ended by cutoffs, the earliest first. settle decides the states of their tasks. Replicas
-// may call it concurrently: it skips grants that others end or renew. If one grant cannot be ended, it ends the others and also returns the
-// error.
+// may call it concurrently: it skips grants that others end or renew. If one grant cannot be ended, it ends the other grants and also
+// returns the error.
 func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
-	rows, latest := cutoffs.rows()
+	rows, latest := cutoffs.rowsJSON()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
 		SELECT g.task FROM {lapses} JOIN grants g ON `+longestLease+` = lapses.lease_ms
 		WHERE g.lease_until < {epoch} + lapses.before_ms * {ms} AND g.lease_until < {epoch} + $2 * {ms}
@@ -43,20 +43,20 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	reaped, err := s.reap(ctx, tasks, cutoffs, settle)
+	reaped, err := s.reapTasks(ctx, tasks, cutoffs, settle)
 	if err == nil || len(tasks) == 1 || ctx.Err() != nil {
 		return reaped, err
 	}
 	var failures []error
 	for _, task := range tasks {
-		one, err := s.reap(ctx, []int64{task}, cutoffs, settle)
+		one, err := s.reapTasks(ctx, []int64{task}, cutoffs, settle)
 		reaped, failures = append(reaped, one...), append(failures, err)
 	}
 	return reaped, errors.Join(failures...)
 }
 
-// reap ends the grants of tasks in one transaction, except those whose lease has not ended by cutoffs.
-func (s grants) reap(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
+// reapTasks ends the grants of tasks in one transaction, except those whose lease has not ended by cutoffs.
+func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
 		endings, err = tx.grants().lockLapsed(ctx, taskIDs, cutoffs)
@@ -64,7 +64,7 @@ func (s grants) reap(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs,
 			return err
 		}
 		for i := range endings {
-			endings[i].settle(settle, 0)
+			endings[i].setTaskState(settle, 0)
 		}
 		return tx.grants().endGrants(ctx, endings)
 	})
@@ -81,7 +81,7 @@ func (s grants) reap(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs,
 // lockLapsed locks the tasks, then their grants. It returns the grants that have ended by cutoffs: a grant may have been renewed since the
 // search.
 func (s grantsIn) lockLapsed(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
-	subjects, err := collect(ctx, s.session, endingTaskDest, `
+	subjects, err := collect(ctx, s.session, endingTaskScanDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
 		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED`, idsInput(taskIDs...))
 	if err != nil {
@@ -92,7 +92,7 @@ func (s grantsIn) lockLapsed(ctx context.Context, taskIDs []int64, cutoffs Lapse
 	for i, task := range subjects {
 		byID[task.id], locked[i] = task, task.id
 	}
-	grants, err := collect(ctx, s.session, grantDest, `
+	grants, err := collect(ctx, s.session, grantScanDest, `
 		SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsInput(locked...))
 	if err != nil {
 		return nil, fmt.Errorf("locking grants: %w", err)

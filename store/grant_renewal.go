@@ -73,8 +73,9 @@ func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
 	return err
 }
 
-// readRenewals reads the grants of the count renewals in reported (a JSON list). toExtend has the indexes of the renewals that are due.
-func (s grantsIn) readRenewals(ctx context.Context, reported string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
+// readRenewals reads the grants of the renewals in reportedJSON, a JSON list of length count. toExtend has the indexes of the renewals that
+// must be written.
+func (s grantsIn) readRenewals(ctx context.Context, reportedJSON string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
 	type reading struct {
 		n        int
 		isHolder bool
@@ -82,10 +83,10 @@ func (s grantsIn) readRenewals(ctx context.Context, reported string, count int) 
 		grant    Grant
 	}
 	rows, err := collect(ctx, s.session, func(r *reading) []any {
-		return append([]any{&r.n, &r.isHolder, &r.isDue}, grantDest(&r.grant)...)
+		return append([]any{&r.n, &r.isHolder, &r.isDue}, grantScanDest(&r.grant)...)
 	}, `
 		SELECT reported.n, g.token = reported.token AND g.device = reported.device, `+shouldRenewSQL+`, `+grantColumns+`
-		FROM {reported} JOIN grants g ON g.task = reported.task JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, reported)
+		FROM {reported} JOIN grants g ON g.task = reported.task JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`, reportedJSON)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading renewals: %w", err)
 	}

@@ -14,9 +14,9 @@ const maxRecording = 8
 // RecordResults records the results that devices report, and returns one outcome per result, in their order. An outcome without Err is
 // committed. settle decides the state of each task.
 //
-// The first result of each task is recorded in one common transaction, except a result whose grant is not in force, whose output was
-// dropped, or whose rows are locked. These and later results of a task get a transaction each, in their order, so that a slow or failing
-// one does not affect the rest.
+// The first result of each task is recorded in one common transaction, except results without a grant in force, with a dropped output, or
+// with locked rows. These results and the later results of a task get a transaction each, in their order, so that a slow or failing result
+// does not affect the others.
 func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
 	left := s.recordInOneTx(ctx, results, outcomes, settle)
@@ -36,16 +36,16 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Sett
 	return outcomes
 }
 
-// recordInOneTx records results in one transaction and sets their outcomes. left has the indexes of the remaining results, by task. It is
-// empty if the answer to the COMMIT was lost: then the devices send the results again.
-func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (left map[int64][]int) {
-	left = make(map[int64][]int, len(results))
+// recordInOneTx records results in one transaction and sets their outcomes. leftByTask has, for each task, the indexes of the results that
+// it did not record. If the answer to the COMMIT was lost, leftByTask is empty, and the devices send the results again.
+func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (leftByTask map[int64][]int) {
+	leftByTask = make(map[int64][]int, len(results))
 	var firsts []reportedRow
 	for i, r := range results {
-		if len(left[r.Task]) == 0 && !r.Dropped {
+		if len(leftByTask[r.Task]) == 0 && !r.Dropped {
 			firsts = append(firsts, reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device})
 		}
-		left[r.Task] = append(left[r.Task], i)
+		leftByTask[r.Task] = append(leftByTask[r.Task], i)
 	}
 	var endings []grantEnding
 	err := rescue.Call(func() error {
@@ -61,24 +61,24 @@ func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []
 		return nil
 	}
 	if err != nil {
-		return left
+		return leftByTask
 	}
 	for _, e := range endings {
-		outcomes[e.n] = ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State, Last: e.endsLast()}
-		left[e.grant.Task] = left[e.grant.Task][1:]
+		outcomes[e.n] = ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State, Last: e.leavesDeviceWithoutTasks()}
+		leftByTask[e.grant.Task] = leftByTask[e.grant.Task][1:]
 	}
-	return left
+	return leftByTask
 }
 
-// endReported ends the grants in force that firsts names: the first result of each task, where N is its index in results. It skips locked
+// endReported ends the grants in force of firstResults, which has the first result of each task; N is the index in results. It skips locked
 // grants. It locks all rows that it changes without waiting, so it cannot be part of a deadlock.
-func (s grantsIn) endReported(ctx context.Context, firsts []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
-	endings, err := collect(ctx, s.session, endingDest, `
+func (s grantsIn) endReported(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
+	endings, err := collect(ctx, s.session, endingScanDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
 			AND d.blocked IS NOT TRUE, `+endingTaskColumns+`, `+grantOnlyColumns+`
 		FROM {reported} JOIN grants g ON g.task = reported.task AND g.token = reported.token AND g.device = reported.device
 			JOIN tasks t ON t.id = g.task {batch of t} {device of t}
-		ORDER BY t.id FOR UPDATE OF t, g SKIP LOCKED`, toJSONInput(firsts))
+		ORDER BY t.id FOR UPDATE OF t, g SKIP LOCKED`, toJSONInput(firstResults))
 	if err != nil || len(endings) == 0 {
 		return nil, err
 	}
@@ -127,12 +127,12 @@ func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle
 
 // lockTask locks a task and returns it with the settings of its batch, or ErrNotFound.
 func (s grantsIn) lockTask(ctx context.Context, task int64) (endingTask, error) {
-	return queryOne(ctx, s.session, endingTaskDest,
+	return queryOne(ctx, s.session, endingTaskScanDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 }
 
 func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
-	return queryOne(ctx, s.session, grantDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 FOR UPDATE`, task)
+	return queryOne(ctx, s.session, grantScanDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 FOR UPDATE`, task)
 }
 
 // endByResult ends grant, the grant of task, because of result.
@@ -182,7 +182,7 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 	}
 	if _, err := s.exec(ctx, `
 		UPDATE tasks SET state = 'succeeded', finished_at = {now}, retry_at = NULL, output = $2::json, error = $3, output_dropped = $4 WHERE id = $1`,
-		result.Task, nullText(result.Output), result.Error, result.Dropped); err != nil {
+		result.Task, jsonTextOrNull(result.Output), result.Error, result.Dropped); err != nil {
 		return ResultOutcome{}, fmt.Errorf("finishing the task late: %w", err)
 	}
 	s.pendingNews.addDevices(result.Device) // this task no longer waits, so the work of the device changed
@@ -209,8 +209,8 @@ func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutco
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// storeLateResult stores a late or unknown result once, with an event. Each device has at most maxLateResults of each kind; they are
-// counted separately, so that results that a device invents cannot displace its late results.
+// storeLateResult stores a late or unknown result once, with an event. Each device has at most maxLateResults of each kind; the two kinds
+// are counted separately, so that unknown results, which a device may invent, cannot displace its late results.
 func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, result.Device); err != nil {
@@ -222,7 +222,7 @@ func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate boo
 		SELECT $1, $2, $3, $4, $5, $6::json, $7, {now}
 		WHERE (SELECT count(*) FROM late_results WHERE device = $1 AND known = $4) < $8
 		ON CONFLICT DO NOTHING`,
-		result.Device, result.Task, result.Token, isLate, string(result.Cause), nullText(result.Output), result.Error, maxLateResults)
+		result.Device, result.Task, result.Token, isLate, string(result.Cause), jsonTextOrNull(result.Output), result.Error, maxLateResults)
 	if err != nil {
 		return fmt.Errorf("storing a result: %w", err)
 	}

@@ -35,8 +35,8 @@ type PolicyOwner struct {
 	Limits  json.RawMessage
 }
 
-// startDest returns pointers to the fields of start for startsSQL.
-func startDest(start *GrantStart) []any {
+// startScanDest returns pointers to the fields of start for startsSQL.
+func startScanDest(start *GrantStart) (scanDest []any) {
 	return []any{
 		&start.Token, &start.LeaseID, &start.Task, &start.Batch, &start.Pool, &start.Device, &start.Kind, &start.Payload, &start.Tags,
 		&start.Attributes, &start.Profile, &start.PoolLimits, &start.Limits, &start.ProfileLimits, &start.Now, &start.GrantedAt,
@@ -64,7 +64,7 @@ func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limi
 	if beforeToken == 0 {
 		beforeToken = 1 << 53
 	}
-	found, err := collect(ctx, s.readSession(), startDest, poolStartsSQL(), pool, beforeToken, limit)
+	found, err := collect(ctx, s.readSession(), startScanDest, poolStartsSQL(), pool, beforeToken, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the starts of pool %s: %w", pool, err)
 	}
@@ -78,7 +78,7 @@ func poolStartsSQL() string {
 
 // StartByLease returns the start of the task with this lease id. It returns ErrNotFound if no grant of the task had this lease id.
 func (s grants) StartByLease(ctx context.Context, task int64, leaseID string) (GrantStart, error) {
-	found, err := collect(ctx, s.readSession(), startDest, startsSQL(`task = $1 AND lease = $2`, ``), task, leaseID)
+	found, err := collect(ctx, s.readSession(), startScanDest, startsSQL(`task = $1 AND lease = $2`, ``), task, leaseID)
 	if err != nil {
 		return GrantStart{}, fmt.Errorf("reading the start of lease %s: %w", leaseID, err)
 	}

@@ -27,7 +27,7 @@ func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 func isStartableForSQL(leaseExpr string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
-	AND ` + windowOpen("b", neededTime(leaseExpr)) + ` AND ` + windowOpen("p", neededTime(leaseExpr))
+	AND ` + windowOpenSQL("b", neededTimeSQL(leaseExpr)) + ` AND ` + windowOpenSQL("p", neededTimeSQL(leaseExpr))
 }
 
 // batchMayStart is the part of isStartableSQL for batch b alone, without its windows.
@@ -36,8 +36,8 @@ const batchMayStart = `
 	AND (b.not_before IS NULL OR b.not_before <= {now})
 	AND (b.not_after IS NULL OR b.not_after > {now})`
 
-// candidateDest returns pointers to the fields of candidate. All columns are NULL if the device has no open task.
-func candidateDest(candidate *Candidate) []any {
+// candidateScanDest returns pointers to the fields of candidate. All columns are NULL if the device has no open task.
+func candidateScanDest(candidate *Candidate) (scanDest []any) {
 	return []any{
 		&candidate.Task, &candidate.Batch, &candidate.Pool, &candidate.Priority, &candidate.Weight, &candidate.Urgent, &candidate.CreatedAt,
 		&candidate.NotBefore, &candidate.RetryAt, &candidate.RetryAtIsNotBefore, &candidate.Attempt, &candidate.StartedBefore,
@@ -61,7 +61,7 @@ func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]De
 func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
-		return append([]any{&r.n, &r.Now, &r.Deleted}, deviceDest(&r.device)...)
+		return append([]any{&r.n, &r.Now, &r.Deleted}, deviceScanDest(&r.device)...)
 	}, `
 		SELECT w.n, {now}, `+wasDeletedSQL+`, `+deviceColumns+`
 		FROM (SELECT * FROM {names}) AS w {device of w}`, namesInput(unique))
@@ -120,7 +120,8 @@ func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []Devic
 	return views
 }
 
-// nextStart returns the earliest time after v.Now at which a candidate may start by its own times; zero if none waits.
+// nextStart returns the earliest time after v.Now at which a candidate may start, by its not_before or its backoff. It returns zero if no
+// candidate waits for a time.
 func (v *DeviceView) nextStart() (next time.Time) {
 	for _, c := range v.Candidates {
 		if c.RetryAt.After(v.Now) && (next.IsZero() || c.RetryAt.Before(next)) {
@@ -130,7 +131,8 @@ func (v *DeviceView) nextStart() (next time.Time) {
 	return next
 }
 
-// maxCandidates is the maximum number of candidates per batch with policies, which may refuse one task and allow another.
+// maxCandidates is the maximum number of candidates of a batch with policies. There are several, because policies may refuse one task and
+// allow another.
 const maxCandidates = 8
 
 // bestCandidates returns the best candidates of each batch, without the task that the device holds. The task alwaysIncluded, if not 0, is
@@ -166,7 +168,7 @@ func (c *Candidate) waitRank(now time.Time) int {
 
 func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
-	rows, err := collect(ctx, s.session, viewRowDest, viewsText, namesInput(unique))
+	rows, err := collect(ctx, s.session, viewRowScanDest, viewsText, namesInput(unique))
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +178,7 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 // readViewsWithTasks reads one DeviceView for each of tasks; devices has their devices. Each open task is among its candidates. statement
 // is taskViewText or waitingViewText.
 func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, taskIDs []int64) ([]DeviceView, error) {
-	rows, err := collect(ctx, s.session, viewRowDest, statement, namesInput(devices), s.formatNumbers(taskIDs))
+	rows, err := collect(ctx, s.session, viewRowScanDest, statement, namesInput(devices), s.formatNumberList(taskIDs))
 	if err != nil {
 		return nil, err
 	}
@@ -187,11 +189,11 @@ func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devi
 	return views, nil
 }
 
-func viewRowDest(row *viewRow) []any {
+func viewRowScanDest(row *viewRow) (scanDest []any) {
 	dest := []any{&row.n, &row.Now, &row.Standstill, &row.Deleted}
-	dest = append(dest, deviceDest(&row.device)...)
-	dest = append(dest, grantDest(&row.grant)...)
-	return append(dest, candidateDest(&row.candidate)...)
+	dest = append(dest, deviceScanDest(&row.device)...)
+	dest = append(dest, grantScanDest(&row.grant)...)
+	return append(dest, candidateScanDest(&row.candidate)...)
 }
 
 // distinct returns the texts without duplicates, and in indexes the index of each text in unique.

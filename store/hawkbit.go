@@ -36,8 +36,8 @@ type HawkbitAction struct {
 	Attributes     json.RawMessage // attributes of the device
 }
 
-// hawkbitDest returns pointers to the fields of a for hawkbitColumns.
-func hawkbitDest(a *HawkbitAction) []any {
+// hawkbitScanDest returns pointers to the fields of a for hawkbitColumns.
+func hawkbitScanDest(a *HawkbitAction) (scanDest []any) {
 	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, &a.Kind, &a.Payload, &a.Attributes}
 }
 
@@ -57,7 +57,7 @@ func (s hawkbit) HawkbitAction(ctx context.Context, device string) (HawkbitActio
 }
 
 func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
-	found, err := queryOne(ctx, s, hawkbitDest, `
+	found, err := queryOne(ctx, s, hawkbitScanDest, `
 		SELECT `+hawkbitColumns+` FROM hawkbit_actions a LEFT JOIN tasks o ON o.id = a.task LEFT JOIN batches c ON c.id = o.batch
 			LEFT JOIN devices d ON d.id = a.device LEFT JOIN profiles w ON w.name = d.profile
 		WHERE a.device = $1`, device)
@@ -67,18 +67,19 @@ func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitActio
 	return found, err
 }
 
-// FollowHawkbit makes the newest action of a device follow the grant that it holds: task and token, or 0. A newer grant gets an action with
-// the next number. If the grant of an open action ended without a result, the action becomes an overrun, because the device may have
-// continued without a slot; hasOverrun reports whether this call recorded that.
+// FollowHawkbit compares the newest action of a device with the grant that the device holds: grantTask and grantToken, or 0 without a
+// grant. If the grant is newer than the action, the grant gets an action with the next number. If the grant of an open action ended without
+// a result, the action becomes an overrun, because the device may have continued without a slot; hasOverrun reports whether this call
+// recorded that.
 //
 // If the returned action has another token, the grant is older than the newest action.
-func (s hawkbit) FollowHawkbit(ctx context.Context, device string, task, token int64) (action HawkbitAction, hasOverrun bool, err error) {
+func (s hawkbit) FollowHawkbit(ctx context.Context, device string, grantTask, grantToken int64) (action HawkbitAction, hasOverrun bool, err error) {
 	action, err = s.HawkbitAction(ctx, device)
-	if err != nil || action.Token == token || token == 0 && action.State != HawkbitOpen {
+	if err != nil || action.Token == grantToken || grantToken == 0 && action.State != HawkbitOpen {
 		return action, false, err
 	}
 	err = s.write(ctx, func(tx session) (err error) {
-		action, hasOverrun, err = tx.followHawkbit(ctx, device, task, token)
+		action, hasOverrun, err = tx.followHawkbit(ctx, device, grantTask, grantToken)
 		return err
 	})
 	if err != nil {
@@ -87,7 +88,7 @@ func (s hawkbit) FollowHawkbit(ctx context.Context, device string, task, token i
 	return action, hasOverrun, nil
 }
 
-func (s session) followHawkbit(ctx context.Context, device string, task, token int64) (_ HawkbitAction, hasOverrun bool, err error) {
+func (s session) followHawkbit(ctx context.Context, device string, grantTask, grantToken int64) (_ HawkbitAction, hasOverrun bool, err error) {
 	if err := s.addHawkbitRow(ctx, device); err != nil {
 		return HawkbitAction{}, false, err
 	}
@@ -95,14 +96,14 @@ func (s session) followHawkbit(ctx context.Context, device string, task, token i
 	if err := s.scanRow(ctx, []any{&last.Task, &last.Token, &last.State}, `SELECT task, token, state FROM hawkbit_actions WHERE device = $1 FOR UPDATE`, device); err != nil {
 		return HawkbitAction{}, false, fmt.Errorf("locking the action: %w", err)
 	}
-	if last.State == HawkbitOpen && last.Token != token {
-		if hasOverrun, err = s.endHawkbit(ctx, device, last); err != nil {
+	if last.State == HawkbitOpen && last.Token != grantToken {
+		if hasOverrun, err = s.endOpenAction(ctx, device, last); err != nil {
 			return HawkbitAction{}, false, err
 		}
 	}
-	if token > last.Token {
+	if grantToken > last.Token {
 		if _, err := s.exec(ctx, `UPDATE hawkbit_actions SET action = last + 1, last = last + 1, task = $2, token = $3, state = 'open' WHERE device = $1`,
-			device, task, token); err != nil {
+			device, grantTask, grantToken); err != nil {
 			return HawkbitAction{}, false, fmt.Errorf("numbering an action: %w", err)
 		}
 	}
@@ -116,12 +117,13 @@ func (s session) addHawkbitRow(ctx context.Context, device string) error {
 	return err
 }
 
-// endHawkbit ends the open action last of a device, unless its grant is in force, and reports whether it had no result.
-func (s session) endHawkbit(ctx context.Context, device string, last HawkbitAction) (isOverrun bool, err error) {
+// endOpenAction ends openAction of a device, unless the grant of the action is in force. isOverrun is true if that grant ended without a
+// result.
+func (s session) endOpenAction(ctx context.Context, device string, openAction HawkbitAction) (isOverrun bool, err error) {
 	var isHeld bool
 	var endedBy EndCause
 	if err := s.scanRow(ctx, []any{&isHeld, &endedBy}, `
-		SELECT EXISTS (SELECT 1 FROM grants WHERE task = $1 AND token = $2), (SELECT ended_by FROM attempts WHERE token = $2)`, last.Task, last.Token); err != nil {
+		SELECT EXISTS (SELECT 1 FROM grants WHERE task = $1 AND token = $2), (SELECT ended_by FROM attempts WHERE token = $2)`, openAction.Task, openAction.Token); err != nil {
 		return false, fmt.Errorf("reading the end of a grant: %w", err)
 	}
 	state := HawkbitOverrun
@@ -144,8 +146,8 @@ func (s session) endHawkbit(ctx context.Context, device string, last HawkbitActi
 }
 
 // CloseHawkbit records that the device reported the end of an action. The next answers ask the device for its attributes.
-func (s hawkbit) CloseHawkbit(ctx context.Context, device string, id int64, state HawkbitState) error {
-	_, err := s.execInTx(ctx, `UPDATE hawkbit_actions SET state = $3, asks = TRUE WHERE device = $1 AND action = $2`, device, id, string(state))
+func (s hawkbit) CloseHawkbit(ctx context.Context, device string, actionID int64, endState HawkbitState) error {
+	_, err := s.execInTx(ctx, `UPDATE hawkbit_actions SET state = $3, asks = TRUE WHERE device = $1 AND action = $2`, device, actionID, string(endState))
 	return err
 }
 

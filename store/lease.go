@@ -39,15 +39,15 @@ func HolderName(device string) (name string, isCaller bool) {
 // IsCaller reports whether device is a holder of a caller.
 func IsCaller(device string) bool { return strings.HasPrefix(device, callerPrefix) }
 
-// PositionTTL is the time for which a waiting caller keeps its position after each answer. If it does not ask again within AskAgainWithin,
-// callers behind it may go first.
+// PositionTTL is the time for which a waiting caller keeps its position after each answer. If the caller does not ask again within
+// AskAgainWithin, the callers behind it may go first.
 const (
 	PositionTTL    = time.Minute
 	AskAgainWithin = 2 * time.Second
 )
 
-// Each batch of leases has the name LeaseBatch and the kind LeaseKind. A pool gets a new one each day, so that old ones end and are
-// deleted.
+// Each batch of leases has the name LeaseBatch and the kind LeaseKind. A pool gets a new batch of leases each day, so that old batches end
+// and are deleted.
 const (
 	LeaseBatch = "callers"
 	LeaseKind  = "lease"
@@ -77,11 +77,11 @@ type LeaseTask struct {
 // OpenLease returns the open lease of a holder, or creates one. A lease without a slot waits for at least request.WaitFor from now. Errors:
 // ErrUnknownPool, ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask, err error) {
-	defer describe(&err, "opening a lease in pool %s", request.Pool)
-	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.leases().open(ctx, request) })
+	defer describeError(&err, "opening a lease in pool %s", request.Pool)
+	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.leases().openLease(ctx, request) })
 }
 
-func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error) {
+func (s leasesIn) openLease(ctx context.Context, request NewLease) (LeaseTask, error) {
 	// A holder has at most one lease, so its requests run one after another.
 	if err := s.pools().lockName(ctx, request.Holder); err != nil {
 		return LeaseTask{}, err
@@ -108,20 +108,20 @@ func (s leasesIn) open(ctx context.Context, request NewLease) (LeaseTask, error)
 	task, err := queryOne(ctx, s.session, singleColumn[int64], `
 		INSERT INTO tasks (batch, pool, device, own_priority, payload, lease_ms, not_after)
 		VALUES ($1, $2, $3, FALSE, $4::json, $5, {epoch} + $6 * {ms}) RETURNING id`,
-		batch, request.Pool, request.Holder, nullText(request.Metadata), nullLease(request.Lease), until.UnixMilli())
+		batch, request.Pool, request.Holder, jsonTextOrNull(request.Metadata), leaseMillisOrNull(request.Lease), until.UnixMilli())
 	return LeaseTask{Task: task, Created: true, HasCallerBound: bounded, WaitsUntil: until}, err
 }
 
-// nullLease returns lease as the argument for lease_ms; 0 becomes NULL, which means the lease length of the pool.
-func nullLease(lease time.Duration) any {
+// leaseMillisOrNull returns lease as the argument for lease_ms; 0 becomes NULL, which means the lease length of the pool.
+func leaseMillisOrNull(lease time.Duration) any {
 	if lease == 0 {
 		return nil
 	}
 	return lease.Milliseconds()
 }
 
-// extendOpenLease returns the open lease of the holder, or ErrNotFound. If it waits, its wait ends at until or later. It returns ErrExists
-// if the lease is in another pool.
+// extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, its wait is extended up to until.
+// Error: ErrExists if the lease is in another pool.
 func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
@@ -147,9 +147,9 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 	return r.LeaseTask, err
 }
 
-// addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, or creates a batch, and returns its id. Only it and drop
-// change this total, because operators cannot queue tasks there.
-func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, error) {
+// addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, or creates a batch, and returns its id. Only addToLeaseBatch
+// and dropLease change this total, because operators cannot queue tasks there.
+func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (batchID int64, err error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
 			UPDATE batches SET total = total + 1, ended_at = NULL
@@ -165,13 +165,13 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (int64, erro
 		return 0, err
 	}
 	if batch, err = addToNewest(); errors.Is(err, ErrNotFound) {
-		batch, err = s.newBatch(ctx, pool)
+		batch, err = s.newLeaseBatch(ctx, pool)
 	}
 	return batch, err
 }
 
-// newBatch creates the batch for the leases of a new day, with the settings of the previous one, which operators may have changed.
-func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err error) {
+// newLeaseBatch creates the batch for the leases of a new day, with the settings of the previous one, which operators may have changed.
+func (s leasesIn) newLeaseBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRow(ctx, []any{&batch}, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
 			priority, weight, lane, windows, finish_inside, opens_at, closes_at, windows_due, limits, paused, paused_by, paused_at, pause_reason)
@@ -189,14 +189,14 @@ func (s leasesIn) newBatch(ctx context.Context, pool string) (batch int64, err e
 // systemActor is the actor that creates the batches of leases.
 const systemActor = "dispatcher"
 
-// DropLease deletes a lease that was opened for a single try. dropped is false, and nothing changes, if it was granted or requested again
-// after OpenLease returned lease.
+// DropLease deletes a lease that a caller opened for a single try. If the lease was granted, or requested again, after OpenLease returned
+// it, nothing changes and dropped is false.
 func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
-	defer describe(&err, "withdrawing lease %d", lease.Task)
-	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().drop(ctx, lease) })
+	defer describeError(&err, "withdrawing lease %d", lease.Task)
+	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().dropLease(ctx, lease) })
 }
 
-func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
+func (s leasesIn) dropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
 	batch, err := queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} FOR UPDATE OF t`, lease.Task, lease.WaitsUntil.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
@@ -205,7 +205,8 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The lock may have waited for a claim. Only a later statement sees the new grant.
+	// A concurrent claim may have held the lock of the task, and granted the task. The SELECT does not see that grant; this later statement
+	// does.
 	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, lease.Task)
 	if err != nil || n == 0 {
 		return false, err
@@ -214,25 +215,26 @@ func (s leasesIn) drop(ctx context.Context, lease LeaseTask) (bool, error) {
 	return err == nil, err
 }
 
-// SetLeaseWait ends the wait of a waiting lease waitFor from now, unless it was requested again after OpenLease returned lease.
+// SetLeaseWait makes a waiting lease stop waiting at waitFor from now. If the lease was requested again after OpenLease returned it,
+// nothing changes.
 func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) (err error) {
-	defer describe(&err, "extending the wait of lease %d", lease.Task)
+	defer describeError(&err, "extending the wait of lease %d", lease.Task)
 	_, err = s.execInTx(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
 		lease.Task, lease.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
 	return err
 }
 
-// YieldPlace lets the callers behind the waiting lease of task go first, until OpenLease is called again. The lease keeps its position for
-// PositionTTL - AskAgainWithin. yielded is true if the lease was ahead of these callers before.
+// YieldPlace lets the callers behind a waiting lease go first, until OpenLease is called again for it. task is the task of the lease. The
+// lease keeps its position for PositionTTL - AskAgainWithin. If these callers were already allowed to go first, yielded is false.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
-	defer describe(&err, "yielding the place of lease %d", task)
+	defer describeError(&err, "yielding the place of lease %d", task)
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds())
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
-		// A lease opened for a single try waits for a shorter time; it stays unchanged, so that DropLease can still delete it.
+		// A lease opened for a single try has a shorter wait. Its row is not changed here, so that DropLease can still delete the lease.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err
@@ -242,7 +244,7 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 
 // GiveUpLease ends the waiting lease of task. If the lease holds a slot, nothing changes and held is true.
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
-	defer describe(&err, "giving up lease %d", task)
+	defer describeError(&err, "giving up lease %d", task)
 	err = s.write(ctx, func(tx session) (err error) {
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 FOR UPDATE OF t`, task); err != nil {
 			return err
@@ -278,11 +280,11 @@ func (s grants) Leases(ctx context.Context, filter LeaseFilter) ([]CallerLease, 
 		from = HolderDevice(filter.Caller, "")
 		until = strings.TrimSuffix(from, "/") + "0" // 0 is the character after the separator /
 	}
-	return collect(ctx, s.readSession(), func(l *CallerLease) []any { return append(taskDest(&l.Task), grantDest(&l.Grant)...) },
-		leasesText(), filter.Pool, max(from, filter.After), until, clampLimit(filter.Limit))
+	return collect(ctx, s.readSession(), func(l *CallerLease) []any { return append(taskScanDest(&l.Task), grantScanDest(&l.Grant)...) },
+		leasesSQL(), filter.Pool, max(from, filter.After), until, clampLimit(filter.Limit))
 }
 
-func leasesText() string {
+func leasesSQL() string {
 	return `
 	SELECT ` + taskColumns + `, ` + grantColumns + `
 	FROM (SELECT id, device FROM tasks WHERE pool = $1 AND state = 'pending' AND device > $2 AND device < $3 ORDER BY device LIMIT $4) AS w

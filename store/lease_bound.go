@@ -14,15 +14,15 @@ type CallerBound struct {
 	Ahead int  // callers that wait before this caller and still ask for a slot; counted up to maxCountedAhead
 }
 
-// Full reports whether no slot is left for the waiting caller within the bound.
-func (c CallerBound) Full() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
+// IsFull reports whether no slot is left for the waiting caller within the bound.
+func (c CallerBound) IsFull() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
 
 // maxCountedAhead is the largest value of CallerBound.Ahead.
 const maxCountedAhead = 1000
 
 // CallerBoundOf reads the CallerBound of the caller that waits with this task.
 func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (_ CallerBound, err error) {
-	defer describe(&err, "counting the callers of pool %s", pool)
+	defer describeError(&err, "counting the callers of pool %s", pool)
 	return queryOne(ctx, s.readSession(), func(c *CallerBound) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
 		callerBoundSQL(), pool, task, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
 }
@@ -37,28 +37,29 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot: at most limit tasks that
-// satisfy condition in each of the newest leaseBatches batches of leases. minWait (in ms), condition and limit are SQL expressions.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot. From each of the newest
+// leaseBatches batches of leases, it selects at most limitExpr tasks that satisfy conditionSQL. All parameters are SQL expressions;
+// minWaitExpr is in ms.
 //
-// A caller that still asks has a task whose not_after is more than minWait from now, so one that stopped asking blocks nobody. Batches
-// whose tasks cannot start are left out. Each batch is looked up separately, because for a join Postgres may read all tasks of the pool.
-func waitingCallersSQL(minWait, condition, limit string) string {
+// If the not_after of a task is less than minWaitExpr from now, its caller has stopped asking, and the task is left out. Batches whose
+// tasks cannot start are left out. Each batch is looked up separately, because for a join Postgres may read all tasks of the pool.
+func waitingCallersSQL(minWaitExpr, conditionSQL, limitExpr string) string {
 	each := make([]string, leaseBatches)
 	for i := range each {
 		each[i] = fmt.Sprintf(`SELECT * FROM (
 			SELECT t.id, t.batch, t.device FROM tasks t
 			WHERE t.pool = $1 AND t.state = 'pending' AND t.batch = (
 				SELECT b.id FROM (SELECT * FROM batches WHERE pool = $1 AND system ORDER BY id DESC LIMIT 1 OFFSET %d) AS b
-				WHERE `+batchMayStart+` AND `+windowOpen("b", "0")+`)
+				WHERE `+batchMayStart+` AND `+windowOpenSQL("b", "0")+`)
 				AND t.not_after > {now} + %s * {ms} AND (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL AND %s
-			ORDER BY t.priority DESC, t.id LIMIT %s) AS of%d`, i, minWait, condition, limit, i)
+			ORDER BY t.priority DESC, t.id LIMIT %s) AS of%d`, i, minWaitExpr, conditionSQL, limitExpr, i)
 	}
 	return strings.Join(each, " UNION ALL ")
 }
 
 // NextCallers returns the first waiting callers of a pool with a bound for callers, as device names (HolderDevice): as many as the bound
 // has room for, at most limit.
-func (s grants) NextCallers(ctx context.Context, pool string, limit int) ([]string, error) {
+func (s grants) NextCallers(ctx context.Context, pool string, limit int) (holderDevices []string, err error) {
 	room, err := queryOne(ctx, s.readSession(), singleColumn[int], `
 		SELECT p.callers - (`+callerSlotsSQL+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
 		UNION ALL SELECT 0 LIMIT 1`, pool)
@@ -78,7 +79,7 @@ func nextCallersSQL() string {
 
 // admitCallers returns rows without the claims of callers beyond the bound of their pool, and sets their outcomes. It locks the bound of
 // each pool, so that concurrent transactions count each other's slots. Claims of devices take no such lock.
-func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) ([]claimRow, error) {
+func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) (admitted []claimRow, err error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {
 		return rows, nil

@@ -271,8 +271,8 @@ func TestTheNextCallers(t *testing.T) {
 			l.Helper()
 			s, err := l.CallerBoundOf(l.Context(), "p", task.Task)
 			l.must(err)
-			if s.Held != held || s.Ahead != ahead || s.Full() != want {
-				l.Fatalf("held %d, ahead %d, full %t; want %d, %d, %t", s.Held, s.Ahead, s.Full(), held, ahead, want)
+			if s.Held != held || s.Ahead != ahead || s.IsFull() != want {
+				l.Fatalf("held %d, ahead %d, full %t; want %d, %d, %t", s.Held, s.Ahead, s.IsFull(), held, ahead, want)
 			}
 		}
 		next := func(want ...string) {

@@ -163,10 +163,10 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the handler for the news of a transaction, unless its COMMIT failed with err. If the outcome is unknown, the handler
-// must read whether the news exist.
-func (s *connection) notifyNews(ctx context.Context, news pendingNews, err error) {
-	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (err == nil || errors.Is(err, ErrOutcomeUnknown)) {
+// notifyNews calls the handler for the news of a transaction, unless the COMMIT failed. commitErr is the error of the COMMIT. If it is
+// ErrOutcomeUnknown, the handler is called too, and must read whether the news exist.
+func (s *connection) notifyNews(ctx context.Context, news pendingNews, commitErr error) {
+	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (commitErr == nil || errors.Is(commitErr, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)
 	}
 }

@@ -36,9 +36,9 @@ func OnceFrom(ctx context.Context) *Once {
 	return once
 }
 
-// beginOnce returns ErrInProgress if this process already works on a request with the same key, which would on SQLite wait for the only
-// connection. The caller must call end, which is never nil.
-func (s *connection) beginOnce(once *Once) (end func(), err error) {
+// beginOnce returns ErrInProgress if this process already works on a request with the same key. (On SQLite, the second request would wait
+// for the only connection.) The caller must call endOnce, which is never nil.
+func (s *connection) beginOnce(once *Once) (endOnce func(), err error) {
 	if once == nil {
 		return func() {}, nil
 	}
@@ -67,7 +67,7 @@ func (s session) runOnce(ctx context.Context, result any, effect func() error) e
 }
 
 // lookUpAnswer reads the stored answer to the Once in ctx into result, if there is one. It locks the key until the transaction ends.
-func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
+func (s session) lookUpAnswer(ctx context.Context, result any) (found bool, err error) {
 	once := OnceFrom(ctx)
 	if once == nil {
 		return false, nil
@@ -86,10 +86,10 @@ func (s session) lookUpAnswer(ctx context.Context, result any) (bool, error) {
 }
 
 // readAnswer reads the stored answer into result, and returns false if no answer is stored.
-func (s session) readAnswer(ctx context.Context, once *Once, result any) (bool, error) {
+func (s session) readAnswer(ctx context.Context, once *Once, result any) (found bool, err error) {
 	var request []byte
 	var answer json.RawMessage
-	err := s.scanRow(ctx, []any{&request, &answer}, `
+	err = s.scanRow(ctx, []any{&request, &answer}, `
 		SELECT request, answer FROM answers WHERE owner = $1 AND key = $2 AND answered_at > {now} - $3 * {ms}`, once.Owner, once.Key, answersKept.Milliseconds())
 	if errors.Is(err, ErrNotFound) {
 		return false, nil

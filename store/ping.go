@@ -69,7 +69,7 @@ func (p *pinger) ping(ctx context.Context) {
 	for n := 0; late && n < 2; n++ {
 		select {
 		case err := <-answered:
-			if !timedOut(err) {
+			if !isNetworkTimeout(err) {
 				p.mainDialer.unblock()
 				return
 			}
@@ -87,8 +87,8 @@ func (p *pinger) ping(ctx context.Context) {
 	}
 }
 
-// timedOut reports whether err is a network timeout.
-func timedOut(err error) bool {
+// isNetworkTimeout reports whether err is a network timeout.
+func isNetworkTimeout(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()
 }

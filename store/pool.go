@@ -57,7 +57,7 @@ const (
 const poolColumns = `name, capacity, lease_ms, paused, paused_by, paused_at, pause_reason, windows, opens_at, closes_at, limits, callers, longest_ms, sleep_ms,
 	CASE WHEN stands_until > {now} THEN stands_until END AS stands_until, version, created_at, updated_at`
 
-func poolDest(pool *Pool) []any {
+func poolScanDest(pool *Pool) (scanDest []any) {
 	return []any{
 		&pool.Name, &pool.Capacity, &pool.Lease, &pool.Paused, &pool.PausedBy, &pool.PausedAt, &pool.PauseReason, &pool.Windows,
 		&pool.Opening.From, &pool.Opening.Until, &pool.Limits, &pool.Callers, &pool.Longest, &pool.Sleep, &pool.StandsUntil, &pool.Version,
@@ -71,25 +71,25 @@ func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
 }
 
 func (s poolsIn) poolByName(ctx context.Context, name string) (Pool, error) {
-	return queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
+	return queryOne(ctx, s.session, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
 // Pools returns at most limit pools with a name > afterName, in the order of names.
 func (s pools) Pools(ctx context.Context, afterName string, limit int) ([]Pool, error) {
-	return collect(ctx, s.readSession(), poolDest,
+	return collect(ctx, s.readSession(), poolScanDest,
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, afterName, limit)
 }
 
 // ChangedPools returns the pools that were changed within the last period of length within: by the clock of the change, not of its commit.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// The sub-select makes Postgres read the clock once for the whole statement, so that it can use the index on updated_at.
-	return collect(ctx, s.readSession(), poolDest,
+	return collect(ctx, s.readSession(), poolScanDest,
 		`SELECT `+poolColumns+` FROM pools WHERE updated_at >= (SELECT {now}) - $1 * {ms} AND deleted_at IS NULL ORDER BY name`, within.Milliseconds())
 }
 
 // PutPool creates the pool or changes its settings to spec. created is true if the pool is new. If nothing changes, the version stays.
 func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (pool Pool, created bool, err error) {
-	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
+	err = s.withLockedPool(ctx, name, func(tx session, old *Pool) error {
 		pool, created, err = putPool(ctx, tx, actor, name, old, spec, "")
 		return err
 	})
@@ -102,7 +102,7 @@ func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (
 // ChangePool calls change with the settings of a pool, stores them and returns the pool. The audit log keeps reason, which may be empty,
 // and so does a pause. change may run more than once; its error rolls back. Error: ErrNotFound.
 func (s pools) ChangePool(ctx context.Context, actor, name, reason string, change func(*PoolSpec) error) (pool Pool, err error) {
-	err = s.withPool(ctx, name, func(tx session, old *Pool) error {
+	err = s.withLockedPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
 			return ErrNotFound
 		}
@@ -118,7 +118,7 @@ func (s pools) ChangePool(ctx context.Context, actor, name, reason string, chang
 
 // DeletePool deletes a pool that has no open tasks. Its batches are kept. Errors: ErrNotFound, ErrOpenTasks.
 func (s pools) DeletePool(ctx context.Context, actor, name string) error {
-	return s.withPool(ctx, name, func(tx session, old *Pool) error {
+	return s.withLockedPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
 			return ErrNotFound
 		}
@@ -140,9 +140,9 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	})
 }
 
-// withPool locks a pool exclusively and runs change with it, or with nil if it does not exist. Claims hold the lock shared, so a claim
+// withLockedPool locks a pool exclusively and runs change with it, or with nil if it does not exist. Claims hold the lock shared, so a claim
 // either commits before change, or counts its slots against the new capacity.
-func (s pools) withPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
+func (s pools) withLockedPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
 		if err := tx.pools().lockName(ctx, name); err != nil {
 			return err
@@ -183,19 +183,19 @@ func (p Pool) spec() PoolSpec {
 
 // equals reports whether p and other have the same settings, without DryRun.
 func (p PoolSpec) equals(other PoolSpec) bool {
-	return describeChanges(p.settings(), other.settings()) == ""
+	return describeChanges(p.auditSettings(), other.auditSettings()) == ""
 }
 
-// settings returns the settings as the audit log has them. An event of a new pool always has the first three.
-func (p PoolSpec) settings() settings {
+// auditSettings returns the settings as the audit log has them. An event of a new pool always has the first three.
+func (p PoolSpec) auditSettings() settings {
 	return settings{
 		"capacity", strconv.Itoa(p.Capacity), "lease", p.Lease.String(), "paused", strconv.FormatBool(p.Paused), "windows", fmt.Sprint(p.Windows),
-		"limits", limitsText(p.Limits), "callers", callersText(p.Callers), "longest_lease", p.Longest.String(), "longest_sleep", p.Sleep.String(),
+		"limits", limitsText(p.Limits), "callers", callerBoundText(p.Callers), "longest_lease", p.Longest.String(), "longest_sleep", p.Sleep.String(),
 	}
 }
 
-// callersText returns bound for the audit log.
-func callersText(bound *int) string {
+// callerBoundText returns bound for the audit log.
+func callerBoundText(bound *int) string {
 	if bound == nil {
 		return "none"
 	}
@@ -221,13 +221,13 @@ func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// detail returns the text of the event: the changes from old to p and their reason. For a new pool (old is nil), it has the settings that
+// changeDetail returns the text of the event: the changes from old to p and their reason. For a new pool (old is nil), it has the settings that
 // are not the default.
-func (p PoolSpec) detail(old *Pool, reason string) string {
+func (p PoolSpec) changeDetail(old *Pool, reason string) string {
 	if old != nil {
-		return withReason(describeChanges(old.spec().settings(), p.settings()), reason)
+		return withReason(describeChanges(old.spec().auditSettings(), p.auditSettings()), reason)
 	}
-	byDefault, now := PoolSpec{Longest: DefaultLongestLease, Sleep: DefaultLongestSleep}.settings(), p.settings()
+	byDefault, now := PoolSpec{Longest: DefaultLongestLease, Sleep: DefaultLongestSleep}.auditSettings(), p.auditSettings()
 	var parts []string
 	for i := 1; i < len(now); i += 2 {
 		if i < 6 || now[i] != byDefault[i] {
@@ -269,7 +269,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 			paused_by = excluded.paused_by, paused_at = excluded.paused_at, pause_reason = excluded.pause_reason,
 			limits = excluded.limits, callers = excluded.callers, longest_ms = excluded.longest_ms, sleep_ms = excluded.sleep_ms`,
 		name, spec.Capacity, spec.Lease.Milliseconds(), spec.Paused, o.windows, o.from, o.until, o.refreshDue,
-		held.by, held.beginsNow, nullMillis(held.at), held.note, nullText(spec.Limits), spec.Callers, spec.Longest.Milliseconds(),
+		held.by, held.beginsNow, millisOrNull(held.at), held.note, jsonTextOrNull(spec.Limits), spec.Callers, spec.Longest.Milliseconds(),
 		spec.Sleep.Milliseconds()); err != nil {
 		return Pool{}, false, fmt.Errorf("writing pool %s: %w", name, err)
 	}
@@ -278,7 +278,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if old == nil {
 		kind = "pool.created"
 	}
-	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.detail(old, reason)}); err != nil {
+	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.changeDetail(old, reason)}); err != nil {
 		return Pool{}, false, err
 	}
 	pool, err = tx.pools().poolByName(ctx, name)

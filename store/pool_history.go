@@ -55,15 +55,15 @@ const (
 // isHoldingEndSQL is the condition that an event ends a holding, which the token of the event identifies.
 const isHoldingEndSQL = isSlotEventSQL + ` AND kind <> 'task.granted'`
 
-// owner returns the column (pool or device) by which the filter selects, and its value.
-func (f HoldingFilter) owner() (column, value string) {
+// ownerColumn returns the column (pool or device) by which the filter selects, and its value.
+func (f HoldingFilter) ownerColumn() (column, value string) {
 	if f.Pool == "" {
 		return "device", f.Device
 	}
 	return "pool", f.Pool
 }
 
-func (f HoldingFilter) slots() SlotRange {
+func (f HoldingFilter) slotRange() SlotRange {
 	if f.Slots == nil {
 		return SlotRange{0, math.MaxInt32}
 	}
@@ -95,7 +95,7 @@ func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, S
 	return ended[:min(len(ended), filter.Limit)], stretch, nil
 }
 
-func holdingDest(holding *Holding) []any {
+func holdingScanDest(holding *Holding) (scanDest []any) {
 	return []any{
 		&holding.ID, &holding.Pool, &holding.Slot, &holding.Device, &holding.Task, &holding.Batch, &holding.Token, &holding.Attempt,
 		&holding.GrantedAt, &holding.EndedAt, &holding.EndedBy, &holding.Error,
@@ -111,9 +111,9 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 	if !filter.To.IsZero() || filter.Newest && before <= inForceIDBase {
 		return nil, nil
 	}
-	slots, order := filter.slots(), EventFilter{Newest: filter.Newest}.direction()
-	column, owner := filter.owner()
-	held, err := collect(ctx, s.readSession(), holdingDest, `
+	slots, order := filter.slotRange(), EventFilter{Newest: filter.Newest}.directionSQL()
+	column, owner := filter.ownerColumn()
+	held, err := collect(ctx, s.readSession(), holdingScanDest, `
 		SELECT * FROM (
 			SELECT `+fmt.Sprint(int64(inForceIDBase))+` + token AS id, pool, slot, device, task, batch, token, attempt, granted_at, NULL, NULL, ''
 			FROM grants WHERE `+column+` = $1 AND slot BETWEEN $2 AND $3) AS held
@@ -125,13 +125,13 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 }
 
 func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
-	column, owner := filter.owner()
+	column, owner := filter.ownerColumn()
 	search, stretch, err := s.endEventSearch(ctx, filter)
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
 	text, args := filter.endedSQL(search)
-	ended, err := collect(ctx, s.customPlanSession(), holdingDest, text, args...)
+	ended, err := collect(ctx, s.customPlanSession(), holdingScanDest, text, args...)
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
@@ -146,7 +146,7 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 	}
 	search = eventSearch{EventFilter: bounds, pool: filter.Pool, device: filter.Device}
 	q := &query{}
-	stretch, err = s.searchBoundAfter(ctx, q, search.candidatesSQL(q, holdingsSearchLimit), search.direction(), holdingsSearchLimit)
+	stretch, err = s.searchBoundAfter(ctx, q, search.candidatesSQL(q, holdingsSearchLimit), search.directionSQL(), holdingsSearchLimit)
 	search.LimitTo(stretch)
 	return search, stretch, err
 }
@@ -154,21 +154,21 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 // endedSQL returns the statement for the holdings that ended by the events of search. It stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
-	column, _ := f.owner()
+	column, _ := f.ownerColumn()
 	q.text = `SELECT e.id, e.pool, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by, a.error
 		FROM (SELECT id, pool, device, batch, token FROM (` + search.candidatesSQL(q, holdingsSearchLimit) + `) AS looked WHERE ` + isHoldingEndSQL + `) AS e {attempt of e}`
 	if f.Slots != nil {
 		q.where("a.slot >= %s", f.Slots.First)
 		q.where("a.slot <= %s", f.Slots.Last)
 	}
-	q.whereTime("a.ended_at", f.From, f.To)
-	return q.build(" ORDER BY e."+column+" "+search.direction()+", e.id "+search.direction(), f.Limit)
+	q.whereTimeBetween("a.ended_at", f.From, f.To)
+	return q.build(" ORDER BY e."+column+" "+search.directionSQL()+", e.id "+search.directionSQL(), f.Limit)
 }
 
 // eventIDNear returns the approximate id of the first event at moment or later, by a binary search: ids increase almost in the order of
 // times. Without such an event, it returns an id above the last event.
-func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (_ int64, err error) {
-	defer describe(&err, "finding a time in the log")
+func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (eventID int64, err error) {
+	defer describeError(&err, "finding a time in the log")
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, moment.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return 0, nil

@@ -15,7 +15,7 @@ type OpenPool struct {
 
 // OpenPools returns all pools that have free slots and a batch with tasks that could start now, in one snapshot.
 func (s pools) OpenPools(ctx context.Context) (_ []OpenPool, err error) {
-	defer describe(&err, "reading pools with free slots")
+	defer describeError(&err, "reading pools with free slots")
 	return collect(ctx, s.readSession(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
 			SELECT p.name, p.capacity - (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS free FROM pools p
@@ -39,7 +39,7 @@ const maxDevicesChecked = 500
 // seenWithin (Device.QuietUntil). It checks the next maxDevicesChecked devices with tasks behind the device in after, by name, and stops
 // when it has counted limit devices.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (_ WaitingCount, err error) {
-	defer describe(&err, "counting the waiters of pool %s", pool)
+	defer describeError(&err, "counting the waiters of pool %s", pool)
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
 	return queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)
 }
@@ -54,9 +54,9 @@ func waitingDevicesSQL() string {
 
 // TakeIdleTime returns the time since the last call by any replica, so that the results of all replicas add up to the time that has passed.
 // If less than minElapsed has passed, it returns 0, and a later call includes this time.
-func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error) {
+func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (sinceLastCall time.Duration, err error) {
 	var from, until time.Time
-	err := s.write(ctx, func(tx session) error {
+	err = s.write(ctx, func(tx session) error {
 		t, err := queryOne(ctx, tx, func(t *[2]time.Time) []any { return []any{&t[0], &t[1]} }, `
 			UPDATE idle_time SET taken_before = taken_at, taken_at = {now} WHERE taken_at <= {now} - $1 * {ms}
 			RETURNING taken_before, taken_at`, minElapsed.Milliseconds())
@@ -72,10 +72,10 @@ func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time
 	return until.Sub(from), nil
 }
 
-// PoolsWithWork returns each of the pools that may grant and has pending tasks (perhaps all running), with or without a free slot. If no
+// PoolsWithWork returns the pools in pools that may grant and have open tasks, waiting or running. It does not check for free slots. If no
 // device can be notified, it returns no pools.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, err error) {
-	defer describe(&err, "finding pools with work")
+	defer describeError(&err, "finding pools with work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 }
 
@@ -91,7 +91,7 @@ func poolsWithWorkSQL() string {
 
 // PoolsWithUrgent returns each of the given pools that has an urgent batch with a waiting task, if tasks of this batch may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) (_ []string, err error) {
-	defer describe(&err, "finding pools with urgent work")
+	defer describeError(&err, "finding pools with urgent work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 }
 

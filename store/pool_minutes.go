@@ -46,7 +46,7 @@ const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'p
 // CountMinutes adds at most limit events, after the last counted one and up to the id lastEvent, to the counts per minute, and returns
 // their number. Events up to lastEvent must be complete (EventsComplete). Each event is counted once over all replicas.
 func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
-	defer describe(&err, "counting slot changes")
+	defer describeError(&err, "counting slot changes")
 	err = s.write(ctx, func(tx session) error {
 		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted FOR UPDATE`)
 		if counted = 0; err != nil || from >= lastEvent {
@@ -134,7 +134,7 @@ type SlotChanges struct {
 
 // SlotChangesBetween counts the changes of each pool in the events with afterEvent < id <= lastEvent.
 func (s pools) SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) (_ []SlotChanges, err error) {
-	defer describe(&err, "counting slot changes")
+	defer describeError(&err, "counting slot changes")
 	if afterEvent >= lastEvent {
 		return nil, nil
 	}

@@ -21,7 +21,7 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 	}
 	name := hideFromPlanner("$1", "text")
 	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
-		return append(append(poolDest(&r.Pool), &r.Waiting, &r.Oldest), grantDest(&r.grant)...)
+		return append(append(poolScanDest(&r.Pool), &r.Waiting, &r.Oldest), grantScanDest(&r.grant)...)
 	}, `
 		WITH wanted AS (
 			SELECT `+poolColumns+`, (`+waitingCountSQL(name, hideFromPlanner("$2", "integer"))+`) AS waiting, (`+oldestPendingSQL(name)+`) AS oldest

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// manyPools is a number of pools. For more, waiting devices are counted only up to a hundredth of the maximum.
+// manyPools is the number of pools up to which waiting devices are counted up to the maximum. For more pools, they are counted up to a
+// hundredth of it.
 const manyPools = "100"
 
 // PoolOverview is the overview of one pool.
@@ -36,7 +37,7 @@ func (s pools) PoolOverviewsByName(ctx context.Context, names []string, maxWaiti
 // the maximum of counted devices; args are the arguments of the statement.
 func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWaitingExpr string, args ...any) ([]PoolOverview, error) {
 	return collect(ctx, s.readSession(), func(v *PoolOverview) []any {
-		return append(append(poolDest(&v.Pool), poolStatusDest(&v.PoolStatus)...), &v.Waiting, &v.Oldest)
+		return append(append(poolScanDest(&v.Pool), poolStatusScanDest(&v.PoolStatus)...), &v.Waiting, &v.Oldest)
 	}, poolStatusCTE(fromSQL, conditionSQL)+`
 		SELECT `+poolColumns+`, `+poolStatusColumns()+`,
 			(`+waitingCountSQL("o.name", hideFromPlanner(maxWaitingExpr+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
@@ -85,7 +86,7 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 			dest = append(dest, &r.ended[i])
 		}
 		return dest
-	}, poolStatsText(states))
+	}, poolStatsSQL(states))
 	if err != nil {
 		return nil, err
 	}
@@ -98,16 +99,16 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		if r.oldest != nil {
 			r.OldestPending = max(0, r.now.Sub(*r.oldest))
 		}
-		setPending(r.Tasks, r.total)
+		setPendingCount(r.Tasks, r.total)
 		maps.DeleteFunc(r.Tasks, func(_ TaskState, n int64) bool { return n == 0 })
 		stats[i] = r.PoolStat
 	}
 	return stats, nil
 }
 
-// poolStatsText returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index;
+// poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index;
 // its costs are distorted by enable_seqscan = off.
-func poolStatsText(states []TaskState) (text string) {
+func poolStatsSQL(states []TaskState) (text string) {
 	for _, state := range states {
 		text += fmt.Sprintf(", coalesce(CAST(sum(CASE WHEN c.state = '%s' THEN c.n END) AS bigint), 0)", state)
 	}
@@ -130,7 +131,7 @@ type PoolStatus struct {
 	// Stalled means that for ten minutes nothing was granted, though slots were free, the settings did not change, and the batch of the
 	// oldest waiting task without a time of its own could start.
 	Stalled bool
-	Failing bool // many attempts failed within the last five minutes (ManyFail), according to the counts per minute
+	Failing bool // many attempts failed within the last five minutes (ManyAttemptsFailed), according to the counts per minute
 }
 
 // PoolRank is the data of a pool by which overviews are sorted.
@@ -144,11 +145,11 @@ type PoolRank struct {
 // PoolRanks returns all pools whose names contain namePart in any case, by name, in one snapshot. It reads no tasks.
 func (s pools) PoolRanks(ctx context.Context, namePart string) ([]PoolRank, error) {
 	return collect(ctx, s.readSession(), func(r *PoolRank) []any {
-		return append([]any{&r.Name, &r.Capacity, &r.Paused}, poolStatusDest(&r.PoolStatus)...)
-	}, poolRanksText(), likePattern(namePart))
+		return append([]any{&r.Name, &r.Capacity, &r.Paused}, poolStatusScanDest(&r.PoolStatus)...)
+	}, poolRanksSQL(), likePattern(namePart))
 }
 
-func poolRanksText() string {
+func poolRanksSQL() string {
 	return poolStatusCTE(`pools o`, `WHERE o.deleted_at IS NULL AND `+like("o.name", "$1")) + `
 		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
@@ -163,7 +164,7 @@ func like(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
-func poolStatusDest(status *PoolStatus) []any {
+func poolStatusScanDest(status *PoolStatus) (scanDest []any) {
 	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled, &status.Failing}
 }
 
@@ -180,7 +181,7 @@ func poolStatusCTE(fromSQL, filter string) string {
 			FROM ` + fromSQL + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
 }
 
-// poolStatusColumns returns the columns of poolStatusDest. Stalled is expensive, so it is evaluated only with free slots and waiting tasks.
+// poolStatusColumns returns the columns of poolStatusScanDest. Stalled is expensive, so it is evaluated only with free slots and waiting tasks.
 func poolStatusColumns() string {
 	return `held, unended - held, closed,
 			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END,

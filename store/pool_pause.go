@@ -19,7 +19,7 @@ const whyPaused = "paused"
 // PoolsPause pauses pools, or ends their pauses.
 type PoolsPause struct {
 	Pools       []string // names
-	End         bool     // end the pauses that the actor began, and no others; without it, pause the pools that are not paused
+	End         bool     // if true, end the pauses that the actor began; if false, pause the pools that are not paused
 	Reason      string   // reason of the pauses; may be empty
 	StopRunning bool     // also ask the devices that hold a slot to stop; their tasks wait again
 }
@@ -62,7 +62,7 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 }
 
 // applyPause pauses these pools, or ends their pauses, and returns the pools that it changed.
-func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) ([]string, error) {
+func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) (changedNames []string, err error) {
 	return collect(ctx, s.session, singleColumn[string], `
 		UPDATE pools SET version = version + 1, updated_at = {now}, paused = $2, pause_reason = $4,
 			paused_by = CASE WHEN $2 THEN $3 ELSE '' END, paused_at = CASE WHEN $2 THEN {now} END

@@ -19,13 +19,14 @@ type Opening struct {
 	From, Until time.Time // a zero Until means always open
 }
 
-// windowOpen returns the condition that the batch or pool alias is open now and for longer than neededMS, an SQL expression in ms.
-func windowOpen(alias, neededMS string) string {
-	return `(` + alias + `.closes_at IS NULL OR (` + alias + `.opens_at <= {now} AND ` + alias + `.closes_at > {now} + ` + neededMS + ` * {ms}))`
+// windowOpenSQL returns the condition that the windows of a batch or pool are open now, and stay open for longer than neededMSExpr (SQL, in
+// ms). alias is the SQL name of its row.
+func windowOpenSQL(alias, neededMSExpr string) string {
+	return `(` + alias + `.closes_at IS NULL OR (` + alias + `.opens_at <= {now} AND ` + alias + `.closes_at > {now} + ` + neededMSExpr + ` * {ms}))`
 }
 
-// neededTime returns the SQL for the time in ms for which a window must stay open for a task of batch b with a lease of leaseExpr.
-func neededTime(leaseExpr string) string {
+// neededTimeSQL returns the SQL for the time in ms for which a window must stay open for a task of batch b with a lease of leaseExpr.
+func neededTimeSQL(leaseExpr string) string {
 	return `CASE WHEN b.finish_inside THEN ` + leaseExpr + ` ELSE 0 END`
 }
 
@@ -54,9 +55,9 @@ func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (opening
 	return openingColumns{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), refreshDue: o.RecomputeAt.UnixMilli()}, nil
 }
 
-// checkFits returns ErrNeverStarts if batch.FinishInside is true and no opening is long enough for a task of the batch. An unknown pool is
+// checkWindowsFit returns ErrNeverStarts if batch.FinishInside is true and no opening is long enough for a task of the batch. An unknown pool is
 // accepted here, because a later statement refuses it.
-func (s poolsIn) checkFits(ctx context.Context, batch Batch) error {
+func (s poolsIn) checkWindowsFit(ctx context.Context, batch Batch) error {
 	if !batch.FinishInside {
 		return nil
 	}
@@ -98,13 +99,12 @@ type openingRow struct {
 // RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns their number. An opening is due
 // after its end, and a day after it was computed. Nothing starts until then, so a late call only delays tasks. Replicas may call it
 // concurrently.
-func (s pools) RefreshWindows(ctx context.Context, limit int) (int, error) {
+func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, err error) {
 	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)
 	if err != nil || !anyDue {
 		return 0, err
 	}
-	refreshed := 0
 	err = s.write(ctx, func(tx session) error {
 		refreshed = 0
 		for _, target := range []struct{ table, id, name, key string }{

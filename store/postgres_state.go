@@ -50,7 +50,7 @@ func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err err
 			(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start) * 1000), 0)::bigint FROM pg_stat_activity
 				WHERE (datname = current_database() OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid() AND backend_type = 'client backend')`)
 	if err == nil {
-		state.Settings, err = settingsOf(ctx, in)
+		state.Settings, err = readSettings(ctx, in)
 	}
 	if err == nil {
 		state.Indexes, err = readFlagsByName(ctx, in, `
@@ -63,7 +63,7 @@ func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err err
 			JOIN pg_class t ON t.oid = g.tgrelid WHERE NOT g.tgisinternal AND t.relnamespace = current_schema()::regnamespace`)
 	}
 	if err == nil {
-		state.Statistics, err = statisticsOf(ctx, in)
+		state.Statistics, err = readStatistics(ctx, in)
 	}
 	if err != nil {
 		return state, fmt.Errorf("reading the condition of the database: %w", err)
@@ -71,7 +71,7 @@ func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err err
 	return state, nil
 }
 
-func settingsOf(ctx context.Context, tx session) (map[string]Setting, error) {
+func readSettings(ctx context.Context, tx session) (map[string]Setting, error) {
 	type named struct {
 		name string
 		Setting
@@ -102,7 +102,7 @@ func readFlagsByName(ctx context.Context, tx session, query string) (map[string]
 	return all, err
 }
 
-func statisticsOf(ctx context.Context, tx session) ([]TableStatistics, error) {
+func readStatistics(ctx context.Context, tx session) ([]TableStatistics, error) {
 	return collect(ctx, tx, func(t *TableStatistics) []any {
 		return []any{&t.Table, &t.Live, &t.Dead, &t.Modified, &t.Vacuumed, &t.Analyzed}
 	}, `

@@ -13,9 +13,9 @@ import (
 
 // prepared runs statements that are prepared once per connection, because planning takes Postgres up to ten times longer than running.
 //
-// Preparing a text needs a connection of its own. Inside a transaction, the wait for one could last forever, because transactions that wait
-// in the same way may have all. So a text that a transaction is the first to run runs unprepared, and is prepared before the next
-// transaction begins.
+// Preparing a text needs a connection of its own. Inside a transaction, the wait for that connection could last forever, because all
+// connections may belong to transactions that wait in the same way. So if a transaction is the first to run a text, the text runs
+// unprepared. It is prepared before the next transaction begins.
 type prepared struct {
 	*sqlx.DB
 
@@ -40,9 +40,9 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 	return statement.QueryContext(ctx, args...)
 }
 
-// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time: of two statements
-// for one text, one would have to be closed, which waits for the query on its connection, and that may belong to a transaction that waits
-// here.
+// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time. Otherwise two
+// callers could prepare one text, and one statement would have to be closed. Closing waits for the query on the connection of the
+// statement, which may belong to a transaction that waits here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.cachedStatement(query); known != nil {
 		return known, nil

@@ -40,7 +40,7 @@ func (t policyTable) columns() string {
 	return `p.name, p.limits, ` + t.metadataOnly + `, p.version, p.created_at, p.updated_at`
 }
 
-func profileDest(profile *Profile) []any {
+func profileScanDest(profile *Profile) (scanDest []any) {
 	return []any{&profile.Name, &profile.Limits, &profile.MetadataOnly, &profile.Version, &profile.CreatedAt, &profile.UpdatedAt}
 }
 
@@ -51,7 +51,7 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 
 // readPolicyList reads the list with this name from table, or returns ErrNotFound. lockSQL is the locking clause, or empty.
 func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
-	return queryOne(ctx, s.session, profileDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
+	return queryOne(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
 
 // Profiles returns at most limit profiles with a name > afterName, in the order of names.
@@ -61,7 +61,7 @@ func (s profiles) Profiles(ctx context.Context, afterName string, limit int) ([]
 
 // readPolicyListPage reads at most limit lists of policies with a name > afterName from table.
 func (s profilesIn) readPolicyListPage(ctx context.Context, table policyTable, afterName string, limit int) ([]Profile, error) {
-	return collect(ctx, s.session, profileDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
+	return collect(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
 }
 
 // PutProfile creates the profile with the name of settings, or replaces its settings: Limits, which must be valid, and MetadataOnly.
@@ -86,8 +86,8 @@ func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor st
 	return list, created, nil
 }
 
-// settings returns the settings of a profile as the audit log shows them.
-func (p Profile) settings() settings {
+// auditSettings returns the settings of a profile as the audit log shows them.
+func (p Profile) auditSettings() settings {
 	return settings{"limits", limitsText(p.Limits), "metadata_only", strconv.FormatBool(p.MetadataOnly)}
 }
 
@@ -98,14 +98,14 @@ func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor 
 	if err == nil && bytes.Equal(list.Limits, wanted.Limits) && list.MetadataOnly == wanted.MetadataOnly {
 		return list, false, nil
 	}
-	changes := describeChanges(list.settings(), wanted.settings())
+	changes := describeChanges(list.auditSettings(), wanted.auditSettings())
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return list, false, err
 	}
 	if _, err := s.exec(ctx, `
 		INSERT INTO `+table.table+` (name, limits, version, created_at, updated_at) VALUES ($1, $2::json, 1, {now}, {now})
 		ON CONFLICT (name) DO UPDATE SET limits = excluded.limits, version = `+table.table+`.version + 1, updated_at = excluded.updated_at`,
-		name, nullText(wanted.Limits)); err != nil {
+		name, jsonTextOrNull(wanted.Limits)); err != nil {
 		return list, false, fmt.Errorf("writing the policies: %w", err)
 	}
 	if table.table == profileTable().table {
@@ -140,7 +140,7 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 
 // deletePolicyList deletes the list with this name from table, unless check returns an error.
 func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) (err error) {
-	defer describe(&err, "changing %s %s", table.noun, name)
+	defer describeError(&err, "changing %s %s", table.noun, name)
 	return s.write(ctx, func(tx session) error {
 		// A transaction that gives the profile to a device locks its row first, so this waits for it, or it finds the profile deleted.
 		if _, err := tx.profiles().readPolicyList(ctx, table, name, "FOR UPDATE"); err != nil {

@@ -32,15 +32,15 @@ func (q *query) where(condSQL string, value any) {
 	q.conds = append(q.conds, fmt.Sprintf(condSQL, q.arg(value)))
 }
 
-// whereSet adds the condition condSQL to q like the method where, but only if value is not the zero value.
-func whereSet[T comparable](q *query, condSQL string, value T) {
-	if value != *new(T) {
+// whereIfSet adds the condition condSQL to q like the method where, but only if value is not the zero value.
+func whereIfSet[Value comparable](q *query, condSQL string, value Value) {
+	if value != *new(Value) {
 		q.where(condSQL, value)
 	}
 }
 
-// whereTime adds the condition that the time in column is at or after since and before until. A zero time is no bound.
-func (q *query) whereTime(column string, since, until time.Time) {
+// whereTimeBetween adds the condition that since <= time < until for the time in column. A zero time is no bound.
+func (q *query) whereTimeBetween(column string, since, until time.Time) {
 	if !since.IsZero() {
 		q.where(column+" >= {epoch} + %s * {ms}", since.UnixMilli())
 	}
@@ -96,13 +96,13 @@ func (s idRange) rangeSQL(column, valueExpr string) string {
 		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
-// searchBound returns the id at which a search of searchLimit ids ends, or the zero value if idsSQL returns fewer. idsSQL (with the
+// searchBound returns the id at which a search of searchLimit ids ends, or the zero value if idsSQL returns fewer ids. idsSQL (with the
 // arguments of search) must return ids in the order of an index; direction is its SQL word.
 func (s *connection) searchBound(ctx context.Context, search *query, idsSQL, direction string) (SearchBound, error) {
 	return s.searchBoundAfter(ctx, search, idsSQL, direction, searchLimit)
 }
 
-// searchBoundAfter does the same for maxIDs ids.
+// searchBoundAfter does the same as searchBound, for a search of maxIDs ids.
 func (s *connection) searchBoundAfter(ctx context.Context, search *query, idsSQL, direction string, maxIDs int) (SearchBound, error) {
 	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+idsSQL+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+search.arg(maxIDs-1), search.args...)
 	if errors.Is(err, ErrNotFound) {

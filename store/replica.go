@@ -32,7 +32,7 @@ type Heartbeat struct {
 
 // RecordHeartbeat stores a heartbeat, and deletes replicas that sent none for an hour.
 func (s replicas) RecordHeartbeat(ctx context.Context, heartbeat Heartbeat) (err error) {
-	defer describe(&err, "storing the heartbeat of this replica")
+	defer describeError(&err, "storing the heartbeat of this replica")
 	var reaped *int64
 	if heartbeat.SinceReap != nil {
 		ms := heartbeat.SinceReap.Milliseconds()
@@ -146,9 +146,9 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// StoreClockPair replaces the stored pair, which replicas read that start later.
+// StoreClockPair replaces the stored pair. Replicas that start later read the pair.
 func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) (err error) {
-	defer describe(&err, "storing a pair of clock readings")
+	defer describeError(&err, "storing a pair of clock readings")
 	_, err = s.execInTx(ctx, `
 		INSERT INTO clock_pair (id, ledger, wall) VALUES (1, {epoch} + $1 * {ms}, {epoch} + $2 * {ms})
 		ON CONFLICT (id) DO UPDATE SET ledger = excluded.ledger, wall = excluded.wall`,

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// numberJump is added to fencing tokens and ids, because the lost part may have given higher ones. It allows 900,000 restores.
+	// numberJump is added to fencing tokens and ids at a restore, because the lost part of the ledger may have given higher numbers.
+	// maxNumber leaves room for 900,000 restores.
 	numberJump = 10_000_000_000
 	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1
@@ -49,7 +50,7 @@ func (s Standstill) String() string {
 // A number that the lost part gave must not be given again, so fencing tokens and the ids of tasks, batches and events are increased by
 // numberJump. So are the versions of pools, because the semaphore may know a later one. Replicas forget their cached tokens.
 func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
-	defer describe(&err, "preparing the ledger after a restore")
+	defer describeError(&err, "preparing the ledger after a restore")
 	err = s.write(ctx, func(tx session) error {
 		until, err = tx.protectAfterRestore(ctx, actor, max(minDuration, minStandstill))
 		return err

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// destinations replaces each of targets (pointers) by the scanner for its type, and returns targets. The scanners accept the forms in which
+// scannersFor replaces each of targets (pointers) by the scanner for its type, and returns targets. The scanners accept the forms in which
 // either database returns a column, and turn NULL into the zero value.
-func destinations(targets []any) []any {
+func scannersFor(targets []any) []any {
 	for i, target := range targets {
 		targets[i] = scannerFor(target)
 	}
@@ -154,24 +154,24 @@ func (s optional[T]) Scan(column any) error {
 	return err
 }
 
-// nullMillis returns moment in milliseconds since 1970, as the argument $n of {epoch} + $n * {ms}. If moment is nil, it returns NULL.
-func nullMillis(moment *time.Time) any {
+// millisOrNull returns moment in milliseconds since 1970, as the argument $n of {epoch} + $n * {ms}. If moment is nil, it returns NULL.
+func millisOrNull(moment *time.Time) any {
 	if moment == nil {
 		return nil
 	}
 	return moment.UnixMilli()
 }
 
-// timeText returns moment as text in ms, the precision of stored times, for COPY, which accepts no expressions; nil is NULL.
-func timeText(moment *time.Time) any {
+// timeTextOrNull returns moment as text in ms, the precision of stored times, for COPY, which accepts no expressions; nil is NULL.
+func timeTextOrNull(moment *time.Time) any {
 	if moment == nil {
 		return nil
 	}
 	return moment.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// nullText returns raw as the argument for a JSON column: a string, because COPY would send bytes as bytea; nil is NULL.
-func nullText(raw json.RawMessage) any {
+// jsonTextOrNull returns raw as the argument for a JSON column: a string, because COPY would send bytes as bytea; nil is NULL.
+func jsonTextOrNull(raw json.RawMessage) any {
 	if raw == nil {
 		return nil
 	}

@@ -36,7 +36,7 @@ type (
 	credentialsIn struct{ session }
 )
 
-// pools returns the session with the statements on pools, and so on.
+// pools returns the session with the statements on pools. The functions after it do the same for other parts.
 func (s session) pools() poolsIn             { return poolsIn{s} }
 func (s session) batches() batchesIn         { return batchesIn{s} }
 func (s session) tasks() tasksIn             { return tasksIn{s} }
@@ -47,7 +47,7 @@ func (s session) profiles() profilesIn       { return profilesIn{s} }
 func (s session) credentials() credentialsIn { return credentialsIn{s} }
 
 // exec runs a statement and returns the number of rows that it changed.
-func (s session) exec(ctx context.Context, query string, args ...any) (int64, error) {
+func (s session) exec(ctx context.Context, query string, args ...any) (changedRows int64, err error) {
 	result, err := s.ExecContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return 0, err
@@ -65,23 +65,23 @@ func (s session) scanRow(ctx context.Context, dest []any, query string, args ...
 	if !rows.Next() {
 		return cmp.Or(rows.Err(), ErrNotFound)
 	}
-	if err := rows.Scan(destinations(dest)...); err != nil {
+	if err := rows.Scan(scannersFor(dest)...); err != nil {
 		return err
 	}
 	return rows.Close()
 }
 
-// collect runs query and returns all rows. dest returns a pointer for each column of a row.
-func collect[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) ([]T, error) {
+// collect runs query and returns all rows. scanDest returns a pointer for each column of a row.
+func collect[Row any](ctx context.Context, s session, scanDest func(*Row) []any, query string, args ...any) ([]Row, error) {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var all []T
+	var all []Row
 	for rows.Next() {
-		var one T
-		if err := rows.Scan(destinations(dest(&one))...); err != nil {
+		var one Row
+		if err := rows.Scan(scannersFor(scanDest(&one))...); err != nil {
 			return nil, err
 		}
 		all = append(all, one)
@@ -89,15 +89,16 @@ func collect[T any](ctx context.Context, s session, dest func(*T) []any, query s
 	return all, rows.Err()
 }
 
-// forEach runs query and calls handle with each row until it returns false. dest, called once, returns a pointer for each column.
-func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle func(T) bool, query string, args ...any) error {
+// forEach runs query and calls handle with each row until handle returns false. scanDest is called once and returns a pointer for each
+// column.
+func forEach[Row any](ctx context.Context, s session, scanDest func(*Row) []any, handle func(Row) bool, query string, args ...any) error {
 	rows, err := s.QueryContext(ctx, s.translate(query), args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	var one T
-	columns := destinations(dest(&one))
+	var one Row
+	columns := scannersFor(scanDest(&one))
 	for rows.Next() {
 		if err := rows.Scan(columns...); err != nil {
 			return err
@@ -109,10 +110,10 @@ func forEach[T any](ctx context.Context, s session, dest func(*T) []any, handle 
 	return rows.Err()
 }
 
-// queryOne runs query and returns its first row, or ErrNotFound. dest returns a pointer for each column.
-func queryOne[T any](ctx context.Context, s session, dest func(*T) []any, query string, args ...any) (T, error) {
-	var t T
-	err := s.scanRow(ctx, dest(&t), query, args...)
+// queryOne runs query and returns its first row, or ErrNotFound. scanDest returns a pointer for each column.
+func queryOne[Row any](ctx context.Context, s session, scanDest func(*Row) []any, query string, args ...any) (Row, error) {
+	var t Row
+	err := s.scanRow(ctx, scanDest(&t), query, args...)
 	return t, err
 }
 
@@ -121,11 +122,11 @@ func (s session) readClock(ctx context.Context) (time.Time, error) {
 	return queryOne(ctx, s, singleColumn[time.Time], `SELECT {now}`)
 }
 
-// singleColumn is the dest of collect and queryOne for a query with one column.
-func singleColumn[T any](target *T) []any { return []any{target} }
+// singleColumn is the scanDest of collect and queryOne for a query with one column.
+func singleColumn[Column any](target *Column) []any { return []any{target} }
 
 // toJSONInput returns rows as the JSON array that words such as {ids} read (see dialect).
-func toJSONInput[T any](rows []T) string {
+func toJSONInput[Row any](rows []Row) string {
 	// json.Marshal cannot fail for plain structs and numbers.
 	b, _ := json.Marshal(rows)
 	return string(b)
@@ -161,35 +162,35 @@ func namesInput(names []string) string {
 // step is a statement that changes the rows of an input, a JSON array.
 type step struct{ name, query string }
 
-// runSteps runs steps on rows, the JSON array that they read by the word input (see dialect). If the database allows it, they run as one
-// statement, which saves round trips; then a step does not see the changes of earlier ones, so none may depend on them.
-func (s session) runSteps(ctx context.Context, input, rows string, steps []step) error {
+// runSteps runs steps on rowsJSON, a JSON array. The steps read the array through the word {inputWord} (see dialect). On Postgres, all
+// steps run as one statement, which saves round trips. Then no step reads the changes of earlier steps, so no step may depend on them.
+func (s session) runSteps(ctx context.Context, inputWord, rowsJSON string, steps []step) error {
 	if s.canChainWrites {
-		return s.execChained(ctx, input, rows, steps)
+		return s.execChained(ctx, inputWord, rowsJSON, steps)
 	}
-	return s.execEach(ctx, rows, steps)
+	return s.execEach(ctx, rowsJSON, steps)
 }
 
-func (s session) execEach(ctx context.Context, rows string, steps []step) error {
+func (s session) execEach(ctx context.Context, rowsJSON string, steps []step) error {
 	for _, step := range steps {
-		if _, err := s.exec(ctx, step.query, rows); err != nil {
+		if _, err := s.exec(ctx, step.query, rowsJSON); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
 	return nil
 }
 
-// execChained runs steps as one statement on rows.
-func (s session) execChained(ctx context.Context, input, rows string, steps []step) error {
+// execChained runs steps as one statement on rowsJSON.
+func (s session) execChained(ctx context.Context, inputWord, rowsJSON string, steps []step) error {
 	with := make([]string, len(steps))
 	for i, step := range steps {
 		with[i] = fmt.Sprintf("step%d AS (%s)", i, step.query)
 	}
-	_, err := s.exec(ctx, chainCTEs(input, strings.Join(with, ", ")+" SELECT"), rows)
+	_, err := s.exec(ctx, chainCTEs(inputWord, strings.Join(with, ", ")+" SELECT"), rowsJSON)
 	return err
 }
 
-// chainCTEs returns a statement that begins with the CTEs in text and reads its input only once.
-func chainCTEs(input, text string) string {
-	return "WITH {" + input + " once}, " + strings.ReplaceAll(text, "{"+input+"}", input)
+// chainCTEs returns a statement that begins with ctesSQL (the text after WITH) and reads the JSON array {inputWord} only once.
+func chainCTEs(inputWord, ctesSQL string) string {
+	return "WITH {" + inputWord + " once}, " + strings.ReplaceAll(ctesSQL, "{"+inputWord+"}", inputWord)
 }

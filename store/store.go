@@ -83,10 +83,10 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	config.BinaryParameters = true
 	config.Runtime = withSettings(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
-	db, err := openPool(config, options.MaxOpenConns, mainDialer)
+	db, err := openConnections(config, options.MaxOpenConns, mainDialer)
 	// The connections of slow have no time limit: a COPY waits for the rows of the client, and a migration for locks.
-	slow, slowErr := openPool(config, slowConns, &dialer{})
-	beating, beatingErr := openPool(config, 1, pingDialer)
+	slow, slowErr := openConnections(config, slowConns, &dialer{})
+	beating, beatingErr := openConnections(config, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {
 		return nil, err
 	}
@@ -95,8 +95,8 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	})
 }
 
-// openPool returns a pool of at most maxConns connections, which connDialer opens.
-func openPool(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.DB, error) {
+// openConnections returns a pool of at most maxConns connections, which connDialer opens.
+func openConnections(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Postgres DSN: %w", err)
@@ -117,8 +117,8 @@ const slowConns = 5
 // which the cap depends. The result takes precedence over settings of the database or the user.
 //
 // A prepared plan stays in use while its tables grow. A plan for small tables would read whole tables, or sort all rows that an index finds
-// (a bitmap scan). So both are off. For a table that must be read whole, the planner then expects such costs that it would start parallel
-// workers, which takes longer than the work; so they are off, too.
+// (a bitmap scan). So both are off. The planner then expects high costs for a table that must be read whole, and would start parallel
+// workers. Starting them takes longer than the work, so they are off, too.
 func withSettings(dsnSettings map[string]string, options Options) map[string]string {
 	all := map[string]string{
 		"enable_seqscan":    "off",
@@ -145,35 +145,35 @@ func millisText(duration time.Duration) string { return strconv.FormatInt(durati
 // do not block writers.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	_, missing := os.Stat(path)
-	if err := keepPrivate(path); err != nil {
+	if err := makePrivate(path); err != nil {
 		return nil, sqliteFileError(path, err)
 	}
 	file := url.URL{Path: filepath.ToSlash(path)}
 	dsn := "file:" + file.EscapedPath() + "?_pragma=busy_timeout(5000)"
-	db, err := openFile(dsn+"&_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)", 1)
+	db, err := openSQLiteFile(dsn+"&_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)", 1)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
-	looking, err := openFile(dsn+"&_pragma=query_only(1)", maxSnapshots)
+	looking, err := openSQLiteFile(dsn+"&_pragma=query_only(1)", maxSnapshots)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
 	s, err := openStore(ctx, &connection{db: db, slow: db, snapshotDB: looking, file: path, dialect: sqliteDialect()})
 	if err != nil && missing != nil { // remove the new file: a later start would treat an empty file as a damaged ledger
-		removeEmpty(path)
+		removeIfEmpty(path)
 	}
 	return s, sqliteFileError(path, err)
 }
 
-func removeEmpty(path string) {
+func removeIfEmpty(path string) {
 	if file, err := os.Stat(path); err == nil && file.Size() == 0 {
 		_ = os.Remove(path)
 	}
 }
 
-// keepPrivate makes sure that only the owner can access the file at path, which holds hashes of tokens and reports of devices, and creates
+// makePrivate makes sure that only the owner can access the file at path, which holds hashes of tokens and reports of devices, and creates
 // it if it is missing. SQLite gives its -wal and -shm files the same permissions.
-func keepPrivate(path string) error {
+func makePrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
 		return fmt.Errorf("the ledger %s is empty (0 bytes), so its content is lost: %s", path, remedyOfDamage)
 	}
@@ -185,8 +185,8 @@ func keepPrivate(path string) error {
 	return file.Chmod(0o600)
 }
 
-// openFile opens an SQLite file with at most maxConns connections.
-func openFile(dsn string, maxConns int) (*sqlx.DB, error) {
+// openSQLiteFile opens an SQLite file with at most maxConns connections.
+func openSQLiteFile(dsn string, maxConns int) (*sqlx.DB, error) {
 	connector, err := sqlite.NewConnector(dsn)
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func (s *Store) Ready(ctx context.Context) error {
 	if err := s.Ping(ctx); err != nil {
 		return err
 	}
-	return s.disk.check(time.Now()) //nolint:forbidigo // a time of this process alone
+	return s.disk.checkNotFull(time.Now()) //nolint:forbidigo // a time of this process alone
 }
 
 // CheckSettings returns an error that names each setting of the server that would break a guarantee of the ledger (forbiddenSettings).
@@ -244,7 +244,7 @@ func (s *Store) CheckSettings(ctx context.Context) error {
 }
 
 // Migrate applies the missing migrations of the database and returns the number of applied migrations. Replicas may call it concurrently.
-func (s *Store) Migrate(ctx context.Context) (int, error) {
+func (s *Store) Migrate(ctx context.Context) (applied int, err error) {
 	n, err := migrations.Up(ctx, s.slow.DB, s.name)
 	if isDamaged(err) {
 		err = sqliteFileError(s.file, err)

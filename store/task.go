@@ -123,7 +123,7 @@ const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload
 
 const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
 
-func taskDest(task *Task) []any {
+func taskScanDest(task *Task) (scanDest []any) {
 	return []any{
 		&task.ID, &task.Batch, &task.Pool, &task.Device, &task.Kind, &task.Payload, &task.Priority, &task.State, &task.Attempts,
 		&task.Returned, &task.NotBefore, &task.NotAfter, &task.RetryAt, &task.CreatedAt, &task.FinishedAt, &task.Output, &task.Dropped,
@@ -133,7 +133,7 @@ func taskDest(task *Task) []any {
 
 const attemptColumns = `token, task, number, device, pool, slot, lease, granted_at, ended_at, ended_by, output, output_dropped, error`
 
-func attemptDest(attempt *Attempt) []any {
+func attemptScanDest(attempt *Attempt) (scanDest []any) {
 	return []any{
 		&attempt.Token, &attempt.Task, &attempt.Number, &attempt.Device, &attempt.Pool, &attempt.Slot, &attempt.LeaseID, &attempt.GrantedAt,
 		&attempt.EndedAt, &attempt.EndedBy, &attempt.Output, &attempt.Dropped, &attempt.Error,
@@ -146,12 +146,12 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 		Task
 		grant Grant
 	}
-	r, err := queryOne(ctx, s.readSession(), func(r *reading) []any { return append(taskDest(&r.Task), grantDest(&r.grant)...) },
+	r, err := queryOne(ctx, s.readSession(), func(r *reading) []any { return append(taskScanDest(&r.Task), grantScanDest(&r.grant)...) },
 		`SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
 	if err != nil {
 		return Task{}, nil, nil, err
 	}
-	attempts, err := collect(ctx, s.readSession(), attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token`, id)
+	attempts, err := collect(ctx, s.readSession(), attemptScanDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token`, id)
 	if err != nil {
 		return Task{}, nil, nil, err
 	}
@@ -169,7 +169,7 @@ func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, er
 		if err := tx.tasks().cancelAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
-		task, err = queryOne(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
+		task, err = queryOne(ctx, tx, taskScanDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)
 		return err
 	})
 	return task, err

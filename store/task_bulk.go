@@ -89,7 +89,7 @@ func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL st
 	return total, nil
 }
 
-// changeInRange does this for ids <= filter.Until, and sets filter.After to the last id that it has processed.
+// changeInRange does the same as changeInChunks for ids <= filter.Until, and sets filter.After to the last id that it has processed.
 func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		filter.Limit = min(bulkChunk, limit-changed)
@@ -154,9 +154,9 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, taskIDs []int64, d
 	return errors.Join(s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), s.recordTaskEvents(ctx, "task.cancelled", actor, ended))
 }
 
-// lockRetriable locks the tasks that may become pending again, and returns their ids. It locks pools and batches first: a task that became
+// lockRetriableTasks locks the tasks that may become pending again, and returns their ids. It locks pools and batches first: a task that became
 // pending in a cancelled batch or a deleted pool would stay so forever.
-func (s tasksIn) lockRetriable(ctx context.Context, taskIDs []int64) ([]int64, error) {
+func (s tasksIn) lockRetriableTasks(ctx context.Context, taskIDs []int64) (lockedIDs []int64, err error) {
 	in := idsInput(taskIDs...)
 	for _, query := range []string{
 		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name FOR SHARE`,
@@ -175,7 +175,7 @@ func (s tasksIn) lockRetriable(ctx context.Context, taskIDs []int64) ([]int64, e
 // without attempts left gets one more. The count of returned attempts is reset. But it stays recorded that the task was started, because
 // MaxWait does not apply to it then.
 func (s tasksIn) retryAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
-	taskIDs, err := s.lockRetriable(ctx, taskIDs)
+	taskIDs, err := s.lockRetriableTasks(ctx, taskIDs)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
@@ -207,7 +207,7 @@ func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, err
 		if err := tx.tasks().retryAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
-		if task, err = queryOne(ctx, tx, taskDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
+		if task, err = queryOne(ctx, tx, taskScanDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
 			return err
 		}
 		if task.State != Pending && task.State != Dispatched {

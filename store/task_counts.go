@@ -38,7 +38,7 @@ func (s tasks) TaskCounts(ctx context.Context, pool string, maxHeld int) (TaskCo
 			counts.ByState[c.state] += c.n
 		}
 	}
-	setPending(counts.ByState, total)
+	setPendingCount(counts.ByState, total)
 	return counts, nil
 }
 
@@ -54,7 +54,7 @@ func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
 	q := &query{args: []any{filter.Batch, sample}}
 	q.text = `SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (` + fmt.Sprintf(latest, Failed) + ` UNION ALL ` + fmt.Sprintf(latest, TimedOut) + `) AS t`
-	q.whereTime("t.finished_at", filter.Since, filter.Until)
+	q.whereTimeBetween("t.finished_at", filter.Since, filter.Until)
 	q.text = q.withoutLimit() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.arg(limit)
 	return collect(ctx, s.customPlanSession(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
 }
@@ -75,7 +75,7 @@ func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int)
 	}
 	var found []Task
 	for _, p := range places {
-		list, err := collect(ctx, s.customPlanSession(), taskDest, tasksByErrorPrefixSQL(), p.batch, p.state, prefix, maxFailedPerPair, limit-len(found))
+		list, err := collect(ctx, s.customPlanSession(), taskScanDest, tasksByErrorPrefixSQL(), p.batch, p.state, prefix, maxFailedPerPair, limit-len(found))
 		if err != nil {
 			return nil, fmt.Errorf("finding errors: %w", err)
 		}

@@ -54,8 +54,7 @@ func maxWaitRule(taskIDs []int64) waitingEndRule {
 }
 
 // Expire ends at most limit tasks that are past their own NotAfter or the NotAfter of their batch, and returns their number.
-func (s tasks) Expire(ctx context.Context, limit int) (int, error) {
-	expired := 0
+func (s tasks) Expire(ctx context.Context, limit int) (expired int, err error) {
 	for _, rule := range expiryRules() {
 		n, err := s.endWaiting(ctx, rule, limit-expired)
 		if err != nil {
@@ -99,7 +98,7 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 	return expired, next, err
 }
 
-// expireWaited does this for the tasks of one batch that filter selects, at most maxSearched.
+// expireWaited does the same as ExpireWaited for the tasks of one batch, which filter selects. It searches at most maxSearched tasks.
 func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (int, error) {
 	q := &query{}
 	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+filter.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
@@ -123,7 +122,7 @@ const overdueText = `
 
 // endWaiting ends at most limit waiting tasks that match the rule, in one transaction, and returns their number.
 func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
-	defer describe(&err, "ending tasks that are %s", rule.state)
+	defer describeError(&err, "ending tasks that are %s", rule.state)
 	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.tasks().endWaiting(ctx, rule, limit) })
 }
 
@@ -168,12 +167,12 @@ type Suppression struct {
 
 // Suppress ends those tasks in suppressions that wait, with the reason as their error. A result is true if its entry ended the task; of
 // several entries or calls for one task, only one gets true.
-func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) ([]bool, error) {
+func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedByEntry []bool, err error) {
 	if len(suppressions) == 0 {
 		return nil, nil
 	}
 	var ended map[int64]bool
-	err := s.write(ctx, func(tx session) (err error) {
+	err = s.write(ctx, func(tx session) (err error) {
 		ended, err = tx.tasks().suppress(ctx, suppressions)
 		return err
 	})
@@ -190,7 +189,7 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) ([]bool
 
 // suppress ends those tasks in suppressions that wait, and returns their ids as keys. It locks the tasks in the order of ids, as all code
 // does, so that deadlocks are avoided.
-func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (map[int64]bool, error) {
+func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (endedTasks map[int64]bool, err error) {
 	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)
 	for _, one := range suppressions {

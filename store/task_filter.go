@@ -50,7 +50,7 @@ func (f *TaskFilter) ContinueAfter(lastRead int64) {
 	}
 }
 
-func (f TaskFilter) direction() string {
+func (f TaskFilter) directionSQL() string {
 	if f.Newest {
 		return " DESC"
 	}
@@ -75,7 +75,7 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 
 // idRange returns the range of ids of the filter, at most maxRows rows, and adds its arguments to q.
 func (f TaskFilter) idRange(q *query, maxRows int) idRange {
-	s := idRange{after: q.arg(f.After), before: "9223372036854775807", direction: f.direction(), limit: q.arg(maxRows)}
+	s := idRange{after: q.arg(f.After), before: "9223372036854775807", direction: f.directionSQL(), limit: q.arg(maxRows)}
 	if f.Until != 0 {
 		s.before = q.arg(f.Until + 1)
 	}
@@ -161,28 +161,28 @@ func (f TaskFilter) isIndexed() bool {
 	return f == TaskFilter{}
 }
 
-func (f TaskFilter) where(q *query) {
-	whereSet(q, "t.device = %s", f.Device)
-	whereSet(q, "t.batch = %s", f.Batch)
-	whereSet(q, "t.pool = %s", f.Pool)
-	whereSet(q, "b.kind = %s", f.Kind)
+func (f TaskFilter) addConditions(q *query) {
+	whereIfSet(q, "t.device = %s", f.Device)
+	whereIfSet(q, "t.batch = %s", f.Batch)
+	whereIfSet(q, "t.pool = %s", f.Pool)
+	whereIfSet(q, "b.kind = %s", f.Kind)
 	switch f.State {
 	case Dispatched:
 		q.conds = append(q.conds, "g.task IS NOT NULL")
 	case Pending:
 		q.conds = append(q.conds, "t.state = 'pending' AND g.task IS NULL")
 	default:
-		whereSet(q, "t.state = %s", f.State)
+		whereIfSet(q, "t.state = %s", f.State)
 	}
 	if f.Retrying {
 		q.conds = append(q.conds, "t.attempts > 0 AND t.state = 'pending' AND g.task IS NULL")
 	}
-	q.whereTime("t.finished_at", f.EndedSince, f.EndedBefore)
+	q.whereTimeBetween("t.finished_at", f.EndedSince, f.EndedBefore)
 	if start, isPrefix := strings.CutSuffix(f.Error, "*"); isPrefix {
 		q.where("t.error <> '' AND substr(t.error, 1, length(CAST(%[1]s AS text))) = %[1]s", start)
 		return
 	}
-	whereSet(q, "t.error = %s", f.Error)
+	whereIfSet(q, "t.error = %s", f.Error)
 }
 
 // usesPrimaryKey reports whether the candidate tasks are read along the primary key.
@@ -202,9 +202,9 @@ func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 // orderSQL returns the ORDER BY clause of the candidate tasks.
 func (f TaskFilter) orderSQL() string {
 	if f.usesPrimaryKey() {
-		return " ORDER BY t.id" + f.direction()
+		return " ORDER BY t.id" + f.directionSQL()
 	}
-	return " ORDER BY w.id" + f.direction()
+	return " ORDER BY w.id" + f.directionSQL()
 }
 
 // matchingQuery returns the query for columns of the tasks that match the filter and condSQL, an SQL condition on task t, batch b and grant g,
@@ -219,14 +219,14 @@ func (f TaskFilter) matchingQuery(columns, condSQL string) *query {
 	if condSQL != "" {
 		q.conds = append(q.conds, condSQL)
 	}
-	f.where(q)
+	f.addConditions(q)
 	return q
 }
 
 // Tasks returns the tasks that match filter, by ids. The list is complete up to the TaskSearchBound.
 func (s tasks) Tasks(ctx context.Context, filter TaskFilter) ([]Task, error) {
 	text, args := filter.matchingQuery(taskColumns, "").build(filter.orderSQL(), filter.Limit)
-	list, err := collect(ctx, s.customPlanSession(), taskDest, text, args...)
+	list, err := collect(ctx, s.customPlanSession(), taskScanDest, text, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -258,12 +258,12 @@ func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBo
 	return s.taskSearchBound(ctx, filter)
 }
 
-// taskSearchBound returns this id. Along the primary key, it is at a constant distance from the first id, because to count rows Postgres
-// may read far more of them than it returns.
+// taskSearchBound does the work of TaskSearchBound. Along the primary key, it is at a constant distance from the first id, because to count
+// rows Postgres may read far more of them than it returns.
 func (s tasks) taskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
 	if !filter.usesPrimaryKey() {
 		q := &query{}
-		return s.searchBound(ctx, q, filter.candidateIDsSQL(q, searchLimit), filter.direction())
+		return s.searchBound(ctx, q, filter.candidateIDsSQL(q, searchLimit), filter.directionSQL())
 	}
 	from, query := filter.After, `
 		SELECT first.id + $2, (SELECT max(id) FROM tasks) > first.id + $2

@@ -32,8 +32,8 @@ type ResultFilter struct {
 	Limit    int       // default 100, at most 1000
 }
 
-// timed reports whether the filter has Since or Until, which no index supports.
-func (f ResultFilter) timed() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
+// hasTimeBounds reports whether the filter has Since or Until, which no index supports.
+func (f ResultFilter) hasTimeBounds() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
 func endedStates() []TaskState { return storedStates()[1:] }
 
@@ -51,20 +51,20 @@ func (f ResultFilter) resultsQuery() *query {
 	q := &query{}
 	limit := clampLimit(f.Limit)
 	maxRows := limit
-	if f.timed() {
+	if f.hasTimeBounds() {
 		maxRows = searchLimit
 	}
 	q.text = `SELECT t.id, t.device, t.state, t.finished_at, (SELECT max(granted_at) FROM attempts WHERE task = t.id), (SELECT max(ended_at) FROM attempts WHERE task = t.id),
 		t.output, t.output_dropped, t.error FROM (` + f.candidateIDsSQL(q, f.LastTask, maxRows) + `) AS w {task w}`
-	q.whereTime("t.finished_at", f.Since, f.Until)
+	q.whereTimeBetween("t.finished_at", f.Since, f.Until)
 	q.text = q.withoutLimit() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
 	return q
 }
 
 // ResultSearchBound returns the id up to which one call of Results searches: 50,000 results if filter has Since or Until, else no bound.
 func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (_ SearchBound, err error) {
-	defer describe(&err, "searching results")
-	if !filter.timed() {
+	defer describeError(&err, "searching results")
+	if !filter.hasTimeBounds() {
 		return SearchBound{}, nil
 	}
 	q := &query{}
@@ -74,7 +74,7 @@ func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (_ Se
 
 // Results returns the results that match filter, in the order of their tasks' ids.
 func (s tasks) Results(ctx context.Context, filter ResultFilter) (_ []TaskResult, err error) {
-	defer describe(&err, "reading results")
+	defer describeError(&err, "reading results")
 	q := filter.resultsQuery()
 	return collect(ctx, s.customPlanSession(), func(r *TaskResult) []any {
 		return []any{&r.Task, &r.Device, &r.State, &r.Ended, &r.Granted, &r.Freed, &r.Output, &r.Dropped, &r.Error}

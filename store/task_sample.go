@@ -19,7 +19,7 @@ type stratum struct {
 
 // spreadSample reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all, and the number of all. pool is
 // the pool, also of a batch. Two points of the sample may find one task, so there may be fewer.
-func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, maxTasks int) ([]waitingTask, int64, error) {
+func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, maxTasks int) (sample []waitingTask, totalWaiting int64, err error) {
 	oldest, others, err := s.batchesToSample(ctx, scope, pool)
 	if err != nil {
 		return nil, 0, err
@@ -42,7 +42,7 @@ func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, m
 		return nil, 0, err
 	}
 	setWeights(spans, pending, len(oldest), total)
-	list, err := collect(ctx, s.readSession(), waitingTaskDest, pointsText, toJSONInput(points(spans, maxTasks)))
+	list, err := collect(ctx, s.readSession(), waitingTaskScanDest, pointsText, toJSONInput(samplePoints(spans, maxTasks)))
 	slices.SortFunc(list, func(a, b waitingTask) int { return a.Compare(b.WaitingPosition) })
 	list = slices.CompactFunc(list, func(a, b waitingTask) bool { return a.Task == b.Task })
 	return list, max(total, int64(len(list))), err
@@ -87,7 +87,7 @@ func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 }
 
 // countPending returns the number of waiting tasks of each batch.
-func (s tasks) countPending(ctx context.Context, batchIDs []int64) (map[int64]int64, error) {
+func (s tasks) countPending(ctx context.Context, batchIDs []int64) (countByBatch map[int64]int64, err error) {
 	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
 		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(batchIDs...))
 	if err == nil {
@@ -107,13 +107,14 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets the weight of each stratum. pending has the waiting tasks of each batch, and total is the number of all. The first
-// `oldest` strata are the oldest batches; the others share the waiting tasks of all later batches.
-func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int64) {
+// setWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches: the weight is the number of waiting
+// tasks of the batch. The other strata share the waiting tasks of all later batches. totalPending is the number of waiting tasks of all
+// batches.
+func setWeights(strata []stratum, pendingByBatch map[int64]int64, oldestCount int, totalPending int64) {
 	var oldestWeight, othersWeight float64
 	for i := range strata {
-		strata[i].weight = float64(pending[strata[i].batch])
-		if i < oldest {
+		strata[i].weight = float64(pendingByBatch[strata[i].batch])
+		if i < oldestCount {
 			oldestWeight += strata[i].weight
 		} else {
 			othersWeight += strata[i].weight
@@ -122,8 +123,8 @@ func setWeights(strata []stratum, pending map[int64]int64, oldest int, total int
 	if othersWeight == 0 {
 		return
 	}
-	for i := oldest; i < len(strata); i++ {
-		strata[i].weight *= max(0, float64(total)-oldestWeight) / othersWeight
+	for i := oldestCount; i < len(strata); i++ {
+		strata[i].weight *= max(0, float64(totalPending)-oldestWeight) / othersWeight
 	}
 }
 
@@ -133,8 +134,8 @@ type point struct {
 	At    int64 `json:"at"`
 }
 
-// points returns count points at equal distances over the waiting tasks of all strata.
-func points(strata []stratum, count int) []point {
+// samplePoints returns count points at equal distances over the waiting tasks of all strata.
+func samplePoints(strata []stratum, count int) []point {
 	var all float64
 	for _, t := range strata {
 		all += t.weight

@@ -24,44 +24,44 @@ type TaskView struct {
 
 // TaskView reads the TaskView of one task. Its cost depends on the open tasks of its device and the slots of its pool. Error: ErrNotFound.
 func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
-	defer describe(&err, "reading task %d", id)
+	defer describeError(&err, "reading task %d", id)
 	var v TaskView
 	err = s.withSnapshotSession(ctx, func(tx session) (err error) {
-		v, err = tx.tasks().view(ctx, id)
+		v, err = tx.tasks().readTaskView(ctx, id)
 		return err
 	})
 	return v, err
 }
 
-func (s tasksIn) view(ctx context.Context, id int64) (view TaskView, err error) {
+func (s tasksIn) readTaskView(ctx context.Context, id int64) (readTaskView TaskView, err error) {
 	var running Grant
-	dest := append(taskDest(&view.Task), grantDest(&running)...)
+	dest := append(taskScanDest(&readTaskView.Task), grantScanDest(&running)...)
 	if err := s.scanRow(ctx, dest, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
-		return view, err
+		return readTaskView, err
 	}
 	if running.Task != 0 {
-		view.RunningGrant = &running
+		readTaskView.RunningGrant = &running
 	}
-	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{view.Task.Device}, []int64{id})
+	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{readTaskView.Task.Device}, []int64{id})
 	if err != nil {
-		return view, fmt.Errorf("reading its device: %w", err)
+		return readTaskView, fmt.Errorf("reading its device: %w", err)
 	}
-	view.DeviceView = views[0]
-	if view.Batch, err = queryOne(ctx, s.session, batchDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, view.Task.Batch); err != nil {
-		return view, fmt.Errorf("reading its batch: %w", err)
+	readTaskView.DeviceView = views[0]
+	if readTaskView.Batch, err = queryOne(ctx, s.session, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, readTaskView.Task.Batch); err != nil {
+		return readTaskView, fmt.Errorf("reading its batch: %w", err)
 	}
-	if view.Pool, err = queryOne(ctx, s.session, poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, view.Task.Pool); err != nil {
-		return view, fmt.Errorf("reading its pool: %w", err)
+	if readTaskView.Pool, err = queryOne(ctx, s.session, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, readTaskView.Task.Pool); err != nil {
+		return readTaskView, fmt.Errorf("reading its pool: %w", err)
 	}
-	if view.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, view.Task.Pool); err != nil {
-		return view, fmt.Errorf("reading the slots of its pool: %w", err)
+	if readTaskView.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, readTaskView.Task.Pool); err != nil {
+		return readTaskView, fmt.Errorf("reading the slots of its pool: %w", err)
 	}
-	return view, s.fillHistory(ctx, &view)
+	return readTaskView, s.fillHistory(ctx, &readTaskView)
 }
 
 // fillHistory sets the last attempt and the late result of the task, and who cancelled it.
 func (s tasksIn) fillHistory(ctx context.Context, view *TaskView) error {
-	last, err := queryOne(ctx, s.session, attemptDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, view.Task.ID)
+	last, err := queryOne(ctx, s.session, attemptScanDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, view.Task.ID)
 	switch {
 	case err == nil:
 		view.LastAttempt = &last

@@ -37,14 +37,14 @@ type waitingTask struct {
 	notBefore, notAfter *time.Time
 }
 
-func waitingTaskDest(task *waitingTask) []any {
+func waitingTaskScanDest(task *waitingTask) (scanDest []any) {
 	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, &task.notBefore, &task.notAfter}
 }
 
 // SampleWaiting reads the waiting tasks of a pool or a batch (scope), at most maxTasks, spread evenly over all. Its cost does not depend on
 // the number of tasks. Error: ErrNotFound.
 func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int) (found WaitingTasks, err error) {
-	defer describe(&err, "reading waiting tasks")
+	defer describeError(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
@@ -68,7 +68,7 @@ func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int)
 
 // NextWaiting reads at most limit waiting tasks of a pool or a batch (scope) behind the position in after. Error: ErrNotFound.
 func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
-	defer describe(&err, "reading waiting tasks")
+	defer describeError(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
@@ -117,12 +117,12 @@ func (s tasks) scopePool(ctx context.Context, scope TaskScope) (Pool, error) {
 	if scope.Batch == 0 {
 		return s.readSession().pools().poolByName(ctx, scope.Pool)
 	}
-	return queryOne(ctx, s.readSession(), poolDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
+	return queryOne(ctx, s.readSession(), poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
 }
 
 // readWaiting reads at most limit waiting tasks of a pool behind the position in after, up to the batch lastBatch.
 func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, lastBatch int64, limit int) ([]waitingTask, error) {
-	return collect(ctx, s.readSession(), waitingTaskDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
+	return collect(ctx, s.readSession(), waitingTaskScanDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
 }
 
 // isNotRunningSQL is the condition that task t holds no slot. The lookup of each grant avoids a join that reads all grants. With <>,
@@ -182,7 +182,7 @@ func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]B
 		wanted[i] = w.Batch
 	}
 	slices.Sort(wanted)
-	found, err := collect(ctx, s.readSession(), batchDest, `SELECT `+strings.Replace(batchColumns, "b.payload", "NULL", 1)+` FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(slices.Compact(wanted)...))
+	found, err := collect(ctx, s.readSession(), batchScanDest, `SELECT `+strings.Replace(batchColumns, "b.payload", "NULL", 1)+` FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(slices.Compact(wanted)...))
 	all := make(map[int64]Batch, len(found))
 	for _, b := range found {
 		all[b.ID] = b

@@ -17,9 +17,9 @@ type warmedConns struct {
 	rehearsed map[any]bool // keyed by the driver's connection
 }
 
-// Warm opens connections until half of the allowed number are open, and runs the statements of every report on new ones, for data that does
-// not exist: the first run on a connection takes Postgres ten times as long, and connections are opened just when the load is high.
-// Connections expire, so it must be called regularly.
+// Warm opens connections until half of the allowed number are open, and runs the statements of every report once on each new connection,
+// for data that does not exist. The first run of a statement on a connection takes Postgres ten times as long, and connections are opened
+// just when the load is high. Connections expire, so Warm must be called regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -72,27 +72,28 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayTakeConn reports whether Warm, which uses held connections, may take one more: at most half, and none that others wait for.
+// mayTakeConn reports whether Warm, which already uses held connections, may take one more. Warm uses at most half of the allowed
+// connections. It takes none that other callers may wait for.
 func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp runs rehearse on conn, unless that was done before, and returns the identity of the connection.
-func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (id any, err error) {
+// warmUp runs rehearse on conn, unless it already ran on this connection. connID identifies the connection.
+func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (connID any, err error) {
 	err = conn.Raw(func(driverConn any) error {
-		id = driverConn
+		connID = driverConn
 		return nil
 	})
-	if err != nil || s.warmed.rehearsed[id] {
-		return id, err
+	if err != nil || s.warmed.rehearsed[connID] {
+		return connID, err
 	}
 	for range rehearsals {
 		if err := s.rehearse(ctx, conn); err != nil {
 			return nil, err
 		}
 	}
-	return id, nil
+	return connID, nil
 }
 
 // rehearse runs the statements of reads, claims and results for the task 0, which does not exist, so nothing changes.

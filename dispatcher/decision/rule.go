@@ -99,7 +99,7 @@ func taskRules() []rule {
 			return s.policyObstacle(task, CodeLimited)
 		}, causeWriter.limited},
 		{CodeCallersFull, devices.ReasonCallersFull, blocksAllTasks, func(s *Situation, _ *store.Candidate) (Obstacle, bool) {
-			return Obstacle{}, s.CallerBound != nil && s.CallerBound.Full()
+			return Obstacle{}, s.CallerBound != nil && s.CallerBound.IsFull()
 		}, causeWriter.callersFull},
 		{CodeFull, devices.ReasonFull, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.FullPools[task.Pool]

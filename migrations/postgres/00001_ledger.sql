@@ -199,7 +199,7 @@ CREATE TABLE batch_rates (
     at    timestamptz NOT NULL,
     n     bigint NOT NULL
 );
--- Used to read the recent speed of one batch.
+-- Used to read the recent rows of one batch, from which its speed is computed.
 CREATE INDEX batch_rates_of_batch ON batch_rates (batch, at);
 -- Used to delete old rows.
 CREATE INDEX batch_rates_at ON batch_rates (at);
@@ -211,7 +211,8 @@ CREATE INDEX batch_rates_at ON batch_rates (at);
 -- ended: the number of grants that ended in the minute, including the grants in lapsed.
 -- lapsed: the number of grants that the reaper (a background job) ended because their leases were over.
 -- failed: the number of attempts that failed in the minute: the device failed or rejected the task, or its lease
---   was over. Some tasks are tried again. capacity: the capacity of the pool at the end of the minute.
+--   was over. Some tasks are tried again.
+-- capacity: the capacity of the pool at the end of the minute.
 CREATE TABLE pool_minutes (
     pool     text COLLATE "C" NOT NULL,
     minute   bigint NOT NULL,
@@ -254,8 +255,8 @@ CREATE TABLE batch_progress (
 -- own row does not change with a grant. So the state 'pending' means that the task is open: it waits or it is
 -- dispatched.
 -- own_priority: true if the task has a priority of its own; false means that it has the priority of its batch.
--- payload, output: of the type json and not jsonb, so that they are returned byte for byte.
--- attempts: the number of attempts that count.
+-- payload, output: JSON texts. The type is json, not jsonb, so that the texts are returned byte for byte.
+-- attempts: the number of counted attempts. Attempts in the column returned are not counted.
 -- returned: the number of attempts that the device handed back because it could not do the task at that time; these
 --   attempts do not count.
 -- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
@@ -435,7 +436,7 @@ CREATE TABLE limit_sets (
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
 -- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
 --   was asked to report again after more than one report period. Both are null until the first report.
--- noisy_at: the last time at which a replica recorded that the device reports far too often; null if never.
+-- noisy_at: the last time at which a replica recorded that the device reports far too often; null means never.
 -- registered_by: who registered the device: the name of an operator token, "fleet:" and the first digits of the
 --   hash of a fleet token, or "session" for a session at an MQTT broker.
 -- blocked_by, blocked_at, block_reason: who blocked the device, when and why. Empty or null if it is not blocked, or
@@ -479,10 +480,10 @@ CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 -- action: the number of the newest action; 0 means that the device had none.
 -- last: the highest number that is used up. A restore of the ledger raises it by 1,000,000, because the lost part
 --   of the ledger may have used the next numbers.
--- task, token: the grant of the action.
+-- task, token: the task and the fencing token of the grant of the action.
 -- state: 'open'; 'installed' or 'closed' (the device reported its success, or another end); 'overrun' (the grant
 --   ended without a result, and the device sent a request after that).
--- asks: true if the next answers ask the device for its attributes.
+-- asks: true if the answers to the next requests of the device ask the device for its attributes.
 CREATE TABLE hawkbit_actions (
     device text COLLATE "C" PRIMARY KEY,
     action integer NOT NULL DEFAULT 0,

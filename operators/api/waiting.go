@@ -87,7 +87,7 @@ func (w *waiting) summarize(ctx context.Context, scope store.TaskScope, sampleSi
 		for n, one := range p.Examples {
 			part.Examples[n] = operators.WaitingExample{Task: one.Task.ID, Device: one.Task.Device}
 		}
-		if p.Code == decision.CodeFull && recent != nil && recent.ManyFail {
+		if p.Code == decision.CodeFull && recent != nil && recent.ManyAttemptsFailed {
 			part.Remedy, part.Actions = decision.RemedyOfFailures, []operators.Action{}
 		}
 		shown.Parts[i] = part
@@ -101,7 +101,7 @@ func (w *waiting) readRecentAttempts(ctx context.Context, scope store.TaskScope)
 	if err != nil {
 		return nil, err
 	}
-	recent := &operators.RecentAttempts{Ended: found.Ended, Failed: found.Failed, Errors: []operators.RecentError{}, ManyFail: store.ManyFail(found.Failed, found.Ended), IsSample: found.IsSample}
+	recent := &operators.RecentAttempts{Ended: found.Ended, Failed: found.Failed, Errors: []operators.RecentError{}, ManyAttemptsFailed: store.ManyAttemptsFailed(found.Failed, found.Ended), IsSample: found.IsSample}
 	for _, e := range found.Errors {
 		recent.Errors = append(recent.Errors, operators.RecentError{Error: truncateText(e.Text), Attempts: e.Attempts})
 	}
@@ -168,7 +168,7 @@ func (c *capacityAdvice) check(ctx context.Context, cause decision.Cause) (decis
 		}
 		c.recent = &recent
 	}
-	if store.ManyFail(c.recent.Failed, c.recent.Ended) {
+	if store.ManyAttemptsFailed(c.recent.Failed, c.recent.Ended) {
 		return cause.WithoutCapacity(decision.RemedyOfFailures), nil
 	}
 	return cause, nil

@@ -34,13 +34,13 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 		report("d-4", "rejected", "no such server")
 		paths := []string{"/v1/pools/p/waiting", fmt.Sprint("/v1/batches/", id, "/waiting")}
 		for _, path := range paths {
-			if r := read(path); r == nil || r.Ended != 5 || r.Failed != 4 || r.ManyFail || r.Text() != "" {
+			if r := read(path); r == nil || r.Ended != 5 || r.Failed != 4 || r.ManyAttemptsFailed || r.Text() != "" {
 				b.Errorf("%s: %+v, want four of five failed, which are not many", path, r)
 			}
 		}
 		report("d-5", "failed", "connection refused")
 		for _, path := range paths {
-			if r := read(path); !r.ManyFail || r.Text() != "83 % of 6 attempts failed within the last 5 min: connection refused (4), no such server (1)" {
+			if r := read(path); !r.ManyAttemptsFailed || r.Text() != "83 % of 6 attempts failed within the last 5 min: connection refused (4), no such server (1)" {
 				b.Errorf("%s: %+v: %s", path, r, r.Text())
 			}
 		}

@@ -18,7 +18,7 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "operators/api", Func: "waiting.summarize",
-			Old:    `p.Code == decision.CodeFull && recent != nil && recent.ManyFail`,
+			Old:    `p.Code == decision.CodeFull && recent != nil && recent.ManyAttemptsFailed`,
 			New:    `false`,
 			Breaks: "a higher capacity is advised while the external system fails",
 		},

@@ -86,7 +86,7 @@ func storeMistakes() []Mistake {
 			Breaks: "a task is granted after the answer that its batch is cancelled or paused", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "batchesIn.oldBatch",
+			Package: "store", Func: "batchesIn.lockOldBatch",
 			Old: `AS open) = 0`, New: `AS open) >= 0`,
 			Breaks: "retention deletes tasks of a batch that has an open task", Tests: ledger,
 		},
@@ -143,7 +143,7 @@ func storeMistakes() []Mistake {
 			Breaks: "the log does not say that an operator asked a running task to stop", Tests: []string{"store", "operators/api"},
 		},
 		{
-			Package: "store", Func: "devicesIn.delete",
+			Package: "store", Func: "devicesIn.deleteDevices",
 			Old: `device IN (SELECT name FROM {names})`, New: `device IN (SELECT name FROM {names}) AND expires_at <= {now}`,
 			Breaks: "a token of a deleted device is still accepted", Tests: ledger,
 		},
