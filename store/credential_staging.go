@@ -18,7 +18,7 @@ import (
 // request that creates one account deletes its note. All this runs under lockAccounts.
 type Stage int64
 
-// NewStage returns a random Stage. If once is not nil, all stages of its idempotency key have the same upper half.
+// NewStage returns a random Stage. If once is not nil, all stages with the same idempotency key have the same upper half.
 func NewStage(once *Once) Stage {
 	upper := rand.Uint32()
 	if once != nil {

@@ -87,7 +87,7 @@ func registeredInOrder(requests []Registration, found []Device, created []string
 	registered := make([]Registered, len(requests))
 	for i, r := range requests {
 		registered[i] = byID[r.Device]
-		byID[r.Device] = Registered{Device: registered[i].Device} // a device that is named twice is new only once
+		byID[r.Device] = Registered{Device: registered[i].Device} // if requests has a device twice, only its first entry is new
 	}
 	return registered
 }

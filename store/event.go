@@ -42,7 +42,8 @@ func kindOfActor(actorName string) ActorKind {
 	return ActorOperator
 }
 
-// recordEvent writes event in the transaction of its change. Events of devices must have an ActorKind; others get kindOfActor.
+// recordEvent writes event in the transaction of its change. An event of a device must have an ActorKind. For other events, recordEvent
+// sets the result of kindOfActor.
 func (s session) recordEvent(ctx context.Context, event Event) error {
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)

@@ -86,8 +86,9 @@ type eventSearch struct {
 	device, kind, actor, actorKind, pool string
 }
 
-// planSearch returns the search for filter. For a task or a batch it looks up the device or the pool, which all these events name; if it
-// was deleted, that column stays empty. The indexes of kinds and actor kinds lack the events of tasks and devices.
+// planSearch returns the search for filter. For a task it looks up the device, and for a batch the pool, which all events of the task or
+// batch name. If the task or batch was deleted, that column stays empty. The indexes of kinds and actor kinds lack the events of tasks and
+// devices.
 func (s events) planSearch(ctx context.Context, filter EventFilter) (search eventSearch, err error) {
 	search = eventSearch{EventFilter: filter, device: filter.Device, pool: filter.Pool, actor: filter.Actor}
 	if !strings.HasPrefix(filter.Kind, "task.") {

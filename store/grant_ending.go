@@ -84,7 +84,7 @@ func (e *grantEnding) setTaskState(setTaskState Settle, requestedDelay time.Dura
 	})
 }
 
-// endingRow is a grantEnding as a statement reads it, without members that have their usual value.
+// endingRow is a grantEnding as a statement reads it, without the members that have their default value.
 type endingRow struct {
 	Task      int64   `json:"task"`
 	Token     int64   `json:"token"`

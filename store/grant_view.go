@@ -23,7 +23,7 @@ const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attemp
 // isStartableSQL returns the part of isEligibleSQL for batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL does the same for a lease of leaseExpr, an SQL expression in ms.
+// isStartableForSQL does the same as isStartableSQL for a lease of leaseExpr, an SQL expression in ms.
 func isStartableForSQL(leaseExpr string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `

@@ -122,7 +122,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// A transaction that creates a batch locks the row of its pool. This waits for such transactions; later ones find the pool deleted.
+		// A transaction that creates a batch locks the row of its pool. This statement waits for these transactions. A transaction that
+		// begins later finds the pool deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 FOR UPDATE`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -140,8 +141,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	})
 }
 
-// withLockedPool locks a pool exclusively and runs change with it, or with nil if it does not exist. Claims hold the lock shared, so a claim
-// either commits before change, or counts its slots against the new capacity.
+// withLockedPool locks a pool exclusively and runs change with the pool, or with nil if the pool does not exist. Claims hold the lock
+// shared, so a claim either commits before change, or counts its slots against the new capacity.
 func (s pools) withLockedPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
 		if err := tx.pools().lockName(ctx, name); err != nil {
@@ -162,7 +163,7 @@ func (s pools) withLockedPool(ctx context.Context, name string, change func(tx s
 	return err
 }
 
-// lockName takes the exclusive lock of a pool, or of another name, until the end of the transaction. It comes before all row locks. All
+// lockName takes the exclusive lock of a pool, or of another name, until the end of the transaction. The caller must hold no row locks. All
 // code locks in this order: the lock of the pool, then the rows of pool, batches, tasks, grants. No pool has a name that begins with
 // callerPrefix, so such a lock is for leases of callers.
 func (s poolsIn) lockName(ctx context.Context, name string) error {
@@ -186,7 +187,7 @@ func (p PoolSpec) equals(other PoolSpec) bool {
 	return describeChanges(p.auditSettings(), other.auditSettings()) == ""
 }
 
-// auditSettings returns the settings as the audit log has them. An event of a new pool always has the first three.
+// auditSettings returns the settings in the form of the audit log. The event of a new pool always shows the first three settings.
 func (p PoolSpec) auditSettings() settings {
 	return settings{
 		"capacity", strconv.Itoa(p.Capacity), "lease", p.Lease.String(), "paused", strconv.FormatBool(p.Paused), "windows", fmt.Sprint(p.Windows),
@@ -221,8 +222,8 @@ func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// changeDetail returns the text of the event: the changes from old to p and their reason. For a new pool (old is nil), it has the settings that
-// are not the default.
+// changeDetail returns the detail of the event: the changes from old to p, and the reason. For a new pool (old is nil), the detail has the
+// settings that are not the default.
 func (p PoolSpec) changeDetail(old *Pool, reason string) string {
 	if old != nil {
 		return withReason(describeChanges(old.spec().auditSettings(), p.auditSettings()), reason)

@@ -11,7 +11,7 @@ import (
 
 // Holding is one period in which a device held a slot. A holding is in force while the device holds the slot.
 type Holding struct {
-	ID        int64 // order of the holdings: first the ended ones, by the event of their end, then those in force, by token
+	ID        int64 // order of the holdings: first ended holdings, by the event of the end; then holdings in force, by token
 	Pool      string
 	Slot      int
 	Device    string
@@ -71,10 +71,10 @@ func (f HoldingFilter) slotRange() SlotRange {
 }
 
 // Holdings returns a page of the holdings that match filter. If the page is not full, the next call continues after the SearchBound. Ended
-// holdings are found through the events of the pool or device, about two per holding; those in force are grants.
+// holdings are found through the events of the pool or device. Holdings in force are grants.
 func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	filter.Limit = clampLimit(filter.Limit)
-	// Those in force are read first: a holding that ends between the two reads is found twice instead of never.
+	// Holdings in force are read before ended holdings. So a holding that ends between the two reads is found twice instead of never.
 	held, err := s.holdingsInForce(ctx, filter)
 	if err != nil || filter.Newest && len(held) == filter.Limit || !filter.Newest && filter.After >= inForceIDBase {
 		return held, SearchBound{}, err

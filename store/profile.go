@@ -142,7 +142,8 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) (err error) {
 	defer describeError(&err, "changing %s %s", table.noun, name)
 	return s.write(ctx, func(tx session) error {
-		// A transaction that gives the profile to a device locks its row first, so this waits for it, or it finds the profile deleted.
+		// A transaction that gives the profile to a device first locks the row of the profile. So either this statement waits for that
+		// transaction, or that transaction finds the profile deleted.
 		if _, err := tx.profiles().readPolicyList(ctx, table, name, "FOR UPDATE"); err != nil {
 			return err
 		}

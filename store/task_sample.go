@@ -17,8 +17,9 @@ type stratum struct {
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
-// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all, and the number of all. pool is
-// the pool, also of a batch. Two points of the sample may find one task, so there may be fewer.
+// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all, and returns totalWaiting, the
+// number of all waiting tasks. pool is the pool of scope, also if scope is a batch. Two points of the sample may find the same task, so the
+// sample may be smaller than maxTasks.
 func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, maxTasks int) (sample []waitingTask, totalWaiting int64, err error) {
 	oldest, others, err := s.batchesToSample(ctx, scope, pool)
 	if err != nil {
