@@ -107,19 +107,20 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 }
 
 // poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index;
-// its costs are distorted by enable_seqscan = off.
+// its costs are distorted by enable_seqscan = off. The time must be no column of the joined rows: Postgres could read the clock once for
+// each row, and a pool would be returned several times.
 func poolStatsSQL(states []TaskState) (text string) {
 	for _, state := range states {
 		text += fmt.Sprintf(", coalesce(CAST(sum(CASE WHEN c.state = '%s' THEN c.n END) AS bigint), 0)", state)
 	}
 	return `
-	SELECT p.name, p.capacity, clock.now, coalesce(CAST(sum(CASE WHEN c.state = '` + queuedState + `' THEN c.n END) AS bigint), 0), coalesce(held.n, 0),
+	SELECT p.name, p.capacity, (SELECT {now}), coalesce(CAST(sum(CASE WHEN c.state = '` + queuedState + `' THEN c.n END) AS bigint), 0), coalesce(held.n, 0),
 		(` + oldestPendingSQL("p.name") + `)` + text + `
-	FROM (SELECT {now} AS now) AS clock CROSS JOIN pools p
+	FROM pools p
 		LEFT JOIN (` + poolCountsSQL + `) AS c ON c.pool = p.name
 		LEFT JOIN (SELECT pool, count(*) AS n FROM grants WHERE task > 0 GROUP BY pool) AS held ON held.pool = p.name
 	WHERE p.deleted_at IS NULL
-	GROUP BY p.name, p.capacity, clock.now, held.n
+	GROUP BY p.name, p.capacity, held.n
 	ORDER BY p.name`
 }
 

@@ -5,7 +5,7 @@ package pace
 
 import (
 	"cmp"
-	"maps"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	maxBuckets     = 1 << 17          // if there are more, a further device is not limited
-	sweepEvery     = time.Second      // interval at which full buckets are deleted
+	shardCount     = 16
+	maxPerShard    = 8192             // buckets of a shard; a further device is not limited
+	sweepEvery     = time.Second      // interval at which a shard forgets devices whose bucket is full
 	answerInterval = time.Second      // shortest time between two answered refusals of one device
 	noisyAfter     = 10 * time.Second // duration of the excess after which a device is noisy
 )
@@ -36,10 +37,8 @@ type Options struct {
 type Limiter struct {
 	options  Options
 	interval time.Duration // time in which a bucket gains one token
-
-	mu      sync.Mutex
-	buckets map[sender]*bucket
-	swept   time.Time // when full buckets were last deleted
+	seed     maphash.Seed
+	shards   [shardCount]shard
 }
 
 // New returns a Limiter in which all buckets are full, or nil if Rate is 0.
@@ -51,7 +50,18 @@ func New(options Options) *Limiter {
 		options.Now = time.Now
 	}
 	options.Burst = max(options.Burst, 1)
-	return &Limiter{options: options, interval: time.Second / time.Duration(options.Rate), buckets: make(map[sender]*bucket)}
+	l := &Limiter{options: options, interval: time.Second / time.Duration(options.Rate), seed: maphash.MakeSeed()}
+	for i := range l.shards {
+		l.shards[i].buckets = make(map[sender]*bucket)
+	}
+	return l
+}
+
+// shard is a part of the devices of a Limiter. A hash of the id selects the shard of a device.
+type shard struct {
+	mu      sync.Mutex
+	buckets map[sender]*bucket
+	swept   time.Time
 }
 
 // sender is the key of a bucket. A device has one bucket for each way in which it authenticates, because anybody with a fleet token may use
@@ -61,8 +71,7 @@ type sender struct {
 	via    devices.Via
 }
 
-// bucket is the token bucket of a sender. An excess begins with a refused report and lasts until the bucket is full
-// again.
+// bucket is the token bucket of a sender. An excess lasts from a refused report until the bucket is full again.
 type bucket struct {
 	fullAt      time.Time // when the bucket is full if no further report is accepted
 	answered    time.Time // when a refusal was last answered
@@ -71,23 +80,28 @@ type bucket struct {
 	reports     int       // reports since excessSince, also accepted ones
 }
 
-// Take takes a token for one report of device, which has authenticated in the way via. If it returns false, there was no
-// token and the report must be refused.
+// shard returns the shard of device.
+func (l *Limiter) shard(device devices.ID) *shard {
+	return &l.shards[maphash.String(l.seed, string(device))%shardCount]
+}
+
+// Take takes a token for one report of device, which authenticated in the way via. It returns false if there is no token: the report must be
+// refused.
 func (l *Limiter) Take(device devices.ID, via devices.Via) bool {
 	if l == nil {
 		return true
 	}
-	now, key := l.options.Now(), sender{device, via}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.deleteFullBuckets(now)
-	b := l.buckets[key]
+	now, s, key := l.options.Now(), l.shard(device), sender{device, via}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep(now)
+	b := s.buckets[key]
 	switch {
-	case b == nil && len(l.buckets) >= maxBuckets:
+	case b == nil && len(s.buckets) >= maxPerShard:
 		return true
 	case b == nil:
 		b = &bucket{fullAt: now}
-		l.buckets[key] = b
+		s.buckets[key] = b
 	case !b.fullAt.After(now):
 		*b = bucket{fullAt: now, answered: b.answered}
 	}
@@ -108,13 +122,17 @@ func (b *bucket) take(now time.Time, interval time.Duration, burst int) bool {
 	return hasToken
 }
 
-// deleteFullBuckets deletes the full buckets, at most once in sweepEvery. The caller holds mu.
-func (l *Limiter) deleteFullBuckets(now time.Time) {
-	if now.Sub(l.swept) < sweepEvery {
+// sweep deletes the full buckets, at most once in sweepEvery.
+func (s *shard) sweep(now time.Time) {
+	if now.Sub(s.swept) < sweepEvery {
 		return
 	}
-	l.swept = now
-	maps.DeleteFunc(l.buckets, func(_ sender, b *bucket) bool { return !b.fullAt.After(now) })
+	s.swept = now
+	for key, b := range s.buckets {
+		if !b.fullAt.After(now) {
+			delete(s.buckets, key)
+		}
+	}
 }
 
 // MayAnswer reports whether a refusal may be sent now to the device, after Take has returned false. It allows one refusal a second for each
@@ -124,10 +142,10 @@ func (l *Limiter) MayAnswer(device devices.ID, via devices.Via) bool {
 	if l == nil {
 		return true
 	}
-	now := l.options.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.buckets[sender{device, via}]
+	now, s := l.options.Now(), l.shard(device)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.buckets[sender{device, via}]
 	if b == nil {
 		return true
 	}
@@ -151,13 +169,21 @@ func (l *Limiter) Noisy() (noisy []NoisyDevice) {
 		return nil
 	}
 	now := l.options.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for from, b := range l.buckets {
+	for i := range l.shards {
+		noisy = append(noisy, l.shards[i].noisy(now)...)
+	}
+	slices.SortFunc(noisy, func(a, b NoisyDevice) int { return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Via, b.Via)) })
+	return noisy
+}
+
+// noisy returns the devices of the shard that are noisy at the time now.
+func (s *shard) noisy(now time.Time) (noisy []NoisyDevice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for from, b := range s.buckets {
 		if excess := b.refused.Sub(b.excessSince); excess >= noisyAfter && b.fullAt.After(now) {
 			noisy = append(noisy, NoisyDevice{from.device, from.via, int(float64(b.reports) / excess.Seconds())})
 		}
 	}
-	slices.SortFunc(noisy, func(a, b NoisyDevice) int { return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Via, b.Via)) })
 	return noisy
 }
