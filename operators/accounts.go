@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Profile has policies that apply to the starts of its devices, in every pool.
+// Profile is a named set of policies for devices. The policies limit the task starts of all devices with this profile, in every pool.
 type Profile struct {
 	Name         string   `json:"name" readOnly:"true"`
 	Limits       []Policy `json:"limits" doc:"How often its devices may start tasks; each pool is counted separately"`
@@ -107,7 +107,8 @@ func (c Tokens) Create(ctx context.Context, request NewToken) (TokenCreated, err
 	return callJSON[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: request, Key: idempotencyKey(ctx)})
 }
 
-// Rotate replaces the secret of an operator token, and returns the token with its new secret. Within 5 s, all replicas refuse the older one.
+// Rotate replaces the secret of an operator token, and returns the token with its new secret. Within 5 s, all replicas refuse the older
+// secret.
 func (c Tokens) Rotate(ctx context.Context, id int64) (TokenCreated, error) {
 	return sendJSON[TokenCreated](ctx, c.client, http.MethodPost, Path("tokens", decimal(id), "rotate"), nil)
 }

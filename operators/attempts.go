@@ -11,14 +11,14 @@ type RecentAttempts struct {
 	IsSample bool          `json:"is_sample" doc:"true: more attempts ended; only the latest were counted"`
 }
 
-// RecentError is an error of failed attempts.
+// RecentError is an error text and the number of recent attempts that failed with this error.
 type RecentError struct {
 	Error    string `json:"error" doc:"Empty: the lease ended, and the device sent no error"`
 	Attempts int    `json:"attempts" doc:"Number of failed attempts with this error"`
 }
 
-// Text returns the summary in words, such as: 98 % of 125 attempts failed within the last 5 min: connection refused (122). It is empty
-// unless many attempts failed.
+// Text returns the summary in words, such as: 98 % of 125 attempts failed within the last 5 min: connection refused (122). If few attempts
+// failed, or r is nil, it returns an empty string.
 func (r *RecentAttempts) Text() string {
 	if r == nil || !r.ManyAttemptsFailed {
 		return ""
@@ -37,7 +37,7 @@ func (r *RecentAttempts) Text() string {
 	return text
 }
 
-// Words returns the error in words.
+// Words returns the error text. If the lease ended and the device sent no error, it returns a sentence that says so.
 func (e RecentError) Words() string {
 	if e.Error == "" {
 		return "lease ended without a result"

@@ -16,8 +16,8 @@ func (b Batch) CloneSettings(now time.Time) NewBatch {
 	}
 }
 
-// CloneTask returns a new task for the same device as task, for a batch that CloneSettings made from b. It has only the payload, the
-// priority and the times that task does not inherit from b. Times that are not after now are left out.
+// CloneTask returns a new task for the same device as task, for a batch that CloneSettings made from b. The new task has only the payload,
+// the priority and the times that task does not inherit from b. It has no time that is not after now.
 func (b Batch) CloneTask(task Task, now time.Time) NewTask {
 	clone := NewTask{Device: task.Device, Payload: diffMergePatch(b.Payload, task.Payload), NotBefore: timeIfFuture(task.NotBefore, now), NotAfter: timeIfFuture(task.NotAfter, now)}
 	if task.Priority != b.Priority {

@@ -124,7 +124,8 @@ func (b Batch) EndedTasks() int64 { return b.Total - b.Counts[Pending] - b.Count
 // FailedTasks returns the number of tasks that ended as failed or timed_out. Cancelled, expired and suppressed tasks are not counted.
 func (b Batch) FailedTasks() int64 { return b.Counts[Failed] + b.Counts[TimedOut] }
 
-// ShownState returns the state of the batch for people: its condition, or waiting if it could start tasks but none of them runs.
+// ShownState returns the state of the batch for people. If the batch is running and none of its tasks runs, the state is "waiting".
+// Otherwise the state is the field Condition.
 func (b Batch) ShownState() string {
 	if b.Condition == "running" && b.Counts[Dispatched] == 0 {
 		return "waiting"
@@ -132,8 +133,8 @@ func (b Batch) ShownState() string {
 	return b.Condition
 }
 
-// ShownETA returns the expected end of the batch for people. It is nil if the end is unknown, or if none of its tasks runs: the waiting
-// tasks may be unable to start.
+// ShownETA returns the expected end of the batch for people. If the end is unknown, it returns nil. If none of the tasks runs, it returns
+// nil, too, because the waiting tasks may be unable to start.
 func (b Batch) ShownETA() *Time {
 	if b.ShownState() == "waiting" {
 		return nil
@@ -184,7 +185,7 @@ type Batches struct{ client *Client }
 
 // List yields the batches that match the filter, by default newest first.
 func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
-	return listEntries[Batch](ctx, c.client, Path("batches"), queryOf(filter))
+	return listEntries[Batch](ctx, c.client, Path("batches"), queryParams(filter))
 }
 
 // Get returns a batch and its counts.
@@ -204,24 +205,24 @@ func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.S
 	return listEntries[WaitingTask](ctx, c.client, Path("batches", decimal(id), "waiting", "tasks"), Query("code", code))
 }
 
-// Create queues a batch completely or not at all. mode says how it is queued. The batch is queued once even if the request is sent several
+// Create queues a batch completely or not at all. mode can make it a dry run. The batch is queued once even if the request is sent several
 // times; see WithKey.
 func (c Batches) Create(ctx context.Context, batch NewBatch, mode QueueMode) (BatchCreated, error) {
-	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: queryOf(mode), Body: batch, Key: idempotencyKey(ctx)})
+	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: queryParams(mode), Body: batch, Key: idempotencyKey(ctx)})
 }
 
 // Stream is like Create, with tasks in CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON). Each time the request is sent, Stream calls
 // open, which must return the tasks from the beginning. Devices, Tasks and Select of batch must be empty.
 func (c Batches) Stream(ctx context.Context, batch NewBatch, mode QueueMode, mediaType string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
-	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: queryOf(mode), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}
+	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: queryParams(mode), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}
 	if err := AddToQuery(batch, r.Query); err != nil {
 		return BatchCreated{}, err
 	}
 	return callJSON[BatchCreated](ctx, c.client, r)
 }
 
-// AddToQuery adds the fields of batch to query in the format of the streamed requests: strings without quotes, all other values as JSON.
-// batch is a struct with the JSON fields of NewBatch.
+// AddToQuery adds the fields of batch, a struct with the JSON fields of NewBatch, to query. It writes strings without quotes and all other
+// values as JSON, as the requests with streamed tasks require.
 func AddToQuery(batch any, query url.Values) error {
 	text, err := json.Marshal(batch)
 	if err != nil {

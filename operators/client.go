@@ -102,10 +102,10 @@ type Request struct {
 	ContentType string
 	NoRetry     bool   // OpenBody works only once, so the request cannot be sent again
 	Idempotent  bool   // the request may be sent again, because the server executes it only once
-	Key         string // Idempotency-Key; empty means that the header is not sent
-	Accept      string // Accept; empty means that the header is not sent and the server answers in JSON
-	LastEventID string // Last-Event-ID; empty means that the header is not sent
-	Prefer      string // Prefer; empty means that the header is not sent
+	Key         string // header Idempotency-Key; empty means that the header is not sent
+	Accept      string // header Accept; empty means that the header is not sent and the server answers in JSON
+	LastEventID string // header Last-Event-ID; empty means that the header is not sent
+	Prefer      string // header Prefer; empty means that the header is not sent
 }
 
 // Path joins /v1 and names with slashes to an API path. It escapes each name.
@@ -185,7 +185,7 @@ func (c *Client) sendAndRead(ctx context.Context, request Request, read func(io.
 	})
 }
 
-// sendOnce sends call once and returns the response, also if its status is an error.
+// sendOnce sends call once and returns the response, even if its HTTP status is an error.
 func (c *Client) sendOnce(ctx context.Context, call Request) (*http.Response, error) {
 	request, err := c.newRequest(ctx, call)
 	if err != nil {
@@ -205,7 +205,7 @@ func (c *Client) sendOnce(ctx context.Context, call Request) (*http.Response, er
 
 // newRequest returns the HTTP request for call.
 func (c *Client) newRequest(ctx context.Context, call Request) (*http.Request, error) {
-	body, content, err := call.body()
+	body, content, err := call.encodeBody()
 	if err != nil {
 		return nil, err
 	}
@@ -230,8 +230,8 @@ func (c *Client) newRequest(ctx context.Context, call Request) (*http.Request, e
 	return request, nil
 }
 
-// body opens the body of the request and returns its media type (content). body is nil if the request has none.
-func (r Request) body() (body io.Reader, content string, err error) {
+// encodeBody opens the body of the request and returns its media type. body is nil if the request has none.
+func (r Request) encodeBody() (body io.Reader, mediaType string, err error) {
 	switch {
 	case r.OpenBody != nil:
 		body, err = r.OpenBody()

@@ -144,14 +144,14 @@ type DeviceFilter struct {
 }
 
 // IsEmpty reports whether the filter selects all devices.
-func (f DeviceFilter) IsEmpty() bool { return len(queryOf(f)) == 0 }
+func (f DeviceFilter) IsEmpty() bool { return len(queryParams(f)) == 0 }
 
 // Devices has the calls about devices.
 type Devices struct{ client *Client }
 
 // List yields all devices that match filter, ordered by id.
 func (c Devices) List(ctx context.Context, filter DeviceFilter) iter.Seq2[Device, error] {
-	return listEntries[Device](ctx, c.client, Path("devices"), queryOf(filter))
+	return listEntries[Device](ctx, c.client, Path("devices"), queryParams(filter))
 }
 
 // Get returns a device.
@@ -159,7 +159,7 @@ func (c Devices) Get(ctx context.Context, id string) (Device, error) {
 	return getJSON[Device](ctx, c.client, Path("devices", id), nil)
 }
 
-// Why returns the reasons why a device gets no task, and what would change that.
+// Why returns the reasons why a device gets no task, and for each reason what would remove it.
 func (c Devices) Why(ctx context.Context, id string) (DeviceWhy, error) {
 	return getJSON[DeviceWhy](ctx, c.client, Path("devices", id, "why"), nil)
 }
@@ -190,11 +190,12 @@ func (c Devices) Retag(ctx context.Context, filter DeviceFilter, change Retag, d
 // DeleteMatching deletes all devices that match filter, and their tokens, one page in each request. It returns the number of deleted
 // devices and of devices that it kept, even if it returns an error. If dryRun is true, it only counts them.
 func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, options Deletion, dryRun bool) (DevicesChanged, error) {
-	return c.changeMatching(ctx, "delete", filter, queryOf(options), nil, dryRun)
+	return c.changeMatching(ctx, "delete", filter, queryParams(options), nil, dryRun)
 }
 
-// SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason is shown to
-// people; it may be empty. The result and dryRun are as in Retag.
+// SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason is shown
+// to people; it may be empty. The result counts the changed devices, even if there is an error. If dryRun is true, the devices are only
+// counted.
 func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, blocked bool, reason string, dryRun bool) (DevicesChanged, error) {
 	operation := "unblock"
 	if blocked {
@@ -206,7 +207,7 @@ func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, bl
 // changeMatching sends the requests of an operation (such as retag) on all devices that match filter, and returns the sum of their
 // results. options are more query parameters; body may be nil.
 func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, options url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
-	q := queryOf(filter)
+	q := queryParams(filter)
 	maps.Copy(q, options)
 	q.Set("page_size", "1000")
 	if dryRun {

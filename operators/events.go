@@ -50,13 +50,13 @@ type Events struct{ client *Client }
 
 // List yields all events that match the filter, newest first.
 func (c Events) List(ctx context.Context, filter EventFilter) iter.Seq2[Event, error] {
-	return listEntries[Event](ctx, c.client, Path("events"), queryOf(filter))
+	return listEntries[Event](ctx, c.client, Path("events"), queryParams(filter))
 }
 
 // Follow calls handle with every event after position that matches filter, once and in order, as the events happen. It resumes after a lost
 // connection like Client.Follow. An error of handle ends Follow.
 func (c Events) Follow(ctx context.Context, filter EventFilter, position LivePosition, handle func(Event) error) error {
-	return c.client.Follow(ctx, Path("events"), queryOf(filter), position, func(text json.RawMessage) error {
+	return c.client.Follow(ctx, Path("events"), queryParams(filter), position, func(text json.RawMessage) error {
 		var e Event
 		if err := json.Unmarshal(text, &e); err != nil {
 			return err

@@ -13,7 +13,7 @@ type FailureQuery struct {
 }
 
 // Values returns the query parameters of the query.
-func (q FailureQuery) Values() url.Values { return queryOf(q) }
+func (q FailureQuery) Values() url.Values { return queryParams(q) }
 
 // Failures counts the attempts of a pool or of a batch that ended, and those that failed, in groups of devices.
 type Failures struct {
@@ -32,7 +32,7 @@ type FailureCount struct {
 	Rate   float64 `json:"rate" doc:"failed / ended; 0 if none ended"`
 }
 
-// FailureGroup counts the attempts of the devices with the same values.
+// FailureGroup counts the attempts of the devices that have the same values of the grouping tags and attributes.
 type FailureGroup struct {
 	Values []*string `json:"values" nullable:"false" doc:"The value of each key; null: devices without this key"`
 	FailureCount

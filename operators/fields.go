@@ -80,8 +80,8 @@ func Query(pairs ...string) url.Values {
 	return q
 }
 
-// queryOf returns the query parameters of filter, a struct whose fields have the tag query. It leaves out fields with the zero value.
-func queryOf(filter any) url.Values {
+// queryParams returns the query parameters of filter, a struct whose fields have the tag query. It leaves out fields with the zero value.
+func queryParams(filter any) url.Values {
 	query, fields := url.Values{}, reflect.ValueOf(filter)
 	for field, value := range fields.Fields() {
 		name, repeats := strings.CutSuffix(field.Tag.Get("query"), ",explode")
@@ -119,25 +119,25 @@ func idempotencyKey(ctx context.Context) string {
 	return rand.Text()
 }
 
-func callJSON[T any](ctx context.Context, client *Client, request Request) (answer T, err error) {
+func callJSON[Answer any](ctx context.Context, client *Client, request Request) (answer Answer, err error) {
 	err = client.Do(ctx, request, &answer)
 	return answer, err
 }
 
-func getJSON[T any](ctx context.Context, client *Client, path string, query url.Values) (T, error) {
-	return callJSON[T](ctx, client, Request{Method: http.MethodGet, Path: path, Query: query})
+func getJSON[Answer any](ctx context.Context, client *Client, path string, query url.Values) (Answer, error) {
+	return callJSON[Answer](ctx, client, Request{Method: http.MethodGet, Path: path, Query: query})
 }
 
-func sendJSON[T any](ctx context.Context, client *Client, method, path string, body any) (T, error) {
-	return callJSON[T](ctx, client, Request{Method: method, Path: path, Body: body})
+func sendJSON[Answer any](ctx context.Context, client *Client, method, path string, body any) (Answer, error) {
+	return callJSON[Answer](ctx, client, Request{Method: method, Path: path, Body: body})
 }
 
 // listEntries yields the entries of the list at path, decoded, page by page. It ends after an error.
-func listEntries[T any](ctx context.Context, client *Client, path string, query url.Values) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
+func listEntries[Entry any](ctx context.Context, client *Client, path string, query url.Values) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
 		entries, _ := client.List(ctx, path, query, 0)
 		for text, err := range entries {
-			var entry T
+			var entry Entry
 			if err == nil {
 				err = json.Unmarshal(text, &entry)
 			}

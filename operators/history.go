@@ -69,10 +69,10 @@ type SeriesPoint struct {
 // History yields the holdings of a pool that match filter. A holding is a period in which a device held a slot. By default, holdings that
 // have not ended come first, then the latest ends.
 func (c Pools) History(ctx context.Context, pool string, filter HistoryFilter) iter.Seq2[Holding, error] {
-	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), queryOf(filter))
+	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), queryParams(filter))
 }
 
-// History yields the attempts of a device: those of a pool's history that the device made.
+// History yields the periods in which a device held a slot of any pool. Each period is one attempt of the device.
 func (c Devices) History(ctx context.Context, id string) iter.Seq2[Holding, error] {
 	return listEntries[Holding](ctx, c.client, Path("devices", id, "history"), nil)
 }

@@ -51,9 +51,8 @@ type Lease struct {
 	UsableUntil time.Time `json:"-"`
 }
 
-// HolderName returns the name CALLER/HOLDER of the holder of a caller's lease. The API writes this name with a leading @ into fields that
-// otherwise contain a device; the parameter device is the value of such a field. If it is the id of a real device, HolderName returns an
-// empty string.
+// HolderName returns the name CALLER/HOLDER if device is @CALLER/HOLDER, and an empty string if device is the id of a device. Fields of the
+// API that contain a device id contain @CALLER/HOLDER if a caller holds the slot.
 func HolderName(device string) string {
 	if name, is := strings.CutPrefix(device, "@"); is {
 		return name
@@ -129,7 +128,7 @@ func (c Leases) WaitForSlot(ctx context.Context, pool string, request NewLease, 
 	}()
 	for wait := firstWait; ; wait = longestWait {
 		got, err := c.acquireWithTimeout(ctx, pool, request, min(wait, max(time.Until(until), 0)))
-		if done, failed := w.receive(ctx, got, err); done {
+		if done, failed := w.receiveResponse(ctx, got, err); done {
 			return w.last, failed
 		}
 		if onWaiting != nil {
@@ -151,20 +150,20 @@ type slotWait struct {
 	responseLost bool  // a response was lost: the holder may hold a slot or wait, although no response reports it
 }
 
-// receive processes one response, or err if the request failed. done is true if another request is pointless; failed is then the error of
-// the wait, or nil.
-func (w *slotWait) receive(ctx context.Context, response Lease, err error) (done bool, failed error) {
+// receiveResponse processes one response, or requestErr if the request failed. done is true if another request is pointless; then waitErr
+// is the error of the wait, or nil if the holder has a slot.
+func (w *slotWait) receiveResponse(ctx context.Context, response Lease, requestErr error) (done bool, waitErr error) {
 	switch {
-	case err == nil && response.State == LeaseHeld && response.Cancel != "":
+	case requestErr == nil && response.State == LeaseHeld && response.Cancel != "":
 		return true, leaseLostProblem(w.pool, response)
-	case err == nil:
+	case requestErr == nil:
 		w.last = response
 		return response.State == LeaseHeld, nil
 	case ctx.Err() != nil:
 		w.responseLost = true
 		return true, ctx.Err()
-	case !IsTransient(err):
-		return true, err
+	case !IsTransient(requestErr):
+		return true, requestErr
 	}
 	w.responseLost = true
 	return false, nil

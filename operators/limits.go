@@ -123,8 +123,8 @@ func (c LimitSets) Return(ctx context.Context, set string, take Take) (int64, er
 }
 
 // takeRequest returns the request for an action (take, peek or return) of a limit set. idempotent becomes Request.Idempotent.
-func takeRequest(set, action string, body any, idempotent bool) Request {
-	return Request{Method: http.MethodPost, Path: Path("limits", set, action), Body: body, Idempotent: idempotent}
+func takeRequest(set, action string, body any, isIdempotent bool) Request {
+	return Request{Method: http.MethodPost, Path: Path("limits", set, action), Body: body, Idempotent: isIdempotent}
 }
 
 // HighestUse returns at most limit (1 to 100) usages of the policies of a set: those with the largest share of their maximum.

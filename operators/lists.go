@@ -193,7 +193,7 @@ func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePositio
 	return c.newLostError(fmt.Errorf("the stream ended: %w", cmp.Or(lines.Err(), io.EOF)))
 }
 
-// newLostError returns the error for a live list whose connection was lost because of err.
-func (c *Client) newLostError(err error) error {
-	return &LostError{URL: c.URL(), Err: err, Reached: true, ReadOnly: true}
+// newLostError returns the error for a live list whose connection was lost because of cause.
+func (c *Client) newLostError(cause error) error {
+	return &LostError{URL: c.URL(), Err: cause, Reached: true, ReadOnly: true}
 }

@@ -196,7 +196,7 @@ type Pools struct{ client *Client }
 
 // List yields all pools that match filter, in the order of its field Sort.
 func (c Pools) List(ctx context.Context, filter PoolFilter) iter.Seq2[PoolState, error] {
-	return listEntries[PoolState](ctx, c.client, Path("pools"), queryOf(filter))
+	return listEntries[PoolState](ctx, c.client, Path("pools"), queryParams(filter))
 }
 
 // Totals returns the sums over all pools.
@@ -234,8 +234,8 @@ func (c Pools) Resume(ctx context.Context, name string) (Pool, error) {
 	return sendJSON[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
 }
 
-// PauseAll pauses all pools that are not paused, up to 1,000 in each request. It returns the sums of the answers, even if it returns an error.
-// If dryRun is true, it only counts.
+// PauseAll pauses all pools that are not paused, up to 1,000 in each request. It returns the sums of all responses, even if it returns an
+// error. If dryRun is true, it only counts the pools.
 func (c Pools) PauseAll(ctx context.Context, pause PauseAll, dryRun bool) (PoolsChanged, error) {
 	return c.changeAll(ctx, "pause", pause, dryRun)
 }
@@ -245,7 +245,7 @@ func (c Pools) ResumeMine(ctx context.Context, dryRun bool) (PoolsChanged, error
 	return c.changeAll(ctx, "resume", nil, dryRun)
 }
 
-// changeAll sends the requests of an operation on all pools, and returns the sums of their answers.
+// changeAll sends the requests of an operation on all pools, and returns the sums of the responses.
 func (c Pools) changeAll(ctx context.Context, operation string, body any, dryRun bool) (sum PoolsChanged, err error) {
 	q := Query("dry_run", strconv.FormatBool(dryRun), "page_size", "1000")
 	for {

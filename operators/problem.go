@@ -101,8 +101,8 @@ func (e *LostError) Unwrap() error { return e.Err }
 // partialBodyError is the error of a download that ended after a part of the body was written.
 type partialBodyError struct{ error }
 
-// retry calls send, which sends request once, until the response is final or the maximum number of tries is reached. It repeats a request
-// only if the request reads, has an Idempotency-Key, or is marked Idempotent. It sends any other request once.
+// retry calls send, which sends request once, until the response is final or the maximum number of tries is reached. It sends a request
+// again only if the request is a GET, has an Idempotency-Key, or has the field Idempotent set.
 func (c *Client) retry(ctx context.Context, request Request, send func() error) error {
 	tries := c.config.MaxTries
 	if tries == 0 {
@@ -128,15 +128,15 @@ func (c *Client) retry(ctx context.Context, request Request, send func() error) 
 	}
 }
 
-// retryPause returns the pause before the next try. mayRetry is false if there must be no next try. err is the error of the last try, pause
-// is the pause that is due if the server asks for no longer one, and tries is the number of tries so far. If the first try reached no
-// server, there is no next try. If a later try reached no server, there is a next one, because the server may be restarting.
-func retryPause(err error, pause time.Duration, tries int) (wait time.Duration, mayRetry bool) {
-	if lost, ok := errors.AsType[*LostError](err); ok {
-		return pause, lost.Reached || tries > 1
+// retryPause returns the pause after a try that ended with lastErr. tries is the number of tries so far. The pause is duePause, or longer
+// if the server asks for a longer pause. mayRetry is false if there must be no next try. If the first try reached no server, there is no
+// next try; after a later one there is, because the server may be restarting.
+func retryPause(lastErr error, duePause time.Duration, tries int) (wait time.Duration, mayRetry bool) {
+	if lost, ok := errors.AsType[*LostError](lastErr); ok {
+		return duePause, lost.Reached || tries > 1
 	}
-	if p, ok := errors.AsType[*Problem](err); ok && p.isTransient() {
-		return min(max(pause, p.RetryAfter), longestPause), true
+	if p, ok := errors.AsType[*Problem](lastErr); ok && p.isTransient() {
+		return min(max(duePause, p.RetryAfter), longestPause), true
 	}
 	return 0, false
 }

@@ -19,7 +19,7 @@ type ResultQuery struct {
 }
 
 // Values returns the query parameters of a request for the results that q selects.
-func (q ResultQuery) Values() url.Values { return queryOf(q) }
+func (q ResultQuery) Values() url.Values { return queryParams(q) }
 
 // Results is a page of the results of a batch.
 type Results struct {

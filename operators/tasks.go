@@ -151,7 +151,7 @@ type Tasks struct{ client *Client }
 
 // List yields all tasks that match filter, ordered by id.
 func (c Tasks) List(ctx context.Context, filter TaskFilter) iter.Seq2[Task, error] {
-	return listEntries[Task](ctx, c.client, Path("tasks"), queryOf(filter))
+	return listEntries[Task](ctx, c.client, Path("tasks"), queryParams(filter))
 }
 
 // Get returns a task and its attempts.
@@ -159,7 +159,7 @@ func (c Tasks) Get(ctx context.Context, id int64) (TaskDetail, error) {
 	return getJSON[TaskDetail](ctx, c.client, Path("tasks", decimal(id)), nil)
 }
 
-// Why returns the reasons why a task does not run, and what would change that.
+// Why returns the reasons why a task does not run, and for each reason what would remove it.
 func (c Tasks) Why(ctx context.Context, id int64) (Why, error) {
 	return getJSON[Why](ctx, c.client, Path("tasks", decimal(id), "why"), nil)
 }
@@ -188,7 +188,7 @@ func (c Tasks) RetryAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bu
 
 // changeTasks sends the request for an action (cancel or retry) on all tasks that match filter.
 func (c Tasks) changeTasks(ctx context.Context, action string, filter TaskFilter, dryRun bool) (Bulk, error) {
-	q := queryOf(filter)
+	q := queryParams(filter)
 	if dryRun {
 		q.Set("dry_run", "true")
 	}

@@ -92,7 +92,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	})
 	servers.store.OnNews(a.dispatcher.Marks.FollowCommit)
 	throttled := throttle.NewLogger(log, time.Now)
-	reports := devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Pace: a.pace, Authenticate: a.authenticateReport, OnRefused: a.gate.RefuseReport, AddressOf: a.gate.ClientAddress, LongPollMax: config.LongPollMax, Logger: throttled})
+	reports := devicehttp.New(devicehttp.Options{Handler: a.dispatcher, Pace: a.pace, Authenticate: a.authenticateReport, OnRefused: a.gate.CountReportRefusal, AddressOf: a.gate.ClientAddress, LongPollMax: config.LongPollMax, Logger: throttled})
 	a.api = api.New(api.Options{
 		Dispatcher: a.dispatcher, Store: servers.store, Recent: seen, Gate: a.gate, AdminToken: config.AdminToken, LeaseMin: config.LeaseMin,
 		LongPollMax: config.LongPollMax, SpoolDir: config.SpoolDir, Checks: a.dependencyChecks(servers), Version: version, Logger: throttled,

@@ -186,7 +186,7 @@ func (a *App) authenticateReport(r *http.Request, device devices.ID, token strin
 	if caller, ok := a.dispatcher.Devices.Recall(device, token); ok {
 		return caller, nil
 	}
-	err = a.gate.TryReport(r, device, token, func(ctx context.Context) (err error) {
+	err = a.gate.CheckReportToken(r, device, token, func(ctx context.Context) (err error) {
 		caller, err = a.dispatcher.Authenticate(ctx, device, token)
 		return err
 	})
@@ -199,5 +199,5 @@ func (a *App) refuseSession(ctx context.Context, refused broker.RefusedSession) 
 	if remote, err := netip.ParseAddrPort(refused.Remote); err == nil {
 		refusal.From = remote.Addr().Unmap()
 	}
-	a.gate.Refuse(ctx, refusal)
+	a.gate.CountRefusal(ctx, refusal)
 }

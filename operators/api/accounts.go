@@ -25,7 +25,7 @@ type ReadOnlyFields struct {
 	Updated json.RawMessage `json:"updated_at,omitempty" readOnly:"true"`
 }
 
-// profilePut also accepts the read-only fields that a GET returned.
+// profilePut is the body of a PUT of a profile. It accepts the read-only fields of a GET response and ignores them.
 type profilePut struct {
 	operators.ProfileSettings
 	ReadOnlyFields
@@ -52,12 +52,12 @@ func (p *profiles) register(r *routes) {
 
 func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
 	found, err := p.ledger.Profiles(ctx, in.after, in.Size)
-	return newPage(found, in.isFull(len(found)), showProfile, func(p store.Profile) string { return p.Name }), err
+	return newPage(found, in.isFull(len(found)), toAPIProfile, func(p store.Profile) string { return p.Name }), err
 }
 
 func (p *profiles) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
 	found, err := p.ledger.Profile(ctx, in.Profile)
-	return showProfile(found), err
+	return toAPIProfile(found), err
 }
 
 func (p *profiles) put(ctx context.Context, in *struct {
@@ -73,17 +73,17 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	put, isNew, err := p.ledger.PutProfile(ctx, actor(ctx), store.Profile{Name: in.Profile, Limits: limited, MetadataOnly: in.Body.MetadataOnly})
-	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: showProfile(put), WarningList: warned}}, err
+	put, isNew, err := p.ledger.PutProfile(ctx, actorName(ctx), store.Profile{Name: in.Profile, Limits: limited, MetadataOnly: in.Body.MetadataOnly})
+	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: toAPIProfile(put), WarningList: warned}}, err
 }
 
 func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
-	return &struct{}{}, p.ledger.DeleteProfile(ctx, actor(ctx), in.Profile)
+	return &struct{}{}, p.ledger.DeleteProfile(ctx, actorName(ctx), in.Profile)
 }
 
-func showProfile(profile store.Profile) operators.Profile {
+func toAPIProfile(profile store.Profile) operators.Profile {
 	return operators.Profile{
-		Name: profile.Name, Limits: showLimits(profile.Limits), MetadataOnly: profile.MetadataOnly, Version: profile.Version, Created: apiTime(profile.CreatedAt), Updated: apiTime(profile.UpdatedAt),
+		Name: profile.Name, Limits: toAPIPolicies(profile.Limits), MetadataOnly: profile.MetadataOnly, Version: profile.Version, Created: apiTime(profile.CreatedAt), Updated: apiTime(profile.UpdatedAt),
 	}
 }
 
@@ -110,33 +110,33 @@ type tokenQuery struct {
 
 func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
 	found, err := t.ledger.OperatorTokens(ctx, in.afterNumber, in.Order == "newest", in.Size)
-	return newPage(found, in.isFull(len(found)), showToken, func(t store.Token) string { return decimal(t.ID) }), err
+	return newPage(found, in.isFull(len(found)), toAPIToken, func(t store.Token) string { return decimal(t.ID) }), err
 }
 
 func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
 	token := store.Token{Name: in.Body.Name, Role: in.Body.Role, Pools: in.Body.Pools, LimitSets: in.Body.LimitSets, ExpiresAt: in.Body.ExpiresAt}
 	if err := credentials.CheckToken(token); err != nil {
-		return operators.TokenCreated{}, invalid("%v", err)
+		return operators.TokenCreated{}, invalidProblem("%v", err)
 	}
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
-	made, err := t.ledger.CreateToken(ctx, actor(ctx), token, hash[:])
-	return operators.TokenCreated{Token: showToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
+	made, err := t.ledger.CreateToken(ctx, actorName(ctx), token, hash[:])
+	return operators.TokenCreated{Token: toAPIToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
 }
 
 func (t *tokens) rotate(ctx context.Context, in *IDPath) (operators.TokenCreated, error) {
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
-	rotated, err := t.ledger.RotateToken(ctx, actor(ctx), in.ID, hash[:])
-	return operators.TokenCreated{Token: showToken(rotated), Secret: secret}, err
+	rotated, err := t.ledger.RotateToken(ctx, actorName(ctx), in.ID, hash[:])
+	return operators.TokenCreated{Token: toAPIToken(rotated), Secret: secret}, err
 }
 
 func (t *tokens) revoke(ctx context.Context, in *IDPath) (operators.Token, error) {
-	gone, err := t.ledger.RevokeToken(ctx, actor(ctx), in.ID)
-	return showToken(gone), err
+	gone, err := t.ledger.RevokeToken(ctx, actorName(ctx), in.ID)
+	return toAPIToken(gone), err
 }
 
-func showToken(token store.Token) operators.Token {
+func toAPIToken(token store.Token) operators.Token {
 	return operators.Token{
 		ID: token.ID, Name: token.Name, Role: token.Role, Pools: token.Pools, LimitSets: token.LimitSets,
 		Created: apiTime(token.CreatedAt), ExpiresAt: apiTimePointer(token.ExpiresAt), LastUsed: apiTimePointer(token.LastUsed), Requests: token.Requests,

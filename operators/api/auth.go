@@ -28,7 +28,7 @@ func operatorOf(ctx context.Context) Operator {
 	return o
 }
 
-// shareKey returns the key of the operator for a fair.Shares, and whether the operator is an admin.
+// shareKey returns the key under which a fair.Shares counts the concurrent operations of o, and whether o is an admin.
 func (o Operator) shareKey() (key string, isAdmin bool) {
 	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
@@ -40,7 +40,7 @@ func awaitTurn(ctx context.Context, turns *fair.Shares) (endTurn func(), err err
 	return turns.StartWhenFree(ctx, key, admin)
 }
 
-func actor(ctx context.Context) string { return operatorOf(ctx).Name }
+func actorName(ctx context.Context) string { return operatorOf(ctx).Name }
 
 // authenticator finds the operator of a request by its token.
 type authenticator struct {
@@ -76,9 +76,9 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 // tokenOperator returns the operator of a token: the bootstrap token or the metrics token of the configuration, or a token of the ledger.
 func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operator, error) {
 	switch {
-	case isToken(a.adminToken, token):
+	case equalsConfiguredToken(a.adminToken, token):
 		return Operator{Name: "bootstrap", Role: roleAdmin}, nil
-	case isToken(a.metricsToken, token):
+	case equalsConfiguredToken(a.metricsToken, token):
 		return Operator{Name: "metrics", Role: roleMetrics}, nil
 	}
 	t, err := a.tokens.TokenOf(ctx, token)
@@ -91,18 +91,19 @@ func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operat
 	return Operator{Name: t.Name, Role: t.Role, Token: t.ID, hash: credentials.HashToken(token), poolPatterns: t.Pools, setPatterns: t.LimitSets}, nil
 }
 
-// isToken reports whether token equals configured, a token of the configuration. If configured is empty, isToken returns false.
-func isToken(configured, token string) bool {
+// equalsConfiguredToken reports whether token equals configured, a token of the configuration. If configured is empty,
+// equalsConfiguredToken returns false.
+func equalsConfiguredToken(configured, token string) bool {
 	return configured != "" && subtle.ConstantTimeCompare([]byte(configured), []byte(token)) == 1
 }
 
-// recordRefusal passes refusal, which describes a refused request, to the gate refusals. It sets the reason of refusal by the status of
-// err. If this status is not 401, 403 or 429, it does nothing.
-func recordRefusal(ctx context.Context, refusals *gate.Gate, err error, refusal gate.Refusal) {
+// recordRefusal passes refusal, a request that was refused because of cause, to the gate refusals. The HTTP status of cause determines the
+// reason of refusal. If this status is not 401, 403 or 429, recordRefusal does nothing.
+func recordRefusal(ctx context.Context, refusals *gate.Gate, cause error, refusal gate.Refusal) {
 	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
-	if reason, ok := reasons[asProblem(err).Status]; ok {
+	if reason, ok := reasons[asProblem(cause).Status]; ok {
 		refusal.Reason = reason
-		refusals.Refuse(ctx, refusal)
+		refusals.CountRefusal(ctx, refusal)
 	}
 }
 
@@ -129,13 +130,13 @@ func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, er
 // token of a device, the name of the device.
 func (a *authenticator) tokenSender(r *http.Request) (operator Operator, err error) {
 	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
-	lockout, err := a.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.API, From: from, Token: token}, func(ctx context.Context) (err error) {
+	lockout, err := a.gate.CheckToken(r.Context(), gate.Attempt{EntryPoint: gate.API, From: from, Token: token}, func(ctx context.Context) (err error) {
 		operator, err = a.tokenOperator(ctx, token)
 		return err
 	})
 	operator.From = from
 	if lockout > 0 {
-		p := problem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens from this address: send again after Retry-After")
+		p := newProblem(http.StatusTooManyRequests, codeLockedOut, "too many wrong tokens from this address: send again after Retry-After")
 		p.RetryAfter = lockout
 		return operator, p
 	}

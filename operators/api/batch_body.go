@@ -32,7 +32,7 @@ func (b *batches) separateTasks(operations huma.API) step {
 		case operators.TypeCSV, operators.TypeNDJSON:
 			url := ctx.URL()
 			query := url.Query()
-			fields, err := takeFields(operations, query)
+			fields, err := extractFields(operations, query)
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (b *batches) readTasks(ctx context.Context, batch operators.NewBatch) (task
 
 // taskSourceProblem returns the problem for a batch that does not have exactly one of devices, tasks and select.
 func taskSourceProblem() error {
-	return invalid("devices, tasks, select: exactly one is required, with at least one entry")
+	return invalidProblem("devices, tasks, select: exactly one is required, with at least one entry")
 }
 
 // storeLines stores the body of a request, which has the media type form, CSV or NDJSON. It returns the tasks in its lines.
@@ -98,8 +98,8 @@ func (b *batches) storeLines(ctx huma.Context, form string) (list taskList, rele
 	return taskList{linePlace, readLines(stored, form, taskMembers, taskCSV())}, release, nil
 }
 
-// takeFields removes the fields of a streamed batch from query, and returns them as a JSON object.
-func takeFields(operations huma.API, query url.Values) ([]byte, error) {
+// extractFields removes the fields of a streamed batch from query, and returns them as a JSON object.
+func extractFields(operations huma.API, query url.Values) ([]byte, error) {
 	fields := map[string]json.RawMessage{}
 	for name, schema := range streamFields(operations) {
 		if values := query[name]; len(values) > 0 {
@@ -111,7 +111,7 @@ func takeFields(operations huma.API, query url.Values) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// queryValue returns values, the values of a query parameter with this schema, as JSON. An empty value becomes null.
+// queryValue returns the values of one query parameter as JSON. schema is the schema of the parameter. An empty value becomes null.
 func queryValue(schema *huma.Schema, values []string) json.RawMessage {
 	value := values[len(values)-1]
 	switch {
@@ -202,7 +202,7 @@ func (b *batches) separateJSON(ctx huma.Context, next func(huma.Context)) error 
 	}
 	defer release()
 	l := &bodyList{body: stored}
-	fields, err := l.separate()
+	fields, err := l.separateList()
 	if err != nil {
 		return bodyProblem(err)
 	}
@@ -219,7 +219,7 @@ func bodyProblem(err error) error {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
 	}
-	return problem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).withCause(err)
+	return newProblem(http.StatusBadRequest, codeInvalidRequest, "body: "+err.Error()).withCause(err)
 }
 
 var errLongMember = fmt.Errorf("a field, or an entry of a list, of more than %d bytes", maxMember)
@@ -231,9 +231,9 @@ type bodyList struct {
 	body   io.ReadSeeker
 }
 
-// separate returns the body with null in place of its list of tasks or devices. It records the name and the offset of this list in l. An
+// separateList returns the body with null in place of its list of tasks or devices. It stores the name and the offset of the list in l. An
 // empty list counts as no list.
-func (l *bodyList) separate() ([]byte, error) {
+func (l *bodyList) separateList() ([]byte, error) {
 	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	d := json.NewDecoder(from)
 	token, err := d.Token()
@@ -253,7 +253,7 @@ func (l *bodyList) separate() ([]byte, error) {
 		seen[field] = true
 		value := json.RawMessage("null")
 		if from.left = maxMember; field == "tasks" || field == "devices" {
-			err = l.skip(d, from, field)
+			err = l.skipList(d, from, field)
 		} else {
 			err = d.Decode(&value)
 		}
@@ -274,9 +274,9 @@ func (l *bodyList) separate() ([]byte, error) {
 	return append(bytes.TrimSuffix(rest, []byte{','}), '}'), nil
 }
 
-// skip reads past the list in field, a field of the body. decoder reads the body from input. If the list has an entry, skip records its
-// name and its offset in l.
-func (l *bodyList) skip(decoder *json.Decoder, input *limitedReader, field string) error {
+// skipList reads past the list in field, a field of the body. decoder reads the body from input. If the list has an entry, skipList records
+// its name and its offset in l.
+func (l *bodyList) skipList(decoder *json.Decoder, input *limitedReader, field string) error {
 	token, err := decoder.Token()
 	if err != nil || token == nil {
 		return err
@@ -336,9 +336,9 @@ func (l *bodyList) readEntry(text []byte, task *operators.NewTask) error {
 	return nil
 }
 
-// locate names the place in e, huma's error, where the client sent each field.
-func (c *bodyContext) locate(e *huma.ErrorModel) {
-	for _, detail := range e.Errors {
+// setFieldLocations corrects the locations in humaError. If the client sent the fields in the query, it replaces "body" by "query".
+func (c *bodyContext) setFieldLocations(humaError *huma.ErrorModel) {
+	for _, detail := range humaError.Errors {
 		if field, ok := strings.CutPrefix(detail.Location, "body"); ok && c.query != nil {
 			detail.Location = "query" + field
 		}

@@ -69,26 +69,26 @@ func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) it
 	}
 }
 
-// entryProblem returns the problem for err, an error about the entry of a list at the position number; place is the format of a position,
-// such as linePlace. It returns nil if err is nil.
-func entryProblem(place string, number int, err error) error {
+// entryProblem returns the problem for a list entry that is invalid because of cause. number is the position of the entry, and
+// positionFormat formats it, such as linePlace. If cause is nil, it returns nil.
+func entryProblem(positionFormat string, number int, cause error) error {
 	status, code := http.StatusUnprocessableEntity, codeInvalidField
 	switch {
-	case err == nil:
+	case cause == nil:
 		return nil
-	case errors.Is(err, errDuplicate):
+	case errors.Is(cause, errDuplicate):
 		code = codeDuplicateTask
-	case place == linePlace:
+	case positionFormat == linePlace:
 		code = codeInvalidLine
-	case isUnknownField(err):
+	case isUnknownField(cause):
 		status, code = http.StatusBadRequest, codeUnknownField
 	}
-	return problem(status, code, fmt.Sprintf(place+": %v", number, err)).withCause(err)
+	return newProblem(status, code, fmt.Sprintf(positionFormat+": %v", number, cause)).withCause(cause)
 }
 
 func checkPayload(payload json.RawMessage) error {
 	if len(payload) > maxPayload {
-		return problem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("payload: at most %d bytes", maxPayload))
+		return newProblem(http.StatusUnprocessableEntity, codePayloadTooLarge, fmt.Sprintf("payload: at most %d bytes", maxPayload))
 	}
 	return nil
 }
@@ -257,8 +257,8 @@ func taskCSV() csvFormat[operators.NewTask] {
 				t.Priority = &n
 				return nil
 			},
-			":not_before": func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotBefore) },
-			":not_after":  func(t *operators.NewTask, cell string) error { return readTime(cell, &t.NotAfter) },
+			":not_before": func(t *operators.NewTask, cell string) error { return parseTimeCell(cell, &t.NotBefore) },
+			":not_after":  func(t *operators.NewTask, cell string) error { return parseTimeCell(cell, &t.NotAfter) },
 		},
 		setMembers: func(t *operators.NewTask, object json.RawMessage) error {
 			t.Payload = object
@@ -267,8 +267,8 @@ func taskCSV() csvFormat[operators.NewTask] {
 	}
 }
 
-// readTime stores the time in cell, in RFC 3339, in field.
-func readTime(cell string, field **time.Time) error {
+// parseTimeCell stores the time in cell, in RFC 3339, in field.
+func parseTimeCell(cell string, field **time.Time) error {
 	at, err := time.Parse(time.RFC3339, cell)
 	if err != nil {
 		return errors.New("must be " + exampleTime)

@@ -74,13 +74,13 @@ func earliestStart(batch store.Batch) time.Time {
 	return batch.CreatedAt
 }
 
-// eta returns the expected time at which the last task of the batch ends, if tasks continue to end at rate, the number per minute. It
-// returns nil if the time is unknown.
-func eta(batch store.Batch, rate *float64) *operators.Time {
-	if rate == nil || *rate == 0 || batchCondition(batch) != "running" {
+// expectedEnd returns the time at which the last task of the batch ends if perMinute tasks end per minute. If the time is unknown, it
+// returns nil.
+func expectedEnd(batch store.Batch, perMinute *float64) *operators.Time {
+	if perMinute == nil || *perMinute == 0 || batchCondition(batch) != "running" {
 		return nil
 	}
-	left := math.Round(float64(openTasks(batch)) / *rate * float64(time.Minute))
+	left := math.Round(float64(openTasks(batch)) / *perMinute * float64(time.Minute))
 	if left > float64(maxETA) {
 		return nil
 	}

@@ -86,11 +86,11 @@ func (b *batches) queueBatch(ctx context.Context, request operators.NewBatch, ba
 	if err != nil {
 		return nil, err
 	}
-	made, err := b.ledger.CreateBatch(ctx, actor(ctx), batch, newTasks)
+	made, err := b.ledger.CreateBatch(ctx, actorName(ctx), batch, newTasks)
 	nobody := newTasks.Tags != nil && made.Total == 0
 	switch {
 	case errors.Is(err, store.ErrNoTasks) && nobody:
-		return nil, problem(http.StatusUnprocessableEntity, codeNoTasks, noDeviceMessage(newTasks.Tags)).withCause(err)
+		return nil, newProblem(http.StatusUnprocessableEntity, codeNoTasks, noDeviceMessage(newTasks.Tags)).withCause(err)
 	case err != nil:
 		return nil, neverStartsProblem(err)
 	case nobody: // no device has the selected tags; only a dry run succeeds then
@@ -153,14 +153,14 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 		Priority: request.Priority, Weight: request.Weight, Lane: store.Lane(request.Lane), NotBefore: request.NotBefore, NotAfter: request.NotAfter, MaxWait: milliseconds(request.MaxWaitMS),
 		MaxAttempts: request.MaxAttempts, RetryOn: request.RetryOn, RetryBackoff: milliseconds(*request.RetryBackoffMS),
 		OnLost: request.OnLost, Lease: milliseconds(request.LeaseMS), MaxRun: milliseconds(request.MaxRunMS),
-		Abort: abortRule(request.Abort), Windows: windows, Limits: limits, FinishInside: *request.FinishInside,
+		Abort: toStoredAbort(request.Abort), Windows: windows, Limits: limits, FinishInside: *request.FinishInside,
 	}, nil
 }
 
 func (b *batches) get(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	found, err := b.ledger.Batch(ctx, in.ID)
-	shown := showBatch(found)
-	shown.Payload = found.Payload // lists leave it out, because it may be long
+	shown := toAPIBatch(found)
+	shown.Payload = found.Payload // a list has no payloads, because a payload may be long
 	return shown, err
 }
 
@@ -181,13 +181,13 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 	}
 	switch {
 	case countSet(in.Name+in.Lane, in.Pool, in.Kind) > 1:
-		return page, invalid("pool, kind: not together, and neither together with name or lane")
+		return page, invalidProblem("pool, kind: not together, and neither together with name or lane")
 	case countSet(in.Name+in.Lane+in.Kind, in.State, string(filter.Order)) > 1:
-		return page, invalid("state, sort: not together, and neither together with name, lane or kind")
+		return page, invalidProblem("state, sort: not together, and neither together with name, lane or kind")
 	}
 	if in.Name != "" {
 		found, bound, err := b.ledger.BatchesNamed(ctx, in.Name, filter, before, min(in.Size, firstPartSize))
-		return newPage(found, len(found) == min(in.Size, firstPartSize), showBatch, func(b store.Batch) string { return decimal(b.ID) }).continueAfter(bound), err
+		return newPage(found, len(found) == min(in.Size, firstPartSize), toAPIBatch, func(b store.Batch) string { return decimal(b.ID) }).continueAfter(bound), err
 	}
 	found, more, err := readInParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
 		if last != nil {
@@ -195,10 +195,10 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 		}
 		return b.ledger.Batches(ctx, filter, before, limit)
 	}, func(b store.Batch) int { return len(b.Payload) })
-	return newPage(found, more, showBatch, func(b store.Batch) string { return decimal(b.ID) }), err
+	return newPage(found, more, toAPIBatch, func(b store.Batch) string { return decimal(b.ID) }), err
 }
 
-func showBatch(batch store.Batch) operators.Batch {
+func toAPIBatch(batch store.Batch) operators.Batch {
 	counts := make(map[string]int64)
 	for _, state := range store.TaskStates() {
 		counts[string(state)] = batch.Counts[state]
@@ -207,12 +207,12 @@ func showBatch(batch store.Batch) operators.Batch {
 	return operators.Batch{
 		ID: batch.ID, Name: batch.Name, Pool: batch.Pool, Kind: batch.Kind, State: batchState(batch), Condition: batchCondition(batch),
 		Priority: batch.Priority, Weight: batch.Weight, Lane: string(batch.Lane), System: batch.System, NotBefore: apiTimePointer(batch.NotBefore), NotAfter: apiTimePointer(batch.NotAfter), MaxWaitMS: batch.MaxWait.Milliseconds(),
-		Windows: showWindows(batch.Windows), Limits: showLimits(batch.Limits), FinishInside: batch.FinishInside, OpensAt: apiTimeIfSet(batch.Opening.From), ClosesAt: apiTimeIfSet(batch.Opening.Until),
+		Windows: toAPIWindows(batch.Windows), Limits: toAPIPolicies(batch.Limits), FinishInside: batch.FinishInside, OpensAt: apiTimeIfSet(batch.Opening.From), ClosesAt: apiTimeIfSet(batch.Opening.Until),
 		MaxAttempts: batch.MaxAttempts, RetryOn: batch.RetryOn, RetryBackoffMS: batch.RetryBackoff.Milliseconds(), OnLost: batch.OnLost,
 		LeaseMS: batch.Lease.Milliseconds(), MaxRunMS: batch.MaxRun.Milliseconds(),
 		PausedBy: batch.PausedBy, PausedAt: apiTimePointer(batch.PausedAt), PauseReason: batch.PauseReason,
 		Abort: (*operators.Abort)(batch.Abort), Created: apiTime(batch.CreatedAt), Total: batch.Total, Counts: counts,
-		RatePerMinute: rate, ETA: eta(batch, rate),
+		RatePerMinute: rate, ETA: expectedEnd(batch, rate),
 	}
 }
 
@@ -226,8 +226,8 @@ func (b *batches) patch(ctx context.Context, in *struct {
 		return changed, err
 	}
 	changed.WarningList = rules.warned
-	batch, err := b.ledger.ChangeBatch(ctx, actor(ctx), in.ID, func(batch *store.Batch) error {
-		rules.apply(&batch.Windows, &batch.Limits)
+	batch, err := b.ledger.ChangeBatch(ctx, actorName(ctx), in.ID, func(batch *store.Batch) error {
+		rules.applyTo(&batch.Windows, &batch.Limits)
 		return applyPatch(in.Body, batch)
 	})
 	changed.Batch, err = b.offerSlots(batch, neverStartsProblem(err))
@@ -252,11 +252,11 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	Body *operators.PauseReason
 },
 ) (operators.Batch, error) {
-	return b.dequeue(b.ledger.PauseBatch(ctx, actor(ctx), in.ID, reasonOf(in.Body)))
+	return b.removeWaitingDevices(b.ledger.PauseBatch(ctx, actorName(ctx), in.ID, reasonOf(in.Body)))
 }
 
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	batch, err := b.ledger.ResumeBatch(ctx, actor(ctx), in.ID)
+	batch, err := b.ledger.ResumeBatch(ctx, actorName(ctx), in.ID)
 	if err == nil {
 		b.waiters.Offers.AdmitBatch(batch.Pool, batch.ID)
 	}
@@ -264,29 +264,29 @@ func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, erro
 }
 
 func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	return b.dequeue(b.ledger.CancelBatch(ctx, actor(ctx), in.ID))
+	return b.removeWaitingDevices(b.ledger.CancelBatch(ctx, actorName(ctx), in.ID))
 }
 
-// offerSlots offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. batch and err are
-// the result of the change. It returns the batch, or err.
-func (b *batches) offerSlots(batch store.Batch, err error) (operators.Batch, error) {
-	if err == nil {
-		b.waiters.Filler.Fill(batch.Pool)
+// offerSlots offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. It returns the
+// result of the change: the batch changed, or changeErr. If changeErr is not nil, it offers no slots.
+func (b *batches) offerSlots(changed store.Batch, changeErr error) (operators.Batch, error) {
+	if changeErr == nil {
+		b.waiters.Filler.Fill(changed.Pool)
 	}
-	return showBatch(batch), err
+	return toAPIBatch(changed), changeErr
 }
 
-// dequeue removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents starts. batch
-// and err are the result of the change. It returns the batch, or err.
-func (b *batches) dequeue(batch store.Batch, err error) (operators.Batch, error) {
-	if err == nil {
-		b.waiters.Offers.RemoveBatch(batch.Pool, batch.ID)
+// removeWaitingDevices removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
+// starts. It returns the result of the change: the batch changed, or changeErr. If changeErr is not nil, it removes no devices.
+func (b *batches) removeWaitingDevices(changed store.Batch, changeErr error) (operators.Batch, error) {
+	if changeErr == nil {
+		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)
 	}
-	return showBatch(batch), err
+	return toAPIBatch(changed), changeErr
 }
 
-// abortRule converts the abort rule of a request to the form of the ledger. It returns nil if requested is nil.
-func abortRule(requested *operators.Abort) *store.Abort {
+// toStoredAbort converts the abort rule of a request to the form of the ledger. It returns nil if requested is nil.
+func toStoredAbort(requested *operators.Abort) *store.Abort {
 	if requested == nil {
 		return nil
 	}

@@ -70,17 +70,17 @@ func (r *longBodyReader) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// readError returns the error for a request whose body was read with r. err is the error of the parser; if it is nil, readError returns
-// nil. If the body could not be read, readError returns the error of reading instead of err.
-func (r *longBodyReader) readError(err error) error {
+// readError returns the error for a request whose body was read with r and parsed. parseErr is the error of the parser. If parseErr is nil,
+// readError returns nil. If the body could not be read, it returns the read error instead of parseErr.
+func (r *longBodyReader) readError(parseErr error) error {
 	var large *http.MaxBytesError
 	switch {
-	case err == nil || r.readErr == nil:
-		return err
+	case parseErr == nil || r.readErr == nil:
+		return parseErr
 	case errors.As(r.readErr, &large):
 		return r.readErr
 	}
-	return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(r.readErr)
+	return newProblem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(r.readErr)
 }
 
 // limitedReader returns at most left bytes, and then limitErr. It limits the memory of a parser, which keeps the value that it reads. The
@@ -115,8 +115,8 @@ type spool struct {
 	turns *fair.Shares
 }
 
-// storeBody reads the complete body. The caller may read stored until it calls release. If body could not be read, the error is not exact:
-// see longBodyReader.readError.
+// storeBody reads the complete body. The caller may read stored until it calls release. If body could not be read, err may have another
+// cause; longBodyReader.readError returns the cause.
 func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
 	leave, err := awaitTurn(ctx, s.turns)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 	}
 	var file *os.File
 	if err == nil {
-		file, err = s.file(io.MultiReader(start, body))
+		file, err = s.createFile(io.MultiReader(start, body))
 	}
 	if err != nil {
 		leave()
@@ -138,8 +138,8 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 	return file, func() { _ = file.Close(); leave() }, nil
 }
 
-// file returns an unnamed file that contains body.
-func (s *spool) file(body io.Reader) (*os.File, error) {
+// createFile returns an unnamed file that contains body.
+func (s *spool) createFile(body io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(s.dir, "dispatcher-batch-*")
 	if err != nil {
 		return nil, noRoomProblem(err)
@@ -157,5 +157,5 @@ func (s *spool) file(body io.Reader) (*os.File, error) {
 }
 
 func noRoomProblem(err error) error {
-	return problem(http.StatusInsufficientStorage, codeNoRoom, "body: no space left to buffer it").withCause(err)
+	return newProblem(http.StatusInsufficientStorage, codeNoRoom, "body: no space left to buffer it").withCause(err)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// DeviceSelection is a request to change a page of the devices that match. A client continues with the page token, which is a position in
-// the order of ids. Therefore no device is skipped if the change of a page removes devices from the selection.
+// DeviceSelection selects one page of the devices that match a filter, for a change. The page token of the next page is a device id.
+// Therefore no device is skipped if a change removes the devices of a page from the selection.
 type DeviceSelection struct {
 	Page
 	operators.DeviceFilter
@@ -18,14 +18,14 @@ type DeviceSelection struct {
 // deviceFilters are the names of the filters of devices.
 const deviceFilters = "tag, profile, blocked, noisy, prefix, part, silent_for_ms, registered_by, created_since"
 
-// matching returns the ids of a page of the devices that match, and the page token of the next page. It refuses a request that selects all
-// devices.
-func (d *deviceOperations) matching(ctx context.Context, in *DeviceSelection) (ids []string, next string, err error) {
+// selectDevices returns the ids of one page of the devices that match the filter of in, and the page token of the next page. It refuses a
+// request without a filter.
+func (d *deviceOperations) selectDevices(ctx context.Context, in *DeviceSelection) (ids []string, nextToken string, err error) {
 	switch {
 	case in.Recent > 0:
-		return nil, "", invalid("recent: not supported by this operation")
+		return nil, "", invalidProblem("recent: not supported by this operation")
 	case in.IsEmpty():
-		return nil, "", invalid("%s: at least one is required", deviceFilters)
+		return nil, "", invalidProblem("%s: at least one is required", deviceFilters)
 	}
 	page, err := d.list(ctx, &deviceQuery{in.Page, in.DeviceFilter})
 	for _, device := range page.entries {
@@ -40,11 +40,11 @@ type deletion struct {
 }
 
 func (d *deviceOperations) deleteMatching(ctx context.Context, in *deletion) (operators.DevicesChanged, error) {
-	ids, next, err := d.matching(ctx, &in.DeviceSelection)
+	ids, next, err := d.selectDevices(ctx, &in.DeviceSelection)
 	if err != nil {
 		return operators.DevicesChanged{}, err
 	}
-	removed, err := d.credentials.DeleteDevices(ctx, actor(ctx), ids, store.DeviceDeletion{CancelOpenTasks: in.Cancel, Refuse: in.Refuse, DryRun: in.DryRun})
+	removed, err := d.credentials.DeleteDevices(ctx, actorName(ctx), ids, store.DeviceDeletion{CancelOpenTasks: in.Cancel, Refuse: in.Refuse, DryRun: in.DryRun})
 	return operators.DevicesChanged{Devices: removed.Deleted, Kept: removed.Kept, NextPageToken: next}, err
 }
 
@@ -53,14 +53,14 @@ type bulkBlock struct {
 	Body *blockReason
 }
 
-// blockMatchingHandler returns a handler that blocks a page of the devices that match, or unblocks them if blocked is false.
+// blockMatchingHandler returns a handler that blocks one page of the devices that match a filter, or unblocks them if blocked is false.
 func (d *deviceOperations) blockMatchingHandler(blocked bool) func(context.Context, *bulkBlock) (operators.DevicesChanged, error) {
 	return func(ctx context.Context, in *bulkBlock) (operators.DevicesChanged, error) {
-		ids, next, err := d.matching(ctx, &in.DeviceSelection)
+		ids, next, err := d.selectDevices(ctx, &in.DeviceSelection)
 		if err != nil {
 			return operators.DevicesChanged{}, err
 		}
-		changed, err := d.credentials.SetAllBlocked(ctx, actor(ctx), ids, blocked, in.Body.text(), in.DryRun)
+		changed, err := d.credentials.SetAllBlocked(ctx, actorName(ctx), ids, blocked, in.Body.text(), in.DryRun)
 		return operators.DevicesChanged{Devices: changed, NextPageToken: next}, err
 	}
 }

@@ -27,7 +27,7 @@ const (
 
 // handleImport handles an import, whose body is a list of devices, before huma would read the body.
 func (d *deviceOperations) handleImport(ctx huma.Context, next func(huma.Context)) error {
-	contentType := streamType(ctx)
+	contentType := bodyStreamType(ctx)
 	if contentType == "" {
 		next(ctx)
 		return nil
@@ -36,7 +36,7 @@ func (d *deviceOperations) handleImport(ctx huma.Context, next func(huma.Context
 	if err != nil {
 		return err
 	}
-	form := streamForm(ctx.Header("Accept"))
+	form := acceptedStreamType(ctx.Header("Accept"))
 	if form != operators.TypeCSV && form != operators.TypeNDJSON {
 		form = contentType
 	}
@@ -64,11 +64,11 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	if err != nil {
 		return nil, nil, body.readError(err)
 	}
-	tokens, err = d.credentials.ImportDevices(ctx.Context(), actor(ctx.Context()), read.list, existing, defaultOverlap)
+	tokens, err = d.credentials.ImportDevices(ctx.Context(), actorName(ctx.Context()), read.list, existing, defaultOverlap)
 	var bad *store.EntryError
 	switch {
 	case errors.As(err, &bad) && errors.Is(err, credentials.ErrOnePassword):
-		return nil, nil, problem(http.StatusConflict, codeOneByOne, fmt.Sprintf(
+		return nil, nil, newProblem(http.StatusConflict, codeOneByOne, fmt.Sprintf(
 			"line %d: %s, and its account at the MQTT broker has one password: rotate the tokens of such devices one by one; existing=skip imports the others", read.lines[bad.Entry], bad))
 	case errors.As(err, &bad) && errors.Is(err, store.ErrExists):
 		return nil, nil, entryProblem(linePlace, read.lines[bad.Entry], fmt.Errorf(
@@ -83,7 +83,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 func readExisting(query url.Values) (store.OnExisting, error) {
 	for name := range query {
 		if name != "existing" {
-			return "", problem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
+			return "", newProblem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
 		}
 	}
 	switch existing := store.OnExisting(query.Get("existing")); existing {
@@ -92,7 +92,7 @@ func readExisting(query url.Values) (store.OnExisting, error) {
 	case store.RefuseExisting, store.SkipExisting, store.RotateExisting, store.UpdateExisting:
 		return existing, nil
 	}
-	return "", invalid("existing: must be refuse, skip, update or rotate")
+	return "", invalidProblem("existing: must be refuse, skip, update or rotate")
 }
 
 // deviceCSV returns the format of devices as CSV, with a column for each tag. The column of the profile cannot be the name of a tag, because
@@ -162,7 +162,8 @@ func checkDevice(entry operators.NewDevice, firstLines map[string]int, line int)
 	return device, err
 }
 
-// writeTokens answers an import in the form mediaType, CSV or NDJSON, with one line for each imported device and its token.
+// writeTokens writes the response to an import: one line with the id and the token of each imported device. mediaType is the format, CSV or
+// NDJSON.
 func writeTokens(ctx huma.Context, mediaType string, imported []store.NewDevice, tokens []string) {
 	_, w := humago.Unwrap(ctx)
 	connection := http.NewResponseController(w)
@@ -183,7 +184,7 @@ func writeTokens(ctx huma.Context, mediaType string, imported []store.NewDevice,
 	_ = out.Flush()
 }
 
-// describeImport adds the forms of an import to the documentation of the operation for one device.
+// describeImport adds the CSV and NDJSON bodies of an import to the documentation of the operation that creates one device.
 func describeImport(op *huma.Operation) {
 	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
 	op.Responses = map[string]*huma.Response{"201": {Content: map[string]*huma.MediaType{

@@ -27,7 +27,7 @@ func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	for _, tag := range q.Tags {
 		name, value, ok := strings.Cut(tag, ":")
 		if other, twice := f.Tags[name]; !ok || twice && other != value {
-			return f, invalid("tag: %q must be name:value, with each name once", tag)
+			return f, invalidProblem("tag: %q must be name:value, with each name once", tag)
 		}
 		f.Tags[name] = value
 	}
@@ -48,7 +48,7 @@ func optionalBool(text string) *bool {
 func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
 	others := in.DeviceFilter
 	if others.Recent = 0; !others.IsEmpty() || in.Token != "" {
-		return page, invalid("recent: not together with page_token, %s", deviceFilters)
+		return page, invalidProblem("recent: not together with page_token, %s", deviceFilters)
 	}
 	sightings, err := d.recentDevices.Newest(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (pag
 		}
 		return part, err
 	}, deviceBytes)
-	return newPage(found, false, showDevice, nil), err
+	return newPage(found, false, toAPIDevice, nil), err
 }
 
 func deviceIDs(sightings []seen.Sighting) []string {

@@ -35,7 +35,7 @@ func changeTags(spec *store.DeviceSpec, set map[string]string, unset []string) e
 // withDeviceID adds the id of a device to err, an error about the device's tags.
 func withDeviceID(id string, err error) error {
 	if bad, ok := errors.AsType[*Problem](err); ok {
-		return invalid("device %s: %s", id, bad.Detail)
+		return invalidProblem("device %s: %s", id, bad.Detail)
 	}
 	return err
 }
@@ -48,11 +48,11 @@ type retagQuery struct {
 
 func (q *retagQuery) check() error {
 	if len(q.Body.Set) == 0 && len(q.Body.Unset) == 0 {
-		return invalid("set, unset: at least one is required")
+		return invalidProblem("set, unset: at least one is required")
 	}
 	for _, name := range q.Body.Unset {
 		if _, both := q.Body.Set[name]; both {
-			return invalid("unset: %q is also in set", name)
+			return invalidProblem("unset: %q is also in set", name)
 		}
 	}
 	return checkTags(q.Body.Set)
@@ -62,7 +62,7 @@ func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged 
 	if err := in.check(); err != nil {
 		return retagged, err
 	}
-	ids, next, err := d.matching(ctx, &in.DeviceSelection)
+	ids, next, err := d.selectDevices(ctx, &in.DeviceSelection)
 	if err != nil {
 		return retagged, err
 	}
@@ -70,7 +70,7 @@ func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged 
 	if err != nil {
 		return retagged, err
 	}
-	n, err := d.ledger.ChangeDevices(ctx, actor(ctx), ids, in.DryRun, func(id string, spec *store.DeviceSpec) error {
+	n, err := d.ledger.ChangeDevices(ctx, actorName(ctx), ids, in.DryRun, func(id string, spec *store.DeviceSpec) error {
 		for name, value := range filter.Tags {
 			if has, there := spec.Tags[name]; !there || has != value { // the tag was changed after the list was read
 				return nil

@@ -54,8 +54,8 @@ func (d *deviceOperations) register(r *routes) {
 	register(r, create, d.create)
 	registerList[operators.DeviceList](r, newOperation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), d.list)
 	register(r, newOperation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), d.get)
-	register(r, newOperation("GET", "/v1/devices/{id}/why", "explainDevice", "Explain why a device gets no task, and how to change that", roleViewer, 200), d.why)
-	registerList[operators.HoldingList](r, newOperation("GET", "/v1/devices/{id}/history", "getDeviceHistory", "List the attempts of a device, the latest ends first", roleViewer, 200), d.history)
+	register(r, newOperation("GET", "/v1/devices/{id}/why", "explainDevice", "Explain why a device gets no task, and how to change that", roleViewer, 200), d.explainDevice)
+	registerList[operators.HoldingList](r, newOperation("GET", "/v1/devices/{id}/history", "getDeviceHistory", "List the attempts of a device, the latest ends first", roleViewer, 200), d.listAttempts)
 	register(r, newOperation("PATCH", "/v1/devices/{id}", "patchDevice", "Change the tags and the profile of a device; absent ones stay, null removes one", roleOperator, 200), d.patch)
 	register(r, newOperation("POST", "/v1/devices/retag", "retagDevices", "Set or remove tags of all devices that match, one page per request", roleOperator, 200), d.retag)
 	register(r, newOperation("POST", "/v1/devices/delete", "deleteDevices", "Delete all devices that match, one page per request", roleOperator, 200), d.deleteMatching)
@@ -75,8 +75,8 @@ func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operator
 	if err != nil {
 		return operators.DeviceCreated{}, err
 	}
-	made, token, err := d.credentials.CreateDevice(ctx, actor(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile}, in.Body.Token)
-	return operators.DeviceCreated{Device: showDevice(made), Token: secretUnlessReplay(ctx, token)}, err
+	made, token, err := d.credentials.CreateDevice(ctx, actorName(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile}, in.Body.Token)
+	return operators.DeviceCreated{Device: toAPIDevice(made), Token: secretUnlessReplay(ctx, token)}, err
 }
 
 func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
@@ -88,7 +88,7 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 		return page, err
 	}
 	if in.IDPart != "" && in.SilentMS != 0 {
-		return page, invalid("part: not together with silent_for_ms")
+		return page, invalidProblem("part: not together with silent_for_ms")
 	}
 	searchedTo := ""
 	found, more, err := readInParts(in.Size, func(last *store.Device, limit int) ([]store.Device, error) {
@@ -102,7 +102,7 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 		searchedTo = part.ContinueAfter
 		return part.Devices, err
 	}, deviceBytes)
-	page = newPage(found, more, showDevice, func(d store.Device) string { return d.ID })
+	page = newPage(found, more, toAPIDevice, func(d store.Device) string { return d.ID })
 	if !more && searchedTo != "" {
 		page.next = pageToken(searchedTo)
 	}
@@ -126,19 +126,19 @@ func deviceBytes(device store.Device) int { return len(device.Attributes) + 128*
 
 func (d *deviceOperations) get(ctx context.Context, in *DevicePath) (operators.Device, error) {
 	found, err := d.ledger.Device(ctx, string(in.ID))
-	shown := showDevice(found)
+	shown := toAPIDevice(found)
 	if err == nil {
 		shown.Mark = (*operators.Mark)(d.readMark(ctx, in.ID))
 	}
 	return shown, err
 }
 
-func (d *deviceOperations) why(ctx context.Context, in *DevicePath) (operators.DeviceWhy, error) {
+func (d *deviceOperations) explainDevice(ctx context.Context, in *DevicePath) (operators.DeviceWhy, error) {
 	task, e, err := d.explain(ctx, in.ID)
 	if err != nil {
 		return operators.DeviceWhy{}, err
 	}
-	reasons, err := showCauses(ctx, d.recentAttempts, e.Causes)
+	reasons, err := toAPIReasons(ctx, d.recentAttempts, e.Causes)
 	shown := operators.DeviceWhy{Reasons: reasons, Mark: (*operators.Mark)(e.Mark)}
 	if task != 0 {
 		shown.Task = &task
@@ -151,15 +151,15 @@ type deviceHistoryQuery struct {
 	NumberPage
 }
 
-func (d *deviceOperations) history(ctx context.Context, in *deviceHistoryQuery) (page listPage[operators.Holding], err error) {
+func (d *deviceOperations) listAttempts(ctx context.Context, in *deviceHistoryQuery) (page listPage[operators.Holding], err error) {
 	if _, err := d.ledger.Device(ctx, string(in.ID)); err != nil {
 		return page, err
 	}
 	found, bound, err := d.ledger.Holdings(ctx, store.HoldingFilter{Device: string(in.ID), Newest: true, Before: in.afterNumber, Limit: in.Size})
-	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
+	return newPage(found, in.isFull(len(found)), toAPIHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
 }
 
-func showDevice(device store.Device) operators.Device {
+func toAPIDevice(device store.Device) operators.Device {
 	tags := device.Tags
 	if tags == nil {
 		tags = map[string]string{}
@@ -194,13 +194,13 @@ func (d *deviceOperations) patch(ctx context.Context, in *struct {
 },
 ) (operators.Device, error) {
 	if nilIfNull(in.Body.Attributes) != nil {
-		return operators.Device{}, invalid("attributes: only the device sets them; set tags instead")
+		return operators.Device{}, invalidProblem("attributes: only the device sets them; set tags instead")
 	}
-	changed, err := d.ledger.ChangeDevice(ctx, actor(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
+	changed, err := d.ledger.ChangeDevice(ctx, actorName(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
 		applyChange(in.Body.Profile, &spec.Profile, "")
 		return in.Body.mergeTags(spec.Tags)
 	})
-	return showDevice(changed), err
+	return toAPIDevice(changed), err
 }
 
 // mergeTags changes tags, the tags of a device, as the patch says. It returns an error if the result is invalid.
@@ -225,14 +225,14 @@ func (p devicePatch) mergeTags(tags map[string]string) error {
 func checkTags(tags map[string]string) error {
 	for name := range tags {
 		if name == "" || len(name) > maxTagName || strings.Contains(name, ":") {
-			return invalid("tags: %q: a name must have 1-%d bytes and no colon", name, maxTagName)
+			return invalidProblem("tags: %q: a name must have 1-%d bytes and no colon", name, maxTagName)
 		}
 	}
 	if len(tags) > maxTags {
-		return invalid("tags: %d tags, at most %d", len(tags), maxTags)
+		return invalidProblem("tags: %d tags, at most %d", len(tags), maxTags)
 	}
 	if text, _ := json.Marshal(tags); len(text) > maxTagsSize { // strings always marshal
-		return invalid("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize)
+		return invalidProblem("tags: %d bytes as JSON, at most %d", len(text), maxTagsSize)
 	}
 	return nil
 }
@@ -253,11 +253,11 @@ func (d *deviceOperations) rotateToken(ctx context.Context, in *struct {
 	if in.Body != nil && in.Body.OverlapMS != nil {
 		overlap = milliseconds(*in.Body.OverlapMS)
 	}
-	token, until, err := d.credentials.RotateToken(ctx, actor(ctx), in.ID, overlap, chosen)
+	token, until, err := d.credentials.RotateToken(ctx, actorName(ctx), in.ID, overlap, chosen)
 	return operators.TokenMade{ID: string(in.ID), Token: token, OlderUntil: apiTime(until)}, err
 }
 
-// blockReason is the body of a request to block or unblock devices. It may be null, because a body was not read in the past.
+// blockReason is the body of a request to block or unblock devices. The body may be null, because earlier releases did not read it.
 type blockReason struct {
 	_ struct{} `nullable:"true"`
 	operators.PauseReason
@@ -278,7 +278,7 @@ type blockRequest struct {
 // blockHandler returns a handler that blocks a device, or unblocks it if blocked is false.
 func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *blockRequest) (operators.Device, error) {
 	return func(ctx context.Context, in *blockRequest) (operators.Device, error) {
-		if err := d.credentials.SetBlocked(ctx, actor(ctx), in.ID, blocked, in.Body.text()); err != nil {
+		if err := d.credentials.SetBlocked(ctx, actorName(ctx), in.ID, blocked, in.Body.text()); err != nil {
 			return operators.Device{}, err
 		}
 		return d.get(ctx, &in.DevicePath)
@@ -290,6 +290,6 @@ func (d *deviceOperations) delete(ctx context.Context, in *struct {
 	Cancel bool `query:"cancel" doc:"true: deletes the device even if it has open tasks: waiting tasks are cancelled, running ones are asked to stop"`
 },
 ) (operators.DeviceDeleted, error) {
-	removed, err := d.credentials.DeleteDevice(ctx, actor(ctx), in.ID, in.Cancel)
+	removed, err := d.credentials.DeleteDevice(ctx, actorName(ctx), in.ID, in.Cancel)
 	return operators.DeviceDeleted{ID: string(in.ID), Cancelled: removed.Cancelled, Stopping: removed.Stopping}, err
 }

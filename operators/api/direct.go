@@ -38,16 +38,16 @@ func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handler
 		Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxSetName), Pattern: setNamePattern},
 	}}, op.Parameters...)
 	if bodies != nil {
-		op.RequestBody = &huma.RequestBody{Required: true, Content: oneOf(r, bodies)}
+		op.RequestBody = &huma.RequestBody{Required: true, Content: describeOneOf(r, bodies)}
 	}
-	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: oneOf(r, answers)}, "default": problemResponse(r)}
+	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: describeOneOf(r, answers)}, "default": problemResponse(r)}
 	r.OpenAPI().AddOperation(&op)
 	run := func(ctx huma.Context) error {
 		if err := checkQueryNames(ctx); err != nil {
 			return err
 		}
 		if set := ctx.Param("set"); len(set) > maxSetName || !named.MatchString(set) {
-			return invalid("path.set: %s", setNameRule)
+			return invalidProblem("path.set: %s", setNameRule)
 		}
 		return handler(ctx)
 	}
@@ -55,8 +55,8 @@ func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handler
 	r.Adapter().Handle(&op, r.Middlewares().Handler(last.Handler(func(huma.Context) {})))
 }
 
-// oneOf documents, in the OpenAPI document of r, a body whose type is one of types.
-func oneOf(r *routes, types []any) map[string]*huma.MediaType {
+// describeOneOf returns the description of a JSON body whose type is one of types. It adds the types to the OpenAPI document of r.
+func describeOneOf(r *routes, types []any) map[string]*huma.MediaType {
 	schemas := make([]*huma.Schema, len(types))
 	for i, one := range types {
 		schemas[i] = r.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(one), true, "")
@@ -75,7 +75,7 @@ func checkQueryNames(ctx huma.Context) error {
 	if requestURL.RawQuery == "" {
 		return nil
 	}
-	p := problem(http.StatusBadRequest, codeUnknownField, "")
+	p := newProblem(http.StatusBadRequest, codeUnknownField, "")
 	for name := range requestURL.Query() {
 		isKnown := slices.ContainsFunc(ctx.Operation().Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
 		if !isKnown && (ctx.Method() != http.MethodGet || !strings.HasPrefix(name, factsPrefix)) {
@@ -89,12 +89,12 @@ func checkQueryNames(ctx huma.Context) error {
 	return p
 }
 
-// readDirect reads a JSON body into *into, with the same strict checks as all other bodies.
-func readDirect(ctx huma.Context, into any) error {
+// readJSONBody reads a JSON body into *into, with the same strict checks as all other bodies.
+func readJSONBody(ctx huma.Context, into any) error {
 	r, w := humago.Unwrap(ctx)
 	if form := r.Header.Get("Content-Type"); form != "" && form != operators.TypeJSON {
 		if kind, _, err := mime.ParseMediaType(form); err != nil || kind != operators.TypeJSON {
-			return problem(http.StatusUnsupportedMediaType, codeUnsupportedMedia, "Content-Type: must be "+operators.TypeJSON)
+			return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMedia, "Content-Type: must be "+operators.TypeJSON)
 		}
 	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxDirect))
@@ -102,7 +102,7 @@ func readDirect(ctx huma.Context, into any) error {
 		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return large
 		}
-		return problem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(err)
+		return newProblem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(err)
 	}
 	return decodeProblem(readLine(text, into, "the fields of this request"))
 }
@@ -114,16 +114,16 @@ func decodeProblem(err error) error {
 		return nil
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-		return invalid("%s: must not be a JSON %s", wrong.Field, wrong.Value)
+		return invalidProblem("%s: must not be a JSON %s", wrong.Field, wrong.Value)
 	}
 	code := codeInvalidRequest
 	if isUnknownField(err) {
 		code = codeUnknownField
 	}
-	return problem(http.StatusBadRequest, code, "body: "+err.Error())
+	return newProblem(http.StatusBadRequest, code, "body: "+err.Error())
 }
 
-func writeDirect(ctx huma.Context, status int, contentType string, answer any) error {
+func writeResponse(ctx huma.Context, status int, contentType string, answer any) error {
 	text, err := json.Marshal(answer)
 	if err != nil {
 		return fmt.Errorf("writing a response: %w", err)

@@ -64,7 +64,7 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operat
 	}
 	filter.LimitTo(bound)
 	found, err := e.ledger.Events(ctx, filter)
-	return newPage(found, in.isFull(len(found)), showEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(bound), err
+	return newPage(found, in.isFull(len(found)), toAPIEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(bound), err
 }
 
 // eventFilter converts a filter of events to the filter of the ledger. It returns an error for invalid names, and for a period whose end
@@ -82,7 +82,7 @@ func eventFilter(requested operators.EventFilter) (store.EventFilter, error) {
 	}, nil
 }
 
-func showEvent(event store.Event) operators.Event {
+func toAPIEvent(event store.Event) operators.Event {
 	return operators.Event{
 		ID: event.ID, At: apiTime(event.At), Kind: event.Kind, Actor: event.Actor, Pool: event.Pool, Batch: event.Batch, Task: event.Task,
 		Device: event.Device, Token: event.Token, Detail: event.Detail, ActorKind: string(event.ActorKind), BatchName: event.BatchName,
@@ -100,11 +100,11 @@ func (e *events) listSeals(ctx context.Context, in *sealQuery) (page listPage[op
 		after = in.afterNumber
 	}
 	found, more, err := e.ledger.CheckSeals(ctx, after, in.Size)
-	return newPage(found, more, showSeal, func(s store.CheckedSeal) string { return decimal(s.Last) }), err
+	return newPage(found, more, toAPISeal, func(s store.CheckedSeal) string { return decimal(s.Last) }), err
 }
 
-func showSeal(s store.CheckedSeal) operators.EventSeal {
-	return operators.EventSeal{After: s.After, Last: s.Last, Events: s.Events, SealedAt: apiTimeIfSet(s.At), Hash: s.Hash, Found: s.Found, Computed: s.Computed}
+func toAPISeal(seal store.CheckedSeal) operators.EventSeal {
+	return operators.EventSeal{After: seal.After, Last: seal.Last, Events: seal.Events, SealedAt: apiTimeIfSet(seal.At), Hash: seal.Hash, Found: seal.Found, Computed: seal.Computed}
 }
 
 const (
@@ -221,7 +221,7 @@ func (f *eventFeed) sendPage(ctx context.Context) error {
 	}
 	var text bytes.Buffer
 	for _, e := range events {
-		data, err := json.Marshal(showEvent(e))
+		data, err := json.Marshal(toAPIEvent(e))
 		if err != nil {
 			return err
 		}

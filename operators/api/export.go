@@ -31,13 +31,14 @@ const (
 
 // wantsStream reports whether the request asks for a form of the response other than JSON.
 func wantsStream(r *http.Request) bool {
-	form := streamForm(r.Header.Get("Accept"))
+	form := acceptedStreamType(r.Header.Get("Accept"))
 	return r.Method == http.MethodGet && form != "" && (form != typeEvents || r.URL.Path == eventsPath)
 }
 
-// streamForm returns the media type of the first streamed form of the response that the client accepts; accept is the header Accept. If
-// JSON comes before it, or the client accepts no streamed form, it returns an empty string. (streamType is about the form of a request.)
-func streamForm(accept string) string {
+// acceptedStreamType returns the media type of the first streamed form of the response that the client accepts; accept is the header
+// Accept. If JSON comes before it, or the client accepts no streamed form, it returns an empty string. (bodyStreamType is about the form of
+// a request.)
+func acceptedStreamType(accept string) string {
 	for part := range strings.SplitSeq(accept, ",") {
 		switch form, _, _ := mime.ParseMediaType(part); form {
 		case operators.TypeCSV, operators.TypeNDJSON, typeEvents:
@@ -55,43 +56,43 @@ type pagedQuery[I any] interface {
 	decodeToken() error
 }
 
-// registerList adds a list: its pages as JSON, and the complete list as a stream. readPage reads one page. O is the response of a page: a
-// struct whose first field has the entries, and the second field the token of the next page.
-func registerList[O, I, T any, P pagedQuery[I]](r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error)) {
-	registerLive[O, I, T, P](r, op, readPage, nil)
+// registerList adds a list: its pages as JSON, and the complete list as a stream. readPage reads one page. Response is a struct whose first
+// field has the entries of a page, and whose second field has the token of the next page.
+func registerList[Response, Request, Entry any, RequestPointer pagedQuery[Request]](r *routes, op huma.Operation, readPage func(context.Context, *Request) (listPage[Entry], error)) {
+	registerLive[Response, Request, Entry, RequestPointer](r, op, readPage, nil)
 }
 
 // registerLive adds a list (see registerList) that can also be followed live. live sends new entries until the client disconnects. If live
 // is nil, the list has no live form.
-func registerLive[O, I, T any, P pagedQuery[I]](
-	r *routes, op huma.Operation, readPage func(context.Context, *I) (listPage[T], error), live func(context.Context, huma.Context, *I),
+func registerLive[Response, Request, Entry any, RequestPointer pagedQuery[Request]](
+	r *routes, op huma.Operation, readPage func(context.Context, *Request) (listPage[Entry], error), live func(context.Context, huma.Context, *Request),
 ) {
 	op.Responses = listResponses()
 	if live != nil {
 		op.Responses["200"].Content[typeEvents] = textMedia()
 	}
-	register(r, r.inListTurn(op), func(ctx context.Context, in *I) (response O, err error) {
+	register(r, r.inListTurn(op), func(ctx context.Context, in *Request) (response Response, err error) {
 		page, err := readPage(ctx, in)
 		fields := reflect.ValueOf(&response).Elem()
 		fields.Field(0).Set(reflect.ValueOf(page.entries))
 		fields.Field(1).SetString(page.next)
 		return response, err
 	})
-	registerStream(r, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
-		asked := P(in).paging()
+	registerStream(r, op, func(ctx context.Context, in *Request) (*huma.StreamResponse, error) {
+		asked := RequestPointer(in).paging()
 		asked.Size = exportPageSize
 		first, err := readPage(ctx, in)
 		if err != nil {
 			return nil, err
 		}
 		return &huma.StreamResponse{Body: func(out huma.Context) {
-			if streamForm(out.Header("Accept")) == typeEvents {
+			if acceptedStreamType(out.Header("Accept")) == typeEvents {
 				live(ctx, out, in)
 				return
 			}
-			writeStream(out, first, func(token string) (listPage[T], error) {
+			writeStream(out, first, func(token string) (listPage[Entry], error) {
 				asked.Token = token
-				if err := P(in).decodeToken(); err != nil {
+				if err := RequestPointer(in).decodeToken(); err != nil {
 					return first, err
 				}
 				return readPage(ctx, in)
@@ -101,7 +102,7 @@ func registerLive[O, I, T any, P pagedQuery[I]](
 }
 
 // registerStream adds the streamed form of a list, which export sends.
-func registerStream[I any](r *routes, op huma.Operation, export func(context.Context, *I) (*huma.StreamResponse, error)) {
+func registerStream[Request any](r *routes, op huma.Operation, export func(context.Context, *Request) (*huma.StreamResponse, error)) {
 	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
 	op.Responses, op.Hidden = nil, true
 	addOperation(r, r.streams, op, export)
@@ -116,12 +117,12 @@ func listResponses() map[string]*huma.Response {
 // limitStreams limits how many lists are streamed at once. It refuses additional requests.
 func (r *routes) limitStreams(ctx huma.Context, next func(huma.Context)) error {
 	shares, streamKind := r.exportTurns, "exports"
-	if streamForm(ctx.Header("Accept")) == typeEvents {
+	if acceptedStreamType(ctx.Header("Accept")) == typeEvents {
 		shares, streamKind = r.liveTurns, "live streams"
 	}
 	leave, ok := shares.TryStart(operatorOf(ctx.Context()).shareKey())
 	if !ok {
-		return problem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streamKind+", of this token or in total")
+		return newProblem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streamKind+", of this token or in total")
 	}
 	defer leave()
 	next(ctx)
@@ -134,15 +135,15 @@ func textMedia() *huma.MediaType {
 
 // writeStream writes all pages of a list in the form that the client accepts. first is the first page, and readPage reads the page of a
 // next token.
-func writeStream[T any](response huma.Context, first listPage[T], readPage func(token string) (listPage[T], error)) {
-	write := entryEncoder[T]{csv: streamForm(response.Header("Accept")) == operators.TypeCSV}
+func writeStream[Entry any](response huma.Context, first listPage[Entry], readPage func(token string) (listPage[Entry], error)) {
+	write := entryEncoder[Entry]{csv: acceptedStreamType(response.Header("Accept")) == operators.TypeCSV}
 	writeStreamWith(response, write.encode, first, readPage)
 }
 
 // writeStreamWith writes all pages of a list. first is the first page, readPage reads the page of a next token, and encode formats the
 // entries of a page. If it fails half-way, it breaks the connection, because a client must not take a part for the complete list.
-func writeStreamWith[T any](response huma.Context, encode func([]T) ([]byte, error), first listPage[T], readPage func(token string) (listPage[T], error)) {
-	form := streamForm(response.Header("Accept"))
+func writeStreamWith[Entry any](response huma.Context, encode func([]Entry) ([]byte, error), first listPage[Entry], readPage func(token string) (listPage[Entry], error)) {
+	form := acceptedStreamType(response.Header("Accept"))
 	response.SetHeader("Content-Type", form)
 	response.SetStatus(http.StatusOK)
 	_, w := humago.Unwrap(response)

@@ -34,33 +34,33 @@ func (f *failures) register(r *routes) {
 		operators.FailureQuery
 	},
 	) (operators.Failures, error) {
-		return f.count(ctx, store.TaskScope{Pool: in.Pool}, in.FailureQuery)
+		return f.countFailures(ctx, store.TaskScope{Pool: in.Pool}, in.FailureQuery)
 	})
 	register(r, ofBatch, func(ctx context.Context, in *struct {
 		IDPath
 		operators.FailureQuery
 	},
 	) (operators.Failures, error) {
-		return f.count(ctx, store.TaskScope{Batch: in.ID}, in.FailureQuery)
+		return f.countFailures(ctx, store.TaskScope{Batch: in.ID}, in.FailureQuery)
 	})
 }
 
-// count counts the attempts of scope (a pool or a batch) in the groups that query asks for.
-func (f *failures) count(ctx context.Context, scope store.TaskScope, query operators.FailureQuery) (operators.Failures, error) {
+// countFailures counts the attempts of scope (a pool or a batch) in the groups that query asks for.
+func (f *failures) countFailures(ctx context.Context, scope store.TaskScope, query operators.FailureQuery) (operators.Failures, error) {
 	if err := checkPeriod("since", query.Since, "", time.Time{}); err != nil {
 		return operators.Failures{}, err
 	}
 	for _, key := range query.By {
 		if kind, name, _ := strings.Cut(key, "."); kind != "tags" && kind != "attributes" || name == "" || len(key) > maxFieldName {
-			return operators.Failures{}, invalid("query.by: %q is not one of tags.NAME, attributes.NAME, of at most %d bytes", truncateText(key), maxFieldName)
+			return operators.Failures{}, invalidProblem("query.by: %q is not one of tags.NAME, attributes.NAME, of at most %d bytes", truncateText(key), maxFieldName)
 		}
 	}
 	groups := failureGroups{by: query.By, all: map[string]*operators.FailureGroup{}, byKey: map[string]map[string]*operators.FailureCount{}}
-	isSample, err := f.ledger.AttemptsByDevice(ctx, scope, query.Since, groups.add)
-	return groups.show(isSample), err
+	isSample, err := f.ledger.AttemptsByDevice(ctx, scope, query.Since, groups.addDevice)
+	return groups.buildResponse(isSample), err
 }
 
-// failureGroups groups the attempts of devices by the values of the keys in by.
+// failureGroups counts the attempts of devices in groups. The devices of a group have the same values of the keys in the field by.
 type failureGroups struct {
 	by    []string
 	total operators.FailureCount
@@ -68,8 +68,8 @@ type failureGroups struct {
 	byKey map[string]map[string]*operators.FailureCount // by key and value, to find out by which keys the failures differ. A key with too many values has no entry for some of them
 }
 
-func (g *failureGroups) add(of store.DeviceAttempts) {
-	values := deviceValues(of)
+func (g *failureGroups) addDevice(attempts store.DeviceAttempts) {
+	values := deviceValues(attempts)
 	group := &operators.FailureGroup{Values: make([]*string, len(g.by))}
 	id := ""
 	for i, key := range g.by {
@@ -89,26 +89,27 @@ func (g *failureGroups) add(of store.DeviceAttempts) {
 			g.byKey[key][value] = &operators.FailureCount{}
 		}
 		if count := g.byKey[key][value]; count != nil {
-			addAttempts(count, of)
+			addAttempts(count, attempts)
 		}
 	}
-	addAttempts(&g.all[id].FailureCount, of)
-	addAttempts(&g.total, of)
+	addAttempts(&g.all[id].FailureCount, attempts)
+	addAttempts(&g.total, attempts)
 }
 
-func addAttempts(count *operators.FailureCount, of store.DeviceAttempts) {
-	count.Ended += of.Ended
-	count.Failed += of.Failed
+func addAttempts(count *operators.FailureCount, attempts store.DeviceAttempts) {
+	count.Ended += attempts.Ended
+	count.Failed += attempts.Failed
 	count.Rate = float64(count.Failed) / float64(count.Ended)
 }
 
-// deviceValues returns the tags and attributes of a device as text, by their keys. It leaves out attributes that are null or lists.
-func deviceValues(of store.DeviceAttempts) map[string]string {
-	values := make(map[string]string, len(of.Tags))
-	for name, value := range of.Tags {
+// deviceValues returns the tags and attributes of the device in attempts as text, by tags.NAME and attributes.NAME. It leaves out
+// attributes that are null or lists.
+func deviceValues(attempts store.DeviceAttempts) map[string]string {
+	values := make(map[string]string, len(attempts.Tags))
+	for name, value := range attempts.Tags {
 		values["tags."+name] = truncateText(value)
 	}
-	for _, m := range flattenOutput(of.Attributes) {
+	for _, m := range flattenOutput(attempts.Attributes) {
 		switch jsonType(m.value) {
 		case "text":
 			var text string
@@ -121,8 +122,8 @@ func deviceValues(of store.DeviceAttempts) map[string]string {
 	return values
 }
 
-// show returns the groups with the most failures first, and the keys.
-func (g *failureGroups) show(isSample bool) operators.Failures {
+// buildResponse returns the counted groups, most failures first, and the keys by which the attempts can be grouped.
+func (g *failureGroups) buildResponse(isSample bool) operators.Failures {
 	shown := operators.Failures{FailureCount: g.total, IsSample: isSample, By: append([]string{}, g.by...), Groups: []operators.FailureGroup{}, Keys: []string{}}
 	ids := slices.SortedFunc(maps.Keys(g.all), func(a, b string) int {
 		x, y := g.all[a], g.all[b]
@@ -143,13 +144,16 @@ func (g *failureGroups) show(isSample bool) operators.Failures {
 			shown.Keys = append(shown.Keys, key)
 		}
 	}
-	slices.SortFunc(shown.Keys, func(a, b string) int { return cmp.Or(cmp.Compare(g.spread(b), g.spread(a)), cmp.Compare(a, b)) })
+	slices.SortFunc(shown.Keys, func(a, b string) int {
+		return cmp.Or(cmp.Compare(g.failureDeviation(b), g.failureDeviation(a)), cmp.Compare(a, b))
+	})
 	shown.Keys = shown.Keys[:min(len(shown.Keys), maxOfferedKeys)]
 	return shown
 }
 
-// spread returns by how many failures the values of a key differ from equal failure rates.
-func (g *failureGroups) spread(key string) (sum float64) {
+// failureDeviation returns how much the failure rate depends on the value of key. If each value had the same rate, a certain number of its
+// attempts would fail; the result is the sum of the differences from these numbers.
+func (g *failureGroups) failureDeviation(key string) (sum float64) {
 	for _, count := range g.byKey[key] {
 		sum += math.Abs(float64(count.Failed) - g.total.Rate*float64(count.Ended))
 	}

@@ -26,7 +26,7 @@ func apiTimePointer(at *time.Time) *operators.Time {
 
 // applyChange sets field to the value of change, or to defaultValue if the change asks for the default. If the change is not present, it
 // does nothing.
-func applyChange[T any](change operators.Change[T], field *T, defaultValue T) {
+func applyChange[Value any](change operators.Change[Value], field *Value, defaultValue Value) {
 	switch {
 	case !change.Present:
 	case change.Value == nil:
@@ -91,7 +91,7 @@ func (p *NumberPage) decodeToken() (err error) {
 
 // pageTokenProblem returns the problem for a page token that is not of this list.
 func pageTokenProblem() error {
-	return invalid("page_token: must be the next_page_token of a page of this list")
+	return invalidProblem("page_token: must be the next_page_token of a page of this list")
 }
 
 // isFull reports whether a page with this number of entries is full, so that there may be more entries after it.
@@ -105,8 +105,8 @@ type listPage[T any] struct {
 
 // newPage makes a page of stored entries. convert makes an entry of the page from a stored one. hasMore says that there may be entries
 // after the last one. Then the page gets a token with the key of its last entry, and keyOf returns this key.
-func newPage[K, T any](stored []K, hasMore bool, convert func(K) T, keyOf func(K) string) listPage[T] {
-	p := listPage[T]{entries: make([]T, len(stored))}
+func newPage[Stored, Shown any](stored []Stored, hasMore bool, convert func(Stored) Shown, keyOf func(Stored) string) listPage[Shown] {
+	p := listPage[Shown]{entries: make([]Shown, len(stored))}
 	for i, one := range stored {
 		p.entries[i] = convert(one)
 	}
@@ -166,8 +166,8 @@ const (
 // readInParts reads a page of at most size entries. It reads the page in parts and ends it early if the entries are large, because a page
 // is held in memory. readPart reads at most limit entries after last, and last is nil for the first part. entryBytes returns the size of an
 // entry. more reports whether there may be entries after the page.
-func readInParts[T any](size int, readPart func(last *T, limit int) ([]T, error), entryBytes func(T) int) (entries []T, more bool, err error) {
-	var last *T
+func readInParts[Entry any](size int, readPart func(last *Entry, limit int) ([]Entry, error), entryBytes func(Entry) int) (entries []Entry, more bool, err error) {
+	var last *Entry
 	for totalBytes, limit := 0, firstPartSize; len(entries) < size && totalBytes < pageBytes; {
 		limit = min(limit, size-len(entries))
 		part, err := readPart(last, limit)

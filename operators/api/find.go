@@ -39,7 +39,7 @@ func (f *finder) register(r *routes) {
 func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, error) {
 	text := strings.TrimSpace(in.Text)
 	if text == "" {
-		return operators.Found{}, invalid("q: must have 1-200 characters, not only spaces")
+		return operators.Found{}, invalidProblem("q: must have 1-200 characters, not only spaces")
 	}
 	found := operators.Found{Text: text}
 	for _, search := range []struct {
@@ -57,12 +57,12 @@ func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, erro
 		if err != nil {
 			return operators.Found{}, err
 		}
-		*search.part = capHits(part)
+		*search.part = limitHits(part)
 	}
 	return found, nil
 }
 
-func capHits(found operators.FoundPart) operators.FoundPart {
+func limitHits(found operators.FoundPart) operators.FoundPart {
 	if found.Hits == nil {
 		found.Hits = []operators.Hit{}
 	}

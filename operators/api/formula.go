@@ -21,22 +21,22 @@ func escapeJSONFormula(text string) string {
 	return escapeFormulas(text, false, func(r rune) string { return fmt.Sprintf(`\u%04x`, r) })
 }
 
-// escapeFormulas replaces the first character of each formula in text by the result of escape. If isStart is true, text itself may be a
-// formula.
-func escapeFormulas(text string, isStart bool, escape func(rune) string) string {
+// escapeFormulas replaces the first character of each formula in text by the result of escape. If mayStartFormula is true, a formula may
+// begin at the start of text.
+func escapeFormulas(text string, mayStartFormula bool, escape func(rune) string) string {
 	const formulaStarts, separators = "=+-@", ";\t\r\n"
 	if !strings.ContainsAny(text, formulaStarts) {
 		return text
 	}
 	var out strings.Builder
 	for _, r := range text {
-		if isStart && strings.ContainsRune(formulaStarts, r) {
+		if mayStartFormula && strings.ContainsRune(formulaStarts, r) {
 			out.WriteString(escape(r))
-			isStart = false
+			mayStartFormula = false
 			continue
 		}
 		// A spreadsheet may remove spaces and quotes at the start of a cell.
-		isStart = strings.ContainsRune(separators, r) || isStart && (r == ' ' || r == '"')
+		mayStartFormula = strings.ContainsRune(separators, r) || mayStartFormula && (r == ' ' || r == '"')
 		out.WriteRune(r)
 	}
 	return out.String()

@@ -37,10 +37,10 @@ func (a *API) guard(mux *http.ServeMux) http.Handler {
 		handler.ServeHTTP(seen, r)
 		if seen.Status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", seen.Header().Get("Allow"))
-			problem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed methods: "+seen.Header().Get("Allow")).write(w)
+			newProblem(http.StatusMethodNotAllowed, codeMethodNotAllowed, "allowed methods: "+seen.Header().Get("Allow")).write(w)
 			return
 		}
-		problem(http.StatusNotFound, codeNotFound, "no such path").write(w)
+		newProblem(http.StatusNotFound, codeNotFound, "no such path").write(w)
 	}))
 }
 
@@ -57,7 +57,7 @@ func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler 
 			panic(cause)
 		}
 		_ = panicked.Report("answering "+r.Method+" "+r.URL.Path, err) // the client gets the problem below
-		problem(http.StatusInternalServerError, codeInternal, "internal error; its cause is in the log").write(w)
+		newProblem(http.StatusInternalServerError, codeInternal, "internal error; its cause is in the log").write(w)
 	})
 }
 
@@ -65,13 +65,13 @@ func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler 
 func requestProblem(r *http.Request) *Problem {
 	switch {
 	case !IsCanonical(r.URL.Path):
-		return problem(http.StatusBadRequest, codeInvalidPath, "path: a segment must not be empty, . or ..")
+		return newProblem(http.StatusBadRequest, codeInvalidPath, "path: a segment must not be empty, . or ..")
 	case !isStorable(r.URL.Path):
-		return problem(http.StatusBadRequest, codeInvalidPath, "path: "+errUnstorableText.Error())
+		return newProblem(http.StatusBadRequest, codeInvalidPath, "path: "+errUnstorableText.Error())
 	case !isStorableQuery(r.URL.RawQuery):
-		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+errUnstorableText.Error())
+		return newProblem(http.StatusBadRequest, codeInvalidRequest, "query: "+errUnstorableText.Error())
 	case len(r.Header.Values("Authorization")) > 1: // a proxy may have trusted the other header
-		return problem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one header")
+		return newProblem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one header")
 	}
 	return nil
 }

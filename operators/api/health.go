@@ -55,7 +55,7 @@ type Check struct {
 	Probe    func(context.Context) error
 }
 
-// ErrOff is the error of the probe of a server that is not used. The check has passed.
+// A probe returns ErrOff if its server is not used. The check then counts as passed.
 var ErrOff = errors.New("not used")
 
 // health answers two paths. /healthz shows that the process is alive and checks no server. /readyz shows whether

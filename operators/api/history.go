@@ -19,7 +19,7 @@ type historyQuery struct {
 	operators.HistoryFilter
 }
 
-func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
+func (p *pools) listHoldings(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
 	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: in.From, To: in.To}
 	if f.Slots, err = readSlots(in.Slot); err != nil {
 		return page, err
@@ -36,7 +36,7 @@ func (p *pools) history(ctx context.Context, in *historyQuery) (page listPage[op
 		return page, err
 	}
 	found, bound, err := p.ledger.Holdings(ctx, f)
-	return newPage(found, in.isFull(len(found)), showHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
+	return newPage(found, in.isFull(len(found)), toAPIHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
 }
 
 // readSlots parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.
@@ -51,12 +51,12 @@ func readSlots(text string) (*store.SlotRange, error) {
 	low, err := strconv.Atoi(first)
 	high, errLast := strconv.Atoi(last)
 	if err != nil || errLast != nil || low < 0 || high < low || high > highestSlot {
-		return nil, invalid("slot: must be a slot between 0 and %d, or the first and the last of a range: 17, 60-119", highestSlot)
+		return nil, invalidProblem("slot: must be a slot between 0 and %d, or the first and the last of a range: 17, 60-119", highestSlot)
 	}
 	return &store.SlotRange{First: low, Last: high}, nil
 }
 
-func showHolding(holding store.Holding) operators.Holding {
+func toAPIHolding(holding store.Holding) operators.Holding {
 	return operators.Holding{
 		Slot: holding.Slot, Device: holding.Device, Task: holding.Task, Batch: holding.Batch, Token: holding.Token, Attempt: holding.Attempt,
 		Granted: apiTime(holding.GrantedAt), Ended: apiTimePointer(holding.EndedAt), EndedBy: string(holding.EndedBy),
@@ -82,19 +82,19 @@ func newSeriesSpan(timeRange string) seriesSpan {
 	return seriesSpan{time.Hour, time.Minute}
 }
 
-func (p *pools) series(ctx context.Context, in *seriesQuery) (operators.Series, error) {
+func (p *pools) getSeries(ctx context.Context, in *seriesQuery) (operators.Series, error) {
 	s := newSeriesSpan(in.Range)
 	m, err := p.ledger.Minutes(ctx, in.Pool, s.period+24*time.Hour)
 	if err != nil {
 		return operators.Series{}, err
 	}
-	return showSeries(in.Pool, m, s), nil
+	return toAPISeries(in.Pool, m, s), nil
 }
 
-// showSeries returns the number of held slots for each step of span, computed from minutes, the counts per minute of a pool. It starts
+// toAPISeries returns the number of held slots for each step of span, computed from minutes, the counts per minute of a pool. It starts
 // with the current number and computes the earlier numbers backwards, minute by minute. Steps are aligned to the clock, so that a
 // completed step does not change.
-func showSeries(pool string, minutes store.PoolMinutes, span seriesSpan) operators.Series {
+func toAPISeries(pool string, minutes store.PoolMinutes, span seriesSpan) operators.Series {
 	each := int64(span.step / time.Minute)
 	now := minutes.Now.Unix() / 60
 	first := max(minutes.Now.Add(-span.period).Unix()/60/each+1, minutes.Created.Unix()/60/each) * each
@@ -124,21 +124,21 @@ func showSeries(pool string, minutes store.PoolMinutes, span seriesSpan) operato
 // minutesPerDay is the number of minutes between two steps of a series that are compared.
 const minutesPerDay = 24 * 60
 
-// setDayBefore sets for each point how many slots were granted, and how many attempts failed, one day before. The first point begins at the
-// minute first, and each point covers the minutes in each.
-func setDayBefore(points []operators.SeriesPoint, minutes store.PoolMinutes, first, each int64) {
+// setDayBefore sets for each point how many slots were granted, and how many attempts failed, one day before. The first point begins at
+// firstMinute (minutes since 1970), and each point covers minutesPerPoint minutes.
+func setDayBefore(points []operators.SeriesPoint, minutes store.PoolMinutes, firstMinute, minutesPerPoint int64) {
 	for i := range points {
-		if begin := first + int64(i)*each - minutesPerDay; begin >= minutes.Created.Unix()/60 {
+		if begin := firstMinute + int64(i)*minutesPerPoint - minutesPerDay; begin >= minutes.Created.Unix()/60 {
 			points[i].GrantedDayBefore, points[i].FailedDayBefore = new(int64), new(int64)
 		}
 	}
 	now := minutes.Now.Unix() / 60
 	for _, m := range minutes.Minutes {
 		minute := m.At + minutesPerDay
-		if minute < first || minute > now {
+		if minute < firstMinute || minute > now {
 			continue
 		}
-		if p := &points[(minute-first)/each]; p.GrantedDayBefore != nil {
+		if p := &points[(minute-firstMinute)/minutesPerPoint]; p.GrantedDayBefore != nil {
 			*p.GrantedDayBefore += int64(m.Granted)
 			*p.FailedDayBefore += int64(m.Failed)
 		}

@@ -19,7 +19,7 @@ func TestSeriesGoesBackFromThePresent(t *testing.T) {
 		{At: minute(11, 35), Granted: 2, Capacity: 8},
 		{At: minute(12, 1), Granted: 2, Ended: 1, Capacity: -1},
 	}}
-	s := showSeries("p", m, newSeriesSpan("24h"))
+	s := toAPISeries("p", m, newSeriesSpan("24h"))
 	if p := s.Points[140]; p.GrantedDayBefore == nil || *p.GrantedDayBefore != 0 {
 		t.Errorf("one day before: %+v", p)
 	}
@@ -37,21 +37,21 @@ func TestSeriesGoesBackFromThePresent(t *testing.T) {
 		t.Errorf("the step before: %+v", before)
 	}
 	m.Minutes = append(m.Minutes, store.PoolMinute{At: minute(12, 5), Granted: 3, Capacity: -1}) // after the clock of the database was read
-	if s = showSeries("p", m, newSeriesSpan("24h")); s.Points[143].Granted != 5 || s.Points[143].Held != 4 || s.Points[140].Granted != 7 {
+	if s = toAPISeries("p", m, newSeriesSpan("24h")); s.Points[143].Granted != 5 || s.Points[143].Held != 4 || s.Points[140].Granted != 7 {
 		t.Errorf("with a minute beyond now: %+v, %+v", s.Points[143], s.Points[140])
 	}
 	yesterday := []store.PoolMinute{{At: minute(11, 20) - 1440, Granted: 9, Failed: 1}, {At: minute(11, 33) - 1440, Granted: 3, Failed: 2}, {At: minute(11, 39) - 1440, Granted: 1}, {At: minute(12, 5) - 1440, Granted: 8}}
 	m.Minutes = append(yesterday, m.Minutes...)
-	s = showSeries("p", m, newSeriesSpan("24h"))
+	s = toAPISeries("p", m, newSeriesSpan("24h"))
 	if p, last := s.Points[140], s.Points[143]; *p.GrantedDayBefore != 4 || *p.FailedDayBefore != 2 || *last.GrantedDayBefore != 0 || p.Granted != 7 || last.Held != 4 {
 		t.Errorf("one day before: %+v, %+v", p, last)
 	}
 	m.Created = now.Add(-24 * time.Hour)
-	if s = showSeries("p", m, newSeriesSpan("24h")); s.Points[10].GrantedDayBefore != nil {
+	if s = toAPISeries("p", m, newSeriesSpan("24h")); s.Points[10].GrantedDayBefore != nil {
 		t.Errorf("a pool that was created in this time: %+v", s.Points[10])
 	}
 	m.Created = now.Add(-10 * time.Minute)
-	if young := showSeries("p", m, newSeriesSpan("24h")); len(young.Points) != 2 {
+	if young := toAPISeries("p", m, newSeriesSpan("24h")); len(young.Points) != 2 {
 		t.Errorf("%d points of a pool of ten minutes", len(young.Points))
 	}
 }

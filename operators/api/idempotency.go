@@ -42,12 +42,12 @@ func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	}
 	isInvisible := func(c rune) bool { return c < '!' || c > '~' }
 	if len(key) > maxKey || strings.ContainsFunc(key, isInvisible) {
-		return invalid(keyHeader + ": 1-255 visible ASCII characters")
+		return invalidProblem(keyHeader + ": 1-255 visible ASCII characters")
 	}
 	request := &onceContext{humaContext: ctx, hash: sha256.New()}
 	url := ctx.URL()
 	_, _ = fmt.Fprintf(request.hash, "%s %s\n%s\n", ctx.Method(), url.RequestURI(), ctx.Header("Content-Type")) // a hash accepts all writes
-	request.once = &store.Once{Owner: operatorOf(ctx.Context()).Token, Key: key, Digest: request.digest}
+	request.once = &store.Once{Owner: operatorOf(ctx.Context()).Token, Key: key, Digest: request.requestHash}
 	next(huma.WithContext(request, store.WithOnce(ctx.Context(), request.once)))
 	return nil
 }
@@ -74,8 +74,8 @@ func (c *onceContext) Unwrap() huma.Context { return c.humaContext }
 // BodyReader returns a reader of the body that hashes everything that is read.
 func (c *onceContext) BodyReader() io.Reader { return io.TeeReader(c.humaContext.BodyReader(), c.hash) }
 
-// digest reads the rest of the body and returns the hash of the request.
-func (c *onceContext) digest() ([]byte, error) {
+// requestHash reads the rest of the body and returns the hash of the request.
+func (c *onceContext) requestHash() ([]byte, error) {
 	if _, err := io.Copy(io.Discard, c.BodyReader()); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}

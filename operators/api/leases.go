@@ -101,7 +101,7 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, leaseProblem(err)
 	}
-	shown := showLease(got.Task, got.Grant)
+	shown := toAPILease(got.Task, got.Grant)
 	shown.HeldMS = got.Waited.Milliseconds()
 	if got.Grant != nil {
 		shown.LeaseMS = got.Usable.Milliseconds()
@@ -112,7 +112,7 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 		shown.Position = &got.Cause.Position
 	}
 	if shown.Detail = got.Cause.Detail; request.Wait == 0 {
-		p := problem(http.StatusConflict, codeNoSlot, "no slot: "+shown.Detail)
+		p := newProblem(http.StatusConflict, codeNoSlot, "no slot: "+shown.Detail)
 		p.LeaseRefusal, p.RetryAfter = shown.LeaseRefusal, got.RetryAfter
 		return nil, p
 	}
@@ -123,7 +123,7 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 // maximum wait for a slot.
 func (l *leases) newLeaseRequest(ctx context.Context, pool string, body operators.NewLease, wait time.Duration) (request dispatcher.LeaseRequest, err error) {
 	if body.Holder != "" && devices.CheckPoolName(body.Holder) != nil {
-		return request, invalid("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
+		return request, invalidProblem("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
 	}
 	metadata, err := leaseMetadata(body.Metadata)
 	if err != nil {
@@ -148,7 +148,7 @@ func (l *leases) checkLength(ctx context.Context, pool string, lengthMS int64) e
 	case errors.Is(err, store.ErrNotFound):
 		return leaseProblem(store.ErrUnknownPool)
 	case err == nil && milliseconds(lengthMS) > poolSettings.Longest:
-		return invalid("lease_ms: at most %d, the longest_lease_ms of pool %s", poolSettings.Longest.Milliseconds(), pool)
+		return invalidProblem("lease_ms: at most %d, the longest_lease_ms of pool %s", poolSettings.Longest.Milliseconds(), pool)
 	}
 	return err
 }
@@ -160,9 +160,9 @@ func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
 	case len(text) == 0 || string(text) == "null":
 		return nil, nil
 	case len(text) > maxMetadata:
-		return nil, invalid("metadata: at most %d bytes", maxMetadata)
+		return nil, invalidProblem("metadata: at most %d bytes", maxMetadata)
 	case json.Unmarshal(text, &object) != nil:
-		return nil, invalid("metadata: must be a JSON object")
+		return nil, invalidProblem("metadata: must be a JSON object")
 	}
 	return text, nil
 }
@@ -176,20 +176,20 @@ func leaseProblem(err error) error {
 	lost, isLost := errors.AsType[*dispatcher.LostError](err)
 	switch {
 	case isLost:
-		p := problem(http.StatusConflict, codeLeaseLost, lost.Detail)
+		p := newProblem(http.StatusConflict, codeLeaseLost, lost.Detail)
 		p.Reason = lost.Why
 		if lost.Cancel {
 			p.Cancel = lost.Why
 		}
 		return p
 	case errors.Is(err, store.ErrUnknownPool):
-		return problem(http.StatusNotFound, codeNotFound, "no such pool")
+		return newProblem(http.StatusNotFound, codeNotFound, "no such pool")
 	case errors.Is(err, store.ErrExists):
-		return problem(http.StatusConflict, codeAlreadyExists, "holder: has a lease in another pool; a holder can have only one lease").withCause(err)
+		return newProblem(http.StatusConflict, codeAlreadyExists, "holder: has a lease in another pool; a holder can have only one lease").withCause(err)
 	case errors.Is(err, dispatcher.ErrUnconfirmed):
-		return problem(http.StatusServiceUnavailable, codeUnavailable, "no slot can be confirmed now: Redis cannot be reached, or does not know the pool yet; send again").withCause(err)
+		return newProblem(http.StatusServiceUnavailable, codeUnavailable, "no slot can be confirmed now: Redis cannot be reached, or does not know the pool yet; send again").withCause(err)
 	case errors.Is(err, dispatcher.ErrLeaseToken):
-		return invalid("token: required, because the lease is held")
+		return invalidProblem("token: required, because the lease is held")
 	}
 	return err
 }
@@ -208,14 +208,14 @@ func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operat
 		filter.Caller = who.Name
 	}
 	found, err := l.ledger.Leases(ctx, filter)
-	return newPage(found, in.isFull(len(found)), showHeldLease, func(one store.CallerLease) string { return one.Device }), err
+	return newPage(found, in.isFull(len(found)), toAPIHeldLease, func(one store.CallerLease) string { return one.Device }), err
 }
 
-func showHeldLease(lease store.CallerLease) operators.Lease {
+func toAPIHeldLease(lease store.CallerLease) operators.Lease {
 	if lease.Grant.Task == 0 {
-		return showLease(lease.Task, nil)
+		return toAPILease(lease.Task, nil)
 	}
-	return showLease(lease.Task, &lease.Grant)
+	return toAPILease(lease.Task, &lease.Grant)
 }
 
 func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error) {
@@ -228,11 +228,11 @@ func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error
 		who.Role == roleCaller && path.Dir(task.Device) != path.Dir(store.HolderDevice(who.Name, "-")) {
 		return operators.Lease{}, store.ErrNotFound
 	}
-	return showLease(task, grant), nil
+	return toAPILease(task, grant), nil
 }
 
-// showLease converts the lease that task stores to the form of the API. held is its grant; if held is nil, the lease is waiting.
-func showLease(task store.Task, held *store.Grant) operators.Lease {
+// toAPILease converts the lease that task stores to the form of the API. held is its grant; if held is nil, the lease is waiting.
+func toAPILease(task store.Task, held *store.Grant) operators.Lease {
 	caller, holder := store.CallerAndHolder(task.Device)
 	shown := operators.Lease{State: operators.LeaseWaiting, Lease: task.ID, Pool: task.Pool, Caller: caller, Holder: holder, Metadata: task.Payload}
 	if held != nil {
@@ -254,7 +254,7 @@ func (l *leases) renew(ctx context.Context, in *struct {
 	if err != nil {
 		return operators.Lease{}, leaseProblem(err)
 	}
-	shown := showLease(got.Task, got.Grant)
+	shown := toAPILease(got.Task, got.Grant)
 	shown.LeaseMS, shown.HeldMS = got.Usable.Milliseconds(), got.Waited.Milliseconds()
 	return shown, nil
 }

@@ -20,7 +20,7 @@ type limitSetStore interface {
 	DeleteLimitSet(ctx context.Context, actor, name string) error
 }
 
-// limitSetPut also accepts the read-only fields that a GET returned.
+// limitSetPut is the body of a PUT of a limit set. It accepts the read-only fields of a GET response and ignores them.
 type limitSetPut struct {
 	operators.LimitSetSettings
 	ReadOnlyFields
@@ -46,12 +46,12 @@ func (l *limitSets) register(r *routes) {
 
 func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators.LimitSet], err error) {
 	found, err := l.ledger.LimitSets(ctx, in.after, in.Size)
-	return newPage(found, in.isFull(len(found)), showLimitSet, func(s store.LimitSet) string { return s.Name }), err
+	return newPage(found, in.isFull(len(found)), toAPILimitSet, func(s store.LimitSet) string { return s.Name }), err
 }
 
 func (l *limitSets) get(ctx context.Context, in *LimitSetPath) (operators.LimitSet, error) {
 	found, err := l.ledger.LimitSet(ctx, in.Set)
-	return showLimitSet(found), err
+	return toAPILimitSet(found), err
 }
 
 func (l *limitSets) put(ctx context.Context, in *struct {
@@ -61,28 +61,28 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 },
 ) (*createdResponse[operators.LimitSet], error) {
 	if err := policy.ValidateSet(in.Body.Limits); err != nil {
-		return nil, invalid("%v", err)
+		return nil, invalidProblem("%v", err)
 	}
 	var kept json.RawMessage
 	if len(in.Body.Limits) > 0 {
 		kept, _ = json.Marshal(in.Body.Limits) // texts and numbers always marshal
 	}
-	put, isNew, err := l.ledger.PutLimitSet(ctx, actor(ctx), in.Set, kept, in.DryRun)
+	put, isNew, err := l.ledger.PutLimitSet(ctx, actorName(ctx), in.Set, kept, in.DryRun)
 	if err == nil && !in.DryRun {
 		l.sets.Forget(in.Set)
 	}
-	return &createdResponse[operators.LimitSet]{createdStatus(isNew && !in.DryRun), showLimitSet(put)}, err
+	return &createdResponse[operators.LimitSet]{createdStatus(isNew && !in.DryRun), toAPILimitSet(put)}, err
 }
 
 func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
-	err := l.ledger.DeleteLimitSet(ctx, actor(ctx), in.Set)
+	err := l.ledger.DeleteLimitSet(ctx, actorName(ctx), in.Set)
 	if err == nil {
 		l.sets.ForgetDeleted(in.Set)
 	}
 	return &struct{}{}, err
 }
 
-func showLimitSet(set store.LimitSet) operators.LimitSet {
+func toAPILimitSet(set store.LimitSet) operators.LimitSet {
 	shown, err := policies.ParseSet(set.Limits)
 	if err != nil || shown == nil {
 		shown = []policy.Policy{} // policies that a later release wrote, and that this release cannot show completely
@@ -106,5 +106,5 @@ func (l *limitSets) registerTakes(r *routes) {
 	usage := forCallers(newOperation("GET", "/v1/limits/{set}/usage", "getUsage", "Read the usage of one subject, or of the subjects that used most", roleViewer, 200))
 	usage.Description = "facts.NAME=VALUE, one parameter per fact, selects the subject with these facts. Without facts, the subjects that used most are listed."
 	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "Maximum number of subjects"}}
-	registerDirect(r, usage, nil, []any{operators.Usage{}}, l.usage)
+	registerDirect(r, usage, nil, []any{operators.Usage{}}, l.writeUsage)
 }

@@ -29,8 +29,8 @@ type listEntry[T any] struct {
 	err      error // if it is set, value is invalid and no entry follows. It is io.EOF after the last line of CSV or NDJSON
 }
 
-// streamType returns the media type of a request body in lines, CSV or NDJSON, or an empty string for any other body.
-func streamType(ctx huma.Context) string {
+// bodyStreamType returns the media type of a request body in lines, CSV or NDJSON, or an empty string for any other body.
+func bodyStreamType(ctx huma.Context) string {
 	contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
 	if contentType != operators.TypeCSV && contentType != operators.TypeNDJSON {
 		return ""
@@ -40,12 +40,12 @@ func streamType(ctx huma.Context) string {
 
 // readLines yields the entries in the lines of body, which has the media type contentType, CSV or NDJSON. members names the members of an
 // entry in NDJSON, for error messages.
-func readLines[T any](body io.Reader, contentType, members string, format csvFormat[T]) iter.Seq[listEntry[T]] {
-	next := (&ndjsonReader[T]{scanner: newLineScanner(body), members: members}).next
+func readLines[Entry any](body io.Reader, contentType, members string, format csvFormat[Entry]) iter.Seq[listEntry[Entry]] {
+	next := (&ndjsonReader[Entry]{scanner: newLineScanner(body), members: members}).next
 	if contentType == operators.TypeCSV {
 		next = newCSVReader(body, format).next
 	}
-	return func(yield func(listEntry[T]) bool) {
+	return func(yield func(listEntry[Entry]) bool) {
 		for l := next(); yield(l) && l.err == nil; {
 			l = next()
 		}
@@ -176,7 +176,7 @@ func (r *csvReader[T]) next() (l listEntry[T]) {
 
 // readHeader reads the header line.
 func (r *csvReader[T]) readHeader() error {
-	header, err := r.record()
+	header, err := r.readRecord()
 	switch {
 	case errors.Is(err, io.EOF):
 		return errors.New("no header: must be device, then " + r.members)
@@ -204,8 +204,8 @@ func (r *csvReader[T]) readHeader() error {
 	return nil
 }
 
-// record returns the cells of the next line, or io.EOF after the last line.
-func (r *csvReader[T]) record() ([]string, error) {
+// readRecord returns the cells of the next line, or io.EOF after the last line.
+func (r *csvReader[T]) readRecord() ([]string, error) {
 	r.guard.left = maxLine
 	record, err := r.reader.Read()
 	var bad *csv.ParseError
@@ -223,7 +223,7 @@ func (r *csvReader[T]) record() ([]string, error) {
 
 // readEntry reads the next line as an entry. Empty cells are left out.
 func (r *csvReader[T]) readEntry() (entry T, err error) {
-	record, err := r.record()
+	record, err := r.readRecord()
 	if err != nil {
 		return entry, err
 	}

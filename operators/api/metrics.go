@@ -27,7 +27,7 @@ func (a *API) metricsHandler() http.HandlerFunc {
 		}
 		endTurn, ok := turns.TryStart("", false)
 		if !ok {
-			problem(http.StatusServiceUnavailable, codeBusyServer, "two other requests are reading the metrics").write(w)
+			newProblem(http.StatusServiceUnavailable, codeBusyServer, "two other requests are reading the metrics").write(w)
 			return
 		}
 		defer endTurn()
@@ -44,7 +44,7 @@ func (a *API) checkScraper(r *http.Request) *Problem {
 	}
 	operator, err := a.auth.tokenSender(r)
 	if err == nil && operator.Role != roleMetrics && !operator.May(roleViewer) {
-		err = problem(http.StatusForbidden, codeForbidden, "the metrics token, or a token of the role viewer is needed")
+		err = newProblem(http.StatusForbidden, codeForbidden, "the metrics token, or a token of the role viewer is needed")
 	}
 	if err == nil {
 		return nil

@@ -110,15 +110,15 @@ func newOperation(method, path, id, summary, role string, status int) huma.Opera
 }
 
 // register adds an operation whose response is a body, which handler returns.
-func register[I, T any](r *routes, operation huma.Operation, handler func(context.Context, *I) (T, error)) {
-	registerResponse(r, operation, func(ctx context.Context, in *I) (*bodyResponse[T], error) {
+func register[Request, Body any](r *routes, operation huma.Operation, handler func(context.Context, *Request) (Body, error)) {
+	registerResponse(r, operation, func(ctx context.Context, in *Request) (*bodyResponse[Body], error) {
 		answer, err := handler(ctx, in)
-		return &bodyResponse[T]{answer}, err
+		return &bodyResponse[Body]{answer}, err
 	})
 }
 
 // registerResponse adds an operation whose handler sets the whole response: a status or headers in addition to the body, or no body.
-func registerResponse[I, O any](r *routes, operation huma.Operation, handler func(context.Context, *I) (*O, error)) {
+func registerResponse[Request, Response any](r *routes, operation huma.Operation, handler func(context.Context, *Request) (*Response, error)) {
 	addOperation(r, r.operations, operation, handler)
 }
 
@@ -129,7 +129,7 @@ type nameChecker interface{ checkName() error }
 type pageDecoder interface{ decodeToken() error }
 
 // addOperation adds an operation to target. It converts the errors of handler to problems.
-func addOperation[I, O any](r *routes, target *operations, operation huma.Operation, handler func(context.Context, *I) (*O, error)) {
+func addOperation[Request, Response any](r *routes, target *operations, operation huma.Operation, handler func(context.Context, *Request) (*Response, error)) {
 	if operation.Responses == nil {
 		operation.Responses = map[string]*huma.Response{}
 	}
@@ -138,7 +138,7 @@ func addOperation[I, O any](r *routes, target *operations, operation huma.Operat
 		operation.Middlewares = append(operation.Middlewares, target.newMiddlewares(r.awaitLargeTurn)...)
 	}
 	// Registered at target.API, not at target itself, because huma looks for its own configuration type in its argument.
-	huma.Register(target.API, operation, func(ctx context.Context, in *I) (out *O, err error) {
+	huma.Register(target.API, operation, func(ctx context.Context, in *Request) (out *Response, err error) {
 		if path, ok := any(in).(nameChecker); ok {
 			err = path.checkName()
 		}
@@ -156,11 +156,11 @@ func addOperation[I, O any](r *routes, target *operations, operation huma.Operat
 }
 
 // documentStatus returns operation with another success status in its documentation, with a body of type T.
-func documentStatus[T any](r *routes, operation huma.Operation, status int) huma.Operation {
+func documentStatus[Body any](r *routes, operation huma.Operation, status int) huma.Operation {
 	if operation.Responses == nil {
 		operation.Responses = map[string]*huma.Response{}
 	}
-	schema := r.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+	schema := r.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Body](), true, "")
 	operation.Responses[strconv.Itoa(status)] = &huma.Response{
 		Description: http.StatusText(status), Content: map[string]*huma.MediaType{"application/json": {Schema: schema}},
 	}
@@ -192,8 +192,8 @@ func newSchemas() huma.Registry {
 }
 
 // describeChange documents Change[T] as its value T in schemas.
-func describeChange[T any](schemas huma.Registry) {
-	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[T]](), reflect.TypeFor[T]())
+func describeChange[Value any](schemas huma.Registry) {
+	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[Value]](), reflect.TypeFor[Value]())
 }
 
 // schemaName returns the name of goType in the OpenAPI document of version v1. A type of package operators that was renamed keeps its old

@@ -22,22 +22,22 @@ func (p *pools) pauseAll(ctx context.Context, in *struct {
 	if in.Body != nil {
 		body = *in.Body
 	}
-	return p.changeAll(ctx, in.AllPools, store.PoolsPause{Reason: body.Reason, StopRunning: body.StopRunning})
+	return p.changePageOfPools(ctx, in.AllPools, store.PoolsPause{Reason: body.Reason, StopRunning: body.StopRunning})
 }
 
 // resumeAll ends the pause of those pools of a page that the operator of the request paused.
 func (p *pools) resumeAll(ctx context.Context, in *AllPools) (operators.PoolsChanged, error) {
-	return p.changeAll(ctx, *in, store.PoolsPause{End: true})
+	return p.changePageOfPools(ctx, *in, store.PoolsPause{End: true})
 }
 
-// changeAll applies change to those pools of a page that need it. The pass `follow` writes the changes to Redis.
-func (p *pools) changeAll(ctx context.Context, in AllPools, change store.PoolsPause) (changed operators.PoolsChanged, err error) {
+// changePageOfPools applies change to those pools of a page that need it. The pass `follow` writes the changes to Redis.
+func (p *pools) changePageOfPools(ctx context.Context, in AllPools, change store.PoolsPause) (changed operators.PoolsChanged, err error) {
 	found, err := p.ledger.PoolOverviews(ctx, in.after, in.Size, 0)
 	if err != nil {
 		return changed, err
 	}
 	for _, o := range found {
-		needsChange := o.Pool.Paused == change.End && (!change.End || o.Pool.PausedBy == actor(ctx))
+		needsChange := o.Pool.Paused == change.End && (!change.End || o.Pool.PausedBy == actorName(ctx))
 		if needsChange {
 			changed.Pools++
 		}
@@ -49,7 +49,7 @@ func (p *pools) changeAll(ctx context.Context, in AllPools, change store.PoolsPa
 		}
 	}
 	if !in.DryRun && len(change.Pools) > 0 {
-		if changed.Pools, changed.Stopping, err = p.ledger.PausePools(ctx, actor(ctx), change); err != nil {
+		if changed.Pools, changed.Stopping, err = p.ledger.PausePools(ctx, actorName(ctx), change); err != nil {
 			return operators.PoolsChanged{}, err
 		}
 	}

@@ -19,7 +19,7 @@ func (p *pools) patch(ctx context.Context, in *struct {
 },
 ) (changed operators.PoolChanged, err error) {
 	if in.Body.Capacity.Present && in.Body.Capacity.Value == nil {
-		return changed, invalid("capacity: must be between 0 and 10000; it has no default")
+		return changed, invalidProblem("capacity: must be between 0 and 10000; it has no default")
 	}
 	rules, err := p.warner.readChange(ctx, in.Body.Windows, in.Body.Limits)
 	if err != nil {
@@ -28,7 +28,7 @@ func (p *pools) patch(ctx context.Context, in *struct {
 	changed.WarningList = rules.warned
 	changed.Pool, err = p.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.DryRun = in.DryRun
-		rules.apply(&spec.Windows, &spec.Limits)
+		rules.applyTo(&spec.Windows, &spec.Limits)
 		applyChange(in.Body.Capacity, &spec.Capacity, spec.Capacity)
 		applyChange(in.Body.Paused, &spec.Paused, false)
 		if in.Body.Callers.Present {
@@ -69,17 +69,17 @@ func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error
 
 // changePool calls change with the settings of a pool, stores them with the reason for the audit log, and updates Redis.
 func (p *pools) changePool(ctx context.Context, name, reason string, change func(*store.PoolSpec) error) (operators.Pool, error) {
-	changed, err := p.ledger.ChangePool(ctx, actor(ctx), name, reason, change)
+	changed, err := p.ledger.ChangePool(ctx, actorName(ctx), name, reason, change)
 	if err == nil {
 		p.reconcileNow(ctx, name)
 	}
-	return showPool(changed), err
+	return toAPIPool(changed), err
 }
 
 func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
-	err := p.ledger.DeletePool(ctx, actor(ctx), in.Pool)
+	err := p.ledger.DeletePool(ctx, actorName(ctx), in.Pool)
 	if errors.Is(err, store.ErrOpenTasks) {
-		return nil, problem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for the running tasks")
+		return nil, newProblem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for the running tasks")
 	}
 	if err != nil {
 		return nil, err
@@ -98,16 +98,16 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 ) (operators.Slot, error) {
 	reason := strings.TrimSpace(in.Body.Reason)
 	if reason == "" {
-		return operators.Slot{}, invalid("reason: required, for the audit log")
+		return operators.Slot{}, invalidProblem("reason: required, for the audit log")
 	}
-	g, err := p.forceRelease(ctx, in.Pool, in.Slot, store.ForcedRelease{Actor: actor(ctx), Reason: reason, Token: in.Body.Token, AtOnce: in.Body.AtOnce})
+	g, err := p.forceRelease(ctx, in.Pool, in.Slot, store.ForcedRelease{Actor: actorName(ctx), Reason: reason, Token: in.Body.Token, AtOnce: in.Body.AtOnce})
 	if errors.Is(err, store.ErrNotFound) {
 		err = p.notHeldProblem(ctx, in.Pool, in.Slot, in.Body.Token)
 	}
 	if in.Body.AtOnce {
 		return operators.Slot{Slot: in.Slot, State: "free"}, err
 	}
-	return showHeldSlot(g), err
+	return toAPISlot(g), err
 }
 
 // notHeldProblem returns the problem for the release of a slot that is not held. Its text says whether the pool,
@@ -116,15 +116,15 @@ func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token
 	o, err := p.ledger.Occupancy(ctx, pool, 0)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return problem(http.StatusNotFound, codeNotFound, "no such pool: "+pool)
+		return newProblem(http.StatusNotFound, codeNotFound, "no such pool: "+pool)
 	case err != nil:
 		return err
 	case slices.ContainsFunc(o.Grants, func(g store.Grant) bool { return g.Slot == slot }):
-		return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is not held under token %d", slot, pool, token))
+		return newProblem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is not held under token %d", slot, pool, token))
 	case slot >= o.Pool.Capacity:
-		return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("pool %s has no slot %d: its capacity is %d", pool, slot, o.Pool.Capacity))
+		return newProblem(http.StatusNotFound, codeNotFound, fmt.Sprintf("pool %s has no slot %d: its capacity is %d", pool, slot, o.Pool.Capacity))
 	}
-	return problem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: it has no holder", slot, pool))
+	return newProblem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: it has no holder", slot, pool))
 }
 
 func (p *pools) checkGrant(ctx context.Context, in *struct {

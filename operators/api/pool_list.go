@@ -25,7 +25,7 @@ func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operator
 		return p.listRanked(ctx, in)
 	}
 	found, err := p.ledger.PoolOverviews(ctx, in.after, in.Size, maxWaitingShown)
-	return newPage(found, in.isFull(len(found)), showPoolState, func(v store.PoolOverview) string { return v.Pool.Name }), err
+	return newPage(found, in.isFull(len(found)), toAPIPoolState, func(v store.PoolOverview) string { return v.Pool.Name }), err
 }
 
 // listRanked reads the sort key of all pools and sorts the pools as request says. It reads the full views only of the pools on the page.
@@ -55,7 +55,7 @@ func (p *pools) listRanked(ctx context.Context, request *poolQuery) (page listPa
 	}
 	found, err := p.ledger.PoolOverviewsByName(ctx, names, maxWaitingShown)
 	slices.SortFunc(found, func(a, b store.PoolOverview) int { return order[a.Pool.Name] - order[b.Pool.Name] })
-	page = newPage(found, false, showPoolState, nil)
+	page = newPage(found, false, toAPIPoolState, nil)
 	if len(shown) < len(places) {
 		page.next = pageToken(request.Sort + ":" + shown[len(shown)-1].key())
 	}
@@ -69,8 +69,8 @@ type poolPlace struct {
 }
 
 // compare is negative if place a comes before place b in the list.
-func (a poolPlace) compare(b poolPlace) int {
-	return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.name, b.name))
+func (a poolPlace) compare(other poolPlace) int {
+	return cmp.Or(cmp.Compare(other.rank, a.rank), cmp.Compare(a.name, other.name))
 }
 
 // key returns the place as text, for a page token.
@@ -122,7 +122,7 @@ func poolTroubles(capacity int, paused bool, status store.PoolStatus) []string {
 	return trouble
 }
 
-func (p *pools) totals(ctx context.Context, _ *struct{}) (totals operators.PoolTotals, err error) {
+func (p *pools) getTotals(ctx context.Context, _ *struct{}) (totals operators.PoolTotals, err error) {
 	ranks, err := p.ledger.PoolRanks(ctx, "")
 	for _, r := range ranks {
 		totals.Pools++

@@ -45,7 +45,7 @@ type poolChanger interface {
 	DeletePool(ctx context.Context, actor, name string) error
 }
 
-// poolPut also accepts the read-only fields that a GET returned, and ignores them.
+// poolPut is the body of a PUT of a pool. It accepts the read-only fields of a GET response and ignores them.
 type poolPut struct {
 	operators.PoolSettings
 	ReadOnlyFields
@@ -88,12 +88,12 @@ type pools struct {
 
 func (p *pools) register(r *routes) {
 	registerList[operators.PoolList](r, newOperation("GET", "/v1/pools", "listPools", "List pools by name, share of held slots, waiting tasks or trouble", roleViewer, 200), p.list)
-	register(r, r.inListTurn(newOperation("GET", "/v1/totals", "getTotals", "Read the totals over all pools", roleViewer, 200)), p.totals)
+	register(r, r.inListTurn(newOperation("GET", "/v1/totals", "getTotals", "Read the totals over all pools", roleViewer, 200)), p.getTotals)
 	register(r, newOperation("GET", "/v1/pools/{pool}", "getPool", "Read a pool", roleViewer, 200), p.get)
 	registerResponse(r, documentStatus[operators.PoolChanged](r, newOperation("PUT", "/v1/pools/{pool}", "putPool", "Create a pool or replace its settings", roleAdmin, 200), http.StatusCreated), p.put)
-	register(r, newOperation("GET", "/v1/pools/{pool}/slots", "getSlots", "List the holders of the slots", roleViewer, 200), p.slots)
-	registerList[operators.HoldingList](r, newOperation("GET", "/v1/pools/{pool}/history", "listHistory", "List the past and present holders of the slots, and how each grant ended", roleViewer, 200), p.history)
-	register(r, newOperation("GET", "/v1/pools/{pool}/series", "getSeries", "Read how many slots of a pool were held over time", roleViewer, 200), p.series)
+	register(r, newOperation("GET", "/v1/pools/{pool}/slots", "getSlots", "List the holders of the slots", roleViewer, 200), p.getSlots)
+	registerList[operators.HoldingList](r, newOperation("GET", "/v1/pools/{pool}/history", "listHistory", "List the past and present holders of the slots, and how each grant ended", roleViewer, 200), p.listHoldings)
+	register(r, newOperation("GET", "/v1/pools/{pool}/series", "getSeries", "Read how many slots of a pool were held over time", roleViewer, 200), p.getSeries)
 	register(r, newOperation("PATCH", "/v1/pools/{pool}", "patchPool", "Change a pool; absent fields stay, null restores the default", roleAdmin, 200), p.patch)
 	registerResponse(r, newOperation("DELETE", "/v1/pools/{pool}", "deletePool", "Delete a pool that has no open tasks", roleAdmin, 204), p.delete)
 	register(r, newOperation("POST", "/v1/pools/pause", "pausePools", "Pause all pools, one page per request; running tasks continue", roleAdmin, 200), p.pauseAll)
@@ -102,13 +102,13 @@ func (p *pools) register(r *routes) {
 	register(r, newOperation("POST", "/v1/pools/{pool}/resume", "resumePool", "End the pause of a pool", roleAdmin, 200), p.resume)
 	register(r, newOperation("POST", "/v1/pools/{pool}/slots/{slot}/release", "releaseSlot", "Take a slot back from its holder", roleAdmin, 200), p.releaseSlot)
 	register(r, newOperation("GET", "/v1/pools/{pool}/grants/{token}", "checkGrant", "Check for the external system whether a grant is in force", roleVerifier, 200), p.checkGrant)
-	register(r, newOperation("GET", "/v1/pools/{pool}/limited", "getLimited", "List the subjects that the policies of a pool and its batches refused most", roleViewer, 200), p.limited)
-	register(r, newOperation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "Read the usage of the policies of a pool", roleViewer, 200), p.usage)
+	register(r, newOperation("GET", "/v1/pools/{pool}/limited", "getLimited", "List the subjects that the policies of a pool and its batches refused most", roleViewer, 200), p.listLimitedSubjects)
+	register(r, newOperation("GET", "/v1/pools/{pool}/usage", "getUsageOfPool", "Read the usage of the policies of a pool", roleViewer, 200), p.getUsage)
 }
 
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
 	found, err := p.ledger.Pool(ctx, in.Pool)
-	return showPool(found), err
+	return toAPIPool(found), err
 }
 
 func (p *pools) put(ctx context.Context, in *struct {
@@ -126,14 +126,14 @@ func (p *pools) put(ctx context.Context, in *struct {
 		return nil, err
 	}
 	spec.DryRun = in.DryRun
-	put, isNew, err := p.ledger.PutPool(ctx, actor(ctx), in.Pool, spec)
+	put, isNew, err := p.ledger.PutPool(ctx, actorName(ctx), in.Pool, spec)
 	if err != nil {
 		return nil, err
 	}
 	if !in.DryRun {
 		p.reconcileNow(ctx, in.Pool)
 	}
-	return &createdResponse[operators.PoolChanged]{createdStatus(isNew && !in.DryRun), operators.PoolChanged{Pool: showPool(put), WarningList: warned}}, nil
+	return &createdResponse[operators.PoolChanged]{createdStatus(isNew && !in.DryRun), operators.PoolChanged{Pool: toAPIPool(put), WarningList: warned}}, nil
 }
 
 // reconcileNow updates Redis after a change of a pool. The ledger already enforces the change; the update only saves devices the
@@ -177,7 +177,7 @@ type leaseMinimum time.Duration
 // the lease) and the time of a slow claim. field is the name of the lease's field, for the error.
 func (l leaseMinimum) check(field string, lease time.Duration) error {
 	if minimum := 2 * time.Duration(l); lease < minimum {
-		return invalid("%s: at least %d", field, minimum.Milliseconds())
+		return invalidProblem("%s: at least %d", field, minimum.Milliseconds())
 	}
 	return nil
 }
@@ -187,34 +187,34 @@ func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
 	return cmp.Or(l.check("lease_ms", spec.Lease), l.check("longest_lease_ms", spec.Longest))
 }
 
-func showPoolState(overview store.PoolOverview) operators.PoolState {
+func toAPIPoolState(overview store.PoolOverview) operators.PoolState {
 	return operators.PoolState{
-		Pool: showPool(overview.Pool), Held: overview.Held, Waiting: overview.Waiting, Oldest: apiTimePointer(overview.Oldest),
+		Pool: toAPIPool(overview.Pool), Held: overview.Held, Waiting: overview.Waiting, Oldest: apiTimePointer(overview.Oldest),
 		PoolTrouble: operators.PoolTrouble{Pending: overview.Pending, Trouble: poolTroubles(overview.Pool.Capacity, overview.Pool.Paused, overview.PoolStatus)},
 	}
 }
 
-func showPool(pool store.Pool) operators.Pool {
+func toAPIPool(pool store.Pool) operators.Pool {
 	return operators.Pool{
 		Name: pool.Name, Capacity: pool.Capacity, LeaseMS: pool.Lease.Milliseconds(), Paused: pool.Paused,
 		PausedBy: pool.PausedBy, PausedAt: apiTimePointer(pool.PausedAt), PauseReason: pool.PauseReason, Callers: pool.Callers,
 		LongestLeaseMS: pool.Longest.Milliseconds(), LongestSleepMS: pool.Sleep.Milliseconds(),
-		Limits: showLimits(pool.Limits), Windows: showWindows(pool.Windows), OpensAt: apiTimeIfSet(pool.Opening.From), ClosesAt: apiTimeIfSet(pool.Opening.Until), StandstillUntil: apiTimeIfSet(pool.StandsUntil),
+		Limits: toAPIPolicies(pool.Limits), Windows: toAPIWindows(pool.Windows), OpensAt: apiTimeIfSet(pool.Opening.From), ClosesAt: apiTimeIfSet(pool.Opening.Until), StandstillUntil: apiTimeIfSet(pool.StandsUntil),
 		Version: pool.Version, Created: apiTime(pool.CreatedAt), Updated: apiTime(pool.UpdatedAt),
 	}
 }
 
-func (p *pools) slots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
+func (p *pools) getSlots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
 	o, err := p.ledger.Occupancy(ctx, in.Pool, maxWaitingShown)
 	if err != nil {
 		return operators.Slots{}, err
 	}
-	return showSlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
+	return toAPISlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
 }
 
-// showSlots converts the slots in occupancy to the form of the API. reserved are the devices for which a slot is reserved. It shows each
+// toAPISlots converts the slots in occupancy to the form of the API. reserved are the devices for which a slot is reserved. It shows each
 // reserved slot at the lowest free number, because only the grant decides the number of the slot.
-func showSlots(occupancy store.Occupancy, reserved []string) operators.Slots {
+func toAPISlots(occupancy store.Occupancy, reserved []string) operators.Slots {
 	reserved = reserved[:min(len(reserved), max(occupancy.Pool.Capacity-len(occupancy.Grants), 0))]
 	shown := operators.Slots{Pool: occupancy.Pool.Name, Capacity: occupancy.Pool.Capacity, Held: len(occupancy.Grants), Reserved: len(reserved), Waiting: occupancy.Waiting, Oldest: apiTimePointer(occupancy.Oldest)}
 	shown.Slots = make([]operators.Slot, 0, max(occupancy.Pool.Capacity, len(occupancy.Grants)))
@@ -231,7 +231,7 @@ func showSlots(occupancy store.Occupancy, reserved []string) operators.Slots {
 		for ; free < min(g.Slot, occupancy.Pool.Capacity); free++ {
 			showFree(free)
 		}
-		shown.Slots = append(shown.Slots, showHeldSlot(g))
+		shown.Slots = append(shown.Slots, toAPISlot(g))
 		free = max(free, g.Slot+1)
 	}
 	for ; free < occupancy.Pool.Capacity; free++ {
@@ -240,7 +240,7 @@ func showSlots(occupancy store.Occupancy, reserved []string) operators.Slots {
 	return shown
 }
 
-func showHeldSlot(grant store.Grant) operators.Slot {
+func toAPISlot(grant store.Grant) operators.Slot {
 	since, until := apiTime(grant.GrantedAt), apiTime(grant.LeaseUntil)
 	return operators.Slot{Slot: grant.Slot, State: "held", Device: grant.Device, Caller: operators.HolderName(grant.Device), Task: grant.Task, Token: grant.Token, Batch: grant.Batch, Since: &since, LeaseUntil: &until, Cancel: grant.CancelWhy}
 }

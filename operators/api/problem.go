@@ -31,13 +31,13 @@ type Problem struct { //nolint:errname // the word of RFC 9457
 	cause error
 }
 
-func problem(status int, code, detail string) *Problem {
+func newProblem(status int, code, detail string) *Problem {
 	return &Problem{Problem: operators.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}}
 }
 
-// invalid returns a problem for an invalid value; the message, as in fmt.Sprintf, names the field.
-func invalid(format string, args ...any) *Problem {
-	return problem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf(format, args...))
+// invalidProblem returns the problem for an invalid value. Its text is made of format and args as by fmt.Sprintf, and must name the field.
+func invalidProblem(format string, args ...any) *Problem {
+	return newProblem(http.StatusUnprocessableEntity, codeInvalidField, fmt.Sprintf(format, args...))
 }
 
 // Error returns the code and the detail, for logs.
@@ -66,12 +66,12 @@ func asProblem(err error) *Problem {
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, store.ErrUnknownDevice):
-		return problem(http.StatusUnprocessableEntity, codeUnknownDevice, err.Error())
+		return newProblem(http.StatusUnprocessableEntity, codeUnknownDevice, err.Error())
 	case errors.As(err, &tooLarge):
-		return problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "body: at most "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
+		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "body: at most "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
 	}
 	if r := devices.RefusalOf(err); r.Reason != devices.ReasonUnavailable {
-		return problem(r.Status, r.Code, r.Detail)
+		return newProblem(r.Status, r.Code, r.Detail)
 	}
 	return asDependencyProblem(err)
 }
@@ -81,27 +81,27 @@ func asProblem(err error) *Problem {
 func asDependencyProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, credentials.ErrBroker) && !errors.Is(err, devices.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the account of a device cannot be changed at the MQTT broker; nothing was changed, send again").withCause(err)
+		return newProblem(http.StatusServiceUnavailable, codeBrokerUnavailable, "the account of a device cannot be changed at the MQTT broker; nothing was changed, send again").withCause(err)
 	case errors.Is(err, seen.ErrUnavailable):
-		return unavailable(serverRedis, "cannot read when devices were last seen: Redis cannot be reached; send again").withCause(err)
+		return unavailableProblem(serverRedis, "cannot read when devices were last seen: Redis cannot be reached; send again").withCause(err)
 	case errors.Is(err, limits.ErrUnavailable):
-		return unavailable(serverRedis, "the counts of limits cannot be read: Redis cannot be reached; send again").withCause(err)
+		return unavailableProblem(serverRedis, "the counts of limits cannot be read: Redis cannot be reached; send again").withCause(err)
 	case errors.Is(err, store.ErrDiskFull):
-		return unavailable(serverLedger, store.ErrDiskFull.Error()+", and nothing was changed: free space on it, then send again").withCause(err)
+		return unavailableProblem(serverLedger, store.ErrDiskFull.Error()+", and nothing was changed: free space on it, then send again").withCause(err)
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
-		return problem(http.StatusServiceUnavailable, codeOutcomeUnknown, "outcome unknown: check the state before you send again").withCause(err)
+		return newProblem(http.StatusServiceUnavailable, codeOutcomeUnknown, "outcome unknown: check the state before you send again").withCause(err)
 	}
 	for _, r := range ledgerRefusals() {
 		if errors.Is(err, r.target) {
-			return problem(r.status, r.code, r.detail).withCause(err)
+			return newProblem(r.status, r.code, r.detail).withCause(err)
 		}
 	}
-	return unavailable(serverLedger, "the ledger cannot be reached; send again").withCause(err)
+	return unavailableProblem(serverLedger, "the ledger cannot be reached; send again").withCause(err)
 }
 
-// unavailable returns the problem for a server that does not answer. server is its name.
-func unavailable(server, detail string) *Problem {
-	p := problem(http.StatusServiceUnavailable, codeUnavailable, detail)
+// unavailableProblem returns the problem for a server that does not answer. server is its name.
+func unavailableProblem(server, detail string) *Problem {
+	p := newProblem(http.StatusServiceUnavailable, codeUnavailable, detail)
 	p.Server = server
 	return p
 }
@@ -190,7 +190,7 @@ func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 	case *huma.ErrorModel:
 		if context != nil {
 			if replaced, ok := context.humaContext.(*bodyContext); ok {
-				replaced.locate(e)
+				replaced.setFieldLocations(e)
 			}
 		}
 		p = problemFromHuma(e)
@@ -212,7 +212,7 @@ const maxListedErrors = 100
 
 // problemFromHuma converts an error of huma, such as an invalid body, to a problem.
 func problemFromHuma(humaError *huma.ErrorModel) *Problem {
-	p := problem(humaError.Status, codeInvalidRequest, humaError.Detail)
+	p := newProblem(humaError.Status, codeInvalidRequest, humaError.Detail)
 	switch humaError.Status {
 	case http.StatusUnprocessableEntity:
 		p.Code = codeInvalidField
@@ -228,7 +228,7 @@ func problemFromHuma(humaError *huma.ErrorModel) *Problem {
 			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
 		if i < maxListedErrors {
-			p.Errors = append(p.Errors, operators.ProblemField{Field: detail.Location, Detail: plainLimit(detail.Message)})
+			p.Errors = append(p.Errors, operators.ProblemField{Field: detail.Location, Detail: expandExponent(detail.Message)})
 		}
 	}
 	if len(p.Errors) > 0 {
@@ -240,8 +240,8 @@ func problemFromHuma(humaError *huma.ErrorModel) *Problem {
 	return p
 }
 
-// plainLimit rewrites the number at the end of huma's message without an exponent: 86400000, not 8.64e+07.
-func plainLimit(message string) string {
+// expandExponent rewrites the number at the end of huma's message without an exponent: 86400000, not 8.64e+07.
+func expandExponent(message string) string {
 	space := strings.LastIndexByte(message, ' ') + 1
 	if n, err := strconv.ParseFloat(message[space:], 64); err == nil {
 		return message[:space] + strconv.FormatFloat(n, 'f', -1, 64)

@@ -342,7 +342,7 @@ func TestProblemsAreMadeOfKnownCodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	literal := regexp.MustCompile(`(problem\([^,]+, "|\bCode = ")`)
+	literal := regexp.MustCompile(`(newProblem\([^,]+, "|\bCode = ")`)
 	for _, entry := range names {
 		if strings.HasSuffix(entry.Name(), "_test.go") || !strings.HasSuffix(entry.Name(), ".go") {
 			continue

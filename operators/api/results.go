@@ -42,11 +42,11 @@ type resultQuery struct {
 // check returns an error if the fields or the period of the query are invalid.
 func (q *resultQuery) check() error {
 	if len(q.Fields) > maxFields {
-		return invalid("query.fields: %d fields, at most %d", len(q.Fields), maxFields)
+		return invalidProblem("query.fields: %d fields, at most %d", len(q.Fields), maxFields)
 	}
 	for _, name := range q.Fields {
 		if n := utf8.RuneCountInString(name); n == 0 || n > maxFieldName {
-			return invalid("query.fields: each name must have 1-%d characters", maxFieldName)
+			return invalidProblem("query.fields: each name must have 1-%d characters", maxFieldName)
 		}
 	}
 	return checkPeriod("since", q.Since, "until", q.Until)
@@ -79,12 +79,12 @@ func (s *results) list(ctx context.Context, request *resultQuery) (page listPage
 		}
 		return s.ledger.Results(ctx, filter)
 	}, func(r store.TaskResult) int { return len(r.Output) + len(r.Error) })
-	show := func(r store.TaskResult) operators.Result { return showResult(r, request.Fields) }
+	show := func(r store.TaskResult) operators.Result { return toAPIResult(r, request.Fields) }
 	return newPage(found, more, show, func(r store.TaskResult) string { return decimal(r.Task) }).continueAfter(bound), err
 }
 
-// showResult converts a result of the ledger to the form of the API. If fields is not empty, the output has only these fields.
-func showResult(result store.TaskResult, fields []string) operators.Result {
+// toAPIResult converts a result of the ledger to the form of the API. If fields is not empty, the output has only these fields.
+func toAPIResult(result store.TaskResult, fields []string) operators.Result {
 	shown := operators.Result{
 		Task: result.Task, Device: result.Device, State: string(result.State), Ended: apiTimePointer(result.Ended), Error: result.Error, Output: selectFields(result.Output, fields), Dropped: result.Dropped,
 	}

@@ -15,7 +15,7 @@ import (
 // export streams all results that match request. As CSV, the outputs have one column for each field.
 func (s *results) export(ctx context.Context, request *resultQuery) (*huma.StreamResponse, error) {
 	if request.Aggregate != "" || request.ByTag != "" {
-		return nil, invalid("query.aggregate, query.by_tag: only together with JSON")
+		return nil, invalidProblem("query.aggregate, query.by_tag: only together with JSON")
 	}
 	if err := request.check(); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (s *results) export(ctx context.Context, request *resultQuery) (*huma.Strea
 		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(out huma.Context) {
-		if streamForm(out.Header("Accept")) != operators.TypeCSV {
+		if acceptedStreamType(out.Header("Accept")) != operators.TypeCSV {
 			writeStream(out, first, read)
 			return
 		}
@@ -105,7 +105,7 @@ func (t *resultTable) header() []string {
 }
 
 func (t *resultTable) row(result operators.Result) []string {
-	row := []string{decimal(result.Task), result.Device, result.State, jsonCell(result.Ended), jsonCell(result.Duration), escapeFormula(result.Error), jsonCell(result.Dropped)}
+	row := []string{decimal(result.Task), result.Device, result.State, jsonCellText(result.Ended), jsonCellText(result.Duration), escapeFormula(result.Error), jsonCellText(result.Dropped)}
 	if !t.hasRest { // without a rest column, the output is an object with only the chosen fields
 		from := map[string]json.RawMessage{}
 		if len(result.Output) > 0 {
@@ -132,7 +132,7 @@ func (t *resultTable) row(result operators.Result) []string {
 	if len(has) == 0 {
 		return append(row, "")
 	}
-	return append(row, jsonCell(has))
+	return append(row, jsonCellText(has))
 }
 
 // cellTextOrEmpty returns value as the text of a cell, or an empty string if value is nil: the output does not have the field.
@@ -143,8 +143,8 @@ func cellTextOrEmpty(value json.RawMessage) string {
 	return cellText(value)
 }
 
-// jsonCell returns a value as the text of a CSV cell, in the format that the exports of other lists use.
-func jsonCell(value any) string {
+// jsonCellText returns a value as the text of a CSV cell, in the format that the exports of other lists use.
+func jsonCellText(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return ""

@@ -32,7 +32,7 @@ func batchProgress(batch store.Batch, steps []store.Progress) []operators.BatchP
 	}
 	shown := make([]operators.BatchProgress, len(kept))
 	for i, at := range kept {
-		shown[i] = showProgress(kept[max(i-1, 0)], at)
+		shown[i] = toAPIProgress(kept[max(i-1, 0)], at)
 	}
 	return shown
 }
@@ -49,8 +49,8 @@ func lastOfEachSpan(steps []store.Progress, begin, end time.Time) (kept []store.
 	return kept
 }
 
-// showProgress converts current to the form of the API, with the rate since previous.
-func showProgress(previous, current store.Progress) operators.BatchProgress {
+// toAPIProgress converts current to the form of the API, with the rate since previous.
+func toAPIProgress(previous, current store.Progress) operators.BatchProgress {
 	shown := operators.BatchProgress{At: apiTime(current.At), Ended: current.Ended, Failed: current.Failed}
 	shown.RatePerMinute = float64(current.Ended-previous.Ended) / max(current.At.Sub(previous.At), minProgressRatePeriod).Minutes()
 	return shown

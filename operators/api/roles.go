@@ -44,14 +44,14 @@ func (o Operator) checkRights(ctx huma.Context) error {
 	requiredRole, _ := ctx.Operation().Metadata[roleKey].(string)
 	if callers, _ := ctx.Operation().Metadata[callersKey].(bool); !callers || o.Role != roleCaller {
 		if !o.May(requiredRole) {
-			return problem(http.StatusForbidden, codeForbidden, "a token of the role "+requiredRole+" is needed")
+			return newProblem(http.StatusForbidden, codeForbidden, "a token of the role "+requiredRole+" is needed")
 		}
 		return nil
 	}
 	if store.Covers(o.poolPatterns, ctx.Param("pool")) || store.Covers(o.setPatterns, ctx.Param("set")) {
 		return nil
 	}
-	return problem(http.StatusForbidden, codeForbidden, "the token does not cover this pool or limit set")
+	return newProblem(http.StatusForbidden, codeForbidden, "the token does not cover this pool or limit set")
 }
 
 // May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the roles with a lower

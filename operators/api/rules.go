@@ -23,7 +23,7 @@ type limitedQuery struct {
 	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries"`
 }
 
-func (p *pools) limited(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
+func (p *pools) listLimitedSubjects(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
 	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
 		return operators.LimitedList{}, err
 	}
@@ -44,7 +44,7 @@ func readLimits(policies []operators.Policy) (json.RawMessage, error) {
 		return nil, nil
 	}
 	if err := policy.Validate(policies); err != nil {
-		return nil, invalid("%v", err)
+		return nil, invalidProblem("%v", err)
 	}
 	return json.Marshal(policies)
 }
@@ -101,13 +101,13 @@ func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Cha
 	return changed, err
 }
 
-// apply sets windows and limits, the stored rules of a batch or a pool, to the changed values. It keeps a value without a change.
-func (r rules) apply(windows *[]store.Window, limits *json.RawMessage) {
+// applyTo sets windows and limits, the stored rules of a batch or a pool, to the changed values. It keeps a value without a change.
+func (r rules) applyTo(windows *[]store.Window, limits *json.RawMessage) {
 	applyChange(r.windows, windows, nil)
 	applyChange(r.limits, limits, nil)
 }
 
-func showLimits(stored json.RawMessage) []operators.Policy {
+func toAPIPolicies(stored json.RawMessage) []operators.Policy {
 	policies, err := policy.Parse(stored)
 	if err != nil || policies == nil {
 		return []operators.Policy{} // policies of a later release that this one cannot show completely
@@ -122,7 +122,7 @@ func readWindows(requested []operators.Window) ([]store.Window, error) {
 		read[i] = store.Window{Cron: w.Cron, Duration: w.Duration, Timezone: cmp.Or(w.Timezone, "UTC")}
 	}
 	if _, err := windows.Parse(read); err != nil {
-		return nil, invalid("%v", err)
+		return nil, invalidProblem("%v", err)
 	}
 	if len(read) == 0 {
 		return nil, nil
@@ -130,7 +130,7 @@ func readWindows(requested []operators.Window) ([]store.Window, error) {
 	return read, nil
 }
 
-func showWindows(stored []store.Window) []operators.Window {
+func toAPIWindows(stored []store.Window) []operators.Window {
 	shown := make([]operators.Window, len(stored))
 	for i, w := range stored {
 		shown[i] = operators.Window(w)
@@ -143,7 +143,7 @@ func neverStartsProblem(err error) error {
 	if !errors.Is(err, store.ErrNeverStarts) {
 		return err
 	}
-	return problem(http.StatusUnprocessableEntity, codeInvalidField,
+	return newProblem(http.StatusUnprocessableEntity, codeInvalidField,
 		"windows, lease_ms: with finish_inside no task could ever start, because the windows of the batch and of its pool are never open together for longer than its lease")
 }
 

@@ -70,7 +70,7 @@ func TestTheETAFollowsTheRate(t *testing.T) {
 		if b.Total > 0 {
 			b.Counts = map[store.TaskState]int64{store.Pending: b.Total}
 		}
-		shown, wantETA := showBatch(b), ""
+		shown, wantETA := toAPIBatch(b), ""
 		if test.eta > 0 {
 			wantETA = b.ReadAt.Add(test.eta).String()
 		}

@@ -43,8 +43,8 @@ type strictChecker struct {
 	failed  error
 }
 
-// next returns the next token. ok is false at the end of the input and if the input is not JSON.
-func (s *strictChecker) next() (json.Token, bool) {
+// nextToken returns the next token. ok is false at the end of the input and if the input is not JSON.
+func (s *strictChecker) nextToken() (json.Token, bool) {
 	token, err := s.decoder.Token()
 	if text, ok := token.(string); ok && !isStorable(text) {
 		s.failed = errUnstorableText
@@ -66,17 +66,17 @@ func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
 		s.failed = fmt.Errorf("more than %d values or more than %d levels", maxValues, maxDepth)
 	}
-	token, ok := s.next()
+	token, ok := s.nextToken()
 	switch {
 	case !ok:
 	case token == json.Delim('['):
 		for s.failed == nil && s.decoder.More() {
 			s.checkValue(path, depth+1, owner)
 		}
-		_, _ = s.next()
+		_, _ = s.nextToken()
 	case token == json.Delim('{'):
 		s.checkMembers(path, depth, owner)
-		_, _ = s.next()
+		_, _ = s.nextToken()
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	seen := map[string]bool{}
 	for s.failed == nil && s.decoder.More() {
-		token, ok := s.next()
+		token, ok := s.nextToken()
 		name, isName := token.(string)
 		if !ok || !isName {
 			return
@@ -98,13 +98,13 @@ func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 			s.failed = fmt.Errorf("%s: %s", memberPath, unexpectedProperty)
 		default:
 			seen[name] = true
-			s.checkValue(memberPath, depth+1, owner.ownerBelow(name))
+			s.checkValue(memberPath, depth+1, owner.memberOwner(name))
 		}
 	}
 }
 
-// ownerBelow returns who defines the member names in the value of the member name, in an object whose names n defines.
-func (n nameOwner) ownerBelow(name string) nameOwner {
+// memberOwner returns who defines the member names in the value of the member name, in an object whose names n defines.
+func (n nameOwner) memberOwner(name string) nameOwner {
 	switch {
 	case n == apiNames && name == "payload":
 		return payloadNames
@@ -162,16 +162,16 @@ func refuseIgnoredQuery(ctx huma.Context, next func(huma.Context)) error {
 func checkQuery(params []*huma.Param, rawQuery string) error {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
-		return problem(http.StatusBadRequest, codeInvalidRequest, "query: "+err.Error())
+		return newProblem(http.StatusBadRequest, codeInvalidRequest, "query: "+err.Error())
 	}
 	for _, p := range params {
 		values := query[p.Name]
 		switch {
 		case p.In != "query" || p.Schema.Type == huma.TypeArray:
 		case len(values) > 1:
-			return invalid("query.%s: given %d times, takes one value", p.Name, len(values))
+			return invalidProblem("query.%s: given %d times, takes one value", p.Name, len(values))
 		case len(values) == 1 && values[0] == "" && p.Schema.Type == huma.TypeBoolean:
-			return invalid("query.%s: must be true or false", p.Name)
+			return invalidProblem("query.%s: must be true or false", p.Name)
 		}
 	}
 	return nil

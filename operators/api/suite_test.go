@@ -188,7 +188,7 @@ func (b *testAPI) newAPI(changes ...func(*testOptions)) *api.API {
 	}
 	b.dispatcher = dispatcher.New(with.dispatcher)
 	with.api.Dispatcher = b.dispatcher
-	with.reports.Handler, with.reports.Logger, with.reports.OnRefused, with.reports.AddressOf = b.dispatcher, with.api.Logger, with.api.Gate.RefuseReport, with.api.Gate.ClientAddress
+	with.reports.Handler, with.reports.Logger, with.reports.OnRefused, with.reports.AddressOf = b.dispatcher, with.api.Logger, with.api.Gate.CountReportRefusal, with.api.Gate.ClientAddress
 	with.api.Reports = devicehttp.New(with.reports)
 	return api.New(with.api)
 }

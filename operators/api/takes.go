@@ -46,9 +46,9 @@ func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error
 	}
 	switch {
 	case len(t.ID) > maxTakeID:
-		return take, invalid("%sid: at most %d bytes", prefix, maxTakeID)
+		return take, invalidProblem("%sid: at most %d bytes", prefix, maxTakeID)
 	case take.Cost < 1 || take.Cost > maxCost:
-		return take, invalid("%scost: must be between 1 and %d", prefix, maxCost)
+		return take, invalidProblem("%scost: must be between 1 and %d", prefix, maxCost)
 	}
 	take.Facts, err = readFacts(prefix, t.Facts)
 	return take, err
@@ -63,7 +63,7 @@ func readFacts(prefix string, values map[string]json.RawMessage) (map[string]str
 		case '"':
 			_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
 		case '{', '[', 'n':
-			return nil, invalid("%sfacts.%s: must be a string, a number, true or false", prefix, name)
+			return nil, invalidProblem("%sfacts.%s: must be a string, a number, true or false", prefix, name)
 		}
 		facts[name] = text
 	}
@@ -73,14 +73,14 @@ func readFacts(prefix string, values map[string]json.RawMessage) (map[string]str
 // checkFacts returns an error if there are too many facts, or a name or a value is too long. prefix is the path of the take in errors.
 func checkFacts(prefix string, facts map[string]string) error {
 	if len(facts) > maxFacts {
-		return invalid("%sfacts: at most %d", prefix, maxFacts)
+		return invalidProblem("%sfacts: at most %d", prefix, maxFacts)
 	}
 	for name, value := range facts {
 		if name == "" || len(name) > maxFactName {
-			return invalid("%sfacts: a name must have 1-%d bytes", prefix, maxFactName)
+			return invalidProblem("%sfacts: a name must have 1-%d bytes", prefix, maxFactName)
 		}
 		if len(value) > maxFactValue {
-			return invalid("%sfacts.%s: at most %d bytes", prefix, name, maxFactValue)
+			return invalidProblem("%sfacts.%s: at most %d bytes", prefix, name, maxFactValue)
 		}
 	}
 	return nil
@@ -93,19 +93,19 @@ func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error)
 
 		Takes *[]takeBody `json:"takes"`
 	}
-	if err := readDirect(ctx, &body); err != nil {
+	if err := readJSONBody(ctx, &body); err != nil {
 		return nil, false, err
 	}
-	caller := actor(ctx.Context())
+	caller := actorName(ctx.Context())
 	if body.Takes == nil {
 		take, err := body.readTake("", caller)
 		return []policies.Take{take}, false, err
 	}
 	if body.ID != "" || body.Facts != nil || body.Cost != nil {
-		return nil, true, invalid("takes: not together with id, facts or cost, which belong to a single take")
+		return nil, true, invalidProblem("takes: not together with id, facts or cost, which belong to a single take")
 	}
 	if n := len(*body.Takes); n < 1 || n > maxTakes {
-		return nil, true, invalid("takes: must have between 1 and %d entries", maxTakes)
+		return nil, true, invalidProblem("takes: must have between 1 and %d entries", maxTakes)
 	}
 	for i, one := range *body.Takes {
 		take, err := one.readTake(takePath(i, true), caller)
@@ -138,26 +138,26 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 			return err
 		}
 		if isList && usesStatus {
-			return invalid("query.status: 429 is only for a single take")
+			return invalidProblem("query.status: 429 is only for a single take")
 		}
 		verdicts, err := ask(ctx.Context(), ctx.Param("set"), takes)
 		if err != nil {
 			return takeProblem(err, isList)
 		}
 		if i := slices.IndexFunc(verdicts, func(v policies.Verdict) bool { return v.OtherCost }); i >= 0 {
-			return invalid("%scost: a take with this id and these facts had another cost; each take needs its own id", takePath(i, isList))
+			return invalidProblem("%scost: a take with this id and these facts had another cost; each take needs its own id", takePath(i, isList))
 		}
 		switch {
 		case isList:
 			answer := operators.TakenList{Takes: make([]operators.Taken, len(verdicts))}
 			for i, v := range verdicts {
-				answer.Takes[i] = showVerdict(v, takes[i].Cost)
+				answer.Takes[i] = toAPITaken(v, takes[i].Cost)
 			}
-			return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)
+			return writeResponse(ctx, http.StatusOK, operators.TypeJSON, answer)
 		case usesStatus:
 			return writeWithStatus(ctx, verdicts[0], takes[0].Cost)
 		}
-		return writeDirect(ctx, http.StatusOK, operators.TypeJSON, showVerdict(verdicts[0], takes[0].Cost))
+		return writeResponse(ctx, http.StatusOK, operators.TypeJSON, toAPITaken(verdicts[0], takes[0].Cost))
 	}
 }
 
@@ -165,7 +165,7 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 // isList is true if the request has a list of takes.
 func takeProblem(err error, isList bool) error {
 	if high, ok := errors.AsType[*policies.CostError](err); ok {
-		return invalid("%scost: %v", takePath(high.Take, isList), high)
+		return invalidProblem("%scost: %v", takePath(high.Take, isList), high)
 	}
 	return err
 }
@@ -178,10 +178,10 @@ func wantsStatus(ctx huma.Context) (bool, error) {
 	case "429":
 		return true, nil
 	}
-	return false, invalid("query.status: must be 200 or 429")
+	return false, invalidProblem("query.status: must be 200 or 429")
 }
 
-func showVerdict(verdict policies.Verdict, cost int64) operators.Taken {
+func toAPITaken(verdict policies.Verdict, cost int64) operators.Taken {
 	taken := operators.Taken{
 		Allowed: verdict.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(verdict.Items)), RetryAfterMS: ceilUnits(verdict.Wait, time.Millisecond),
 		CountedSince: apiTimeIfSet(verdict.Since), Repeated: verdict.Repeated, Unchecked: verdict.Unchecked,
@@ -209,7 +209,7 @@ type refusedTake struct { //nolint:errname // an answer
 // writeWithStatus answers a take with this cost with a status that shows the verdict, and with the header fields of
 // draft-ietf-httpapi-ratelimit-headers.
 func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) error {
-	taken := showVerdict(verdict, cost)
+	taken := toAPITaken(verdict, cost)
 	if len(verdict.Items) > 0 {
 		ctx.SetHeader("RateLimit-Policy", rateFields(verdict, rateQuota))
 		ctx.SetHeader("RateLimit", rateFields(verdict, func(_ *limits.Rule, s limits.WindowUse) string {
@@ -217,14 +217,14 @@ func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) err
 		}))
 	}
 	if verdict.Allowed {
-		return writeDirect(ctx, http.StatusOK, operators.TypeJSON, taken)
+		return writeResponse(ctx, http.StatusOK, operators.TypeJSON, taken)
 	}
-	p := problem(http.StatusTooManyRequests, codeLimited, "policy "+taken.RefusedBy+" does not allow it now")
+	p := newProblem(http.StatusTooManyRequests, codeLimited, "policy "+taken.RefusedBy+" does not allow it now")
 	if verdict.Unchecked {
-		p = problem(http.StatusServiceUnavailable, codeUnavailable, "the take cannot be checked: Redis does not answer; send again")
+		p = newProblem(http.StatusServiceUnavailable, codeUnavailable, "the take cannot be checked: Redis does not answer; send again")
 	}
 	ctx.SetHeader("Retry-After", strconv.Itoa(int(max(1, math.Ceil(verdict.Wait.Seconds())))))
-	return writeDirect(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
+	return writeResponse(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
 }
 
 // rateFields returns the value of a header field with one item for each policy in verdict. format returns the parameters of an item.
@@ -252,25 +252,25 @@ func rateQuota(rule *limits.Rule, use limits.WindowUse) string {
 // returnTake gives back the unused part of a take.
 func (l *limitSets) returnTake(ctx huma.Context) error {
 	var body takeBody
-	if err := readDirect(ctx, &body); err != nil {
+	if err := readJSONBody(ctx, &body); err != nil {
 		return err
 	}
-	take, err := body.readTake("", actor(ctx.Context()))
+	take, err := body.readTake("", actorName(ctx.Context()))
 	if err != nil {
 		return err
 	}
 	if take.ID == "" {
-		return invalid("id: required, the id of the take")
+		return invalidProblem("id: required, the id of the take")
 	}
 	returned, err := l.sets.Return(ctx.Context(), ctx.Param("set"), take)
 	if err != nil {
 		return takeProblem(err, false)
 	}
-	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, operators.Returned{Returned: returned})
+	return writeResponse(ctx, http.StatusOK, operators.TypeJSON, operators.Returned{Returned: returned})
 }
 
-func (l *limitSets) usage(ctx huma.Context) error {
-	facts, limit, err := usageQuery(ctx)
+func (l *limitSets) writeUsage(ctx huma.Context) error {
+	facts, limit, err := readUsageQuery(ctx)
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (l *limitSets) usage(ctx huma.Context) error {
 		if err != nil {
 			return err
 		}
-		answer.Usage = showUse(used)
+		answer.Usage = toAPIPolicyUses(used)
 	} else {
 		highest, err := l.sets.Highest(ctx.Context(), ctx.Param("set"), limit)
 		if err != nil {
@@ -291,26 +291,26 @@ func (l *limitSets) usage(ctx huma.Context) error {
 				highest[i] = u.Redacted()
 			}
 		}
-		answer.Highest = showUse(highest)
+		answer.Highest = toAPIPolicyUses(highest)
 	}
-	return writeDirect(ctx, http.StatusOK, operators.TypeJSON, answer)
+	return writeResponse(ctx, http.StatusOK, operators.TypeJSON, answer)
 }
 
-// usageQuery reads the facts and the limit from the query of a request for the usage.
-func usageQuery(ctx huma.Context) (facts map[string]string, limit int, err error) {
+// readUsageQuery reads the facts and the limit from the query of a request for the usage.
+func readUsageQuery(ctx huma.Context) (facts map[string]string, limit int, err error) {
 	requestURL := ctx.URL()
 	facts, limit = map[string]string{}, 20
 	for name, values := range requestURL.Query() {
 		if fact, is := strings.CutPrefix(name, factsPrefix); is {
 			if len(values) > 1 {
-				return nil, 0, invalid("query.%s: given %d times, takes one value", name, len(values))
+				return nil, 0, invalidProblem("query.%s: given %d times, takes one value", name, len(values))
 			}
 			facts[fact] = values[0]
 		}
 	}
 	if text := ctx.Query("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxHighest {
-			return nil, 0, invalid("query.limit: must be between 1 and %d", maxHighest)
+			return nil, 0, invalidProblem("query.limit: must be between 1 and %d", maxHighest)
 		}
 	}
 	return facts, limit, checkFacts("query.", facts)

@@ -41,7 +41,7 @@ type taskQuery struct {
 func (t *tasks) register(r *routes) {
 	registerList[operators.TaskList](r, newOperation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list)
 	register(r, newOperation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), t.get)
-	register(r, newOperation("GET", "/v1/tasks/{id}/why", "explainTask", "Explain why a task does not run, and how to change that", roleViewer, 200), t.why)
+	register(r, newOperation("GET", "/v1/tasks/{id}/why", "explainTask", "Explain why a task does not run, and how to change that", roleViewer, 200), t.explainTask)
 	register(r, newOperation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; the device of a running task is asked to stop with its next report", roleOperator, 200), t.cancel)
 	register(r, newOperation("POST", "/v1/tasks/{id}/retry", "retryTask", "Retry a task that ended without success", roleOperator, 200), t.retry)
 	register(r, newOperation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), t.cancelAll)
@@ -66,7 +66,7 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operator
 		}
 		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
-	page = newPage(found, more, showTask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(bound)
+	page = newPage(found, more, toAPITask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(bound)
 	if err == nil {
 		err = t.addDeviceTags(ctx, page.entries)
 	}
@@ -81,7 +81,7 @@ func (t *tasks) addDeviceTags(ctx context.Context, listed []operators.Task) erro
 	}
 	found, err := t.ledger.DevicesByID(ctx, slices.Collect(maps.Keys(tags)))
 	for _, device := range found {
-		tags[device.ID] = showDevice(device).Tags
+		tags[device.ID] = toAPIDevice(device).Tags
 	}
 	for i := range listed {
 		listed[i].DeviceTags = tags[listed[i].Device]
@@ -111,7 +111,7 @@ const maxHolderName = 1 + 4*200 + 1 + 64
 func checkNames(device, pool string) error {
 	if store.IsCaller(device) {
 		if len(device) > maxHolderName {
-			return invalid("device: at most %d bytes", maxHolderName)
+			return invalidProblem("device: at most %d bytes", maxHolderName)
 		}
 	} else if device != "" {
 		if _, err := devices.ParseID(device); err != nil {
@@ -129,9 +129,9 @@ func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetai
 	if err != nil {
 		return detail, err
 	}
-	detail = operators.TaskDetail{Task: showTask(found), Attempts: make([]operators.Attempt, len(attempts))}
+	detail = operators.TaskDetail{Task: toAPITask(found), Attempts: make([]operators.Attempt, len(attempts))}
 	if grant != nil {
-		detail.Grant = showGrant(*grant)
+		detail.Grant = toAPIGrant(*grant)
 	}
 	for i, at := range attempts {
 		detail.Attempts[i] = operators.Attempt{
@@ -143,19 +143,19 @@ func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetai
 }
 
 func (t *tasks) cancel(ctx context.Context, in *IDPath) (operators.Task, error) {
-	cancelled, err := t.ledger.CancelTask(ctx, actor(ctx), in.ID)
-	return showTask(cancelled), err
+	cancelled, err := t.ledger.CancelTask(ctx, actorName(ctx), in.ID)
+	return toAPITask(cancelled), err
 }
 
 func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
-	again, err := t.ledger.RetryTask(ctx, actor(ctx), in.ID)
+	again, err := t.ledger.RetryTask(ctx, actorName(ctx), in.ID)
 	if err == nil {
 		t.waiters.Filler.Fill(again.Pool)
 	}
-	return showTask(again), err
+	return toAPITask(again), err
 }
 
-func showTask(task store.Task) operators.Task {
+func toAPITask(task store.Task) operators.Task {
 	return operators.Task{
 		ID: task.ID, Batch: task.Batch, Pool: task.Pool, Device: task.Device, Kind: task.Kind, Payload: task.Payload,
 		Priority: task.Priority, State: string(task.State), CountedAttempts: task.Attempts, NotBefore: apiTimePointer(task.NotBefore), NotAfter: apiTimePointer(task.NotAfter), RetryAt: apiTimePointer(task.RetryAt),
@@ -163,7 +163,7 @@ func showTask(task store.Task) operators.Task {
 	}
 }
 
-func showGrant(grant store.Grant) *operators.Grant {
+func toAPIGrant(grant store.Grant) *operators.Grant {
 	return &operators.Grant{
 		Token: grant.Token, Pool: grant.Pool, Slot: grant.Slot, Attempt: grant.Attempt, Granted: apiTime(grant.GrantedAt),
 		LeaseUntil: apiTime(grant.LeaseUntil), Redelivered: grant.Redelivered, Cancel: grant.CancelWhy,
@@ -202,27 +202,28 @@ func changeTasks(
 		return operators.Bulk{}, err
 	}
 	if filter == (store.TaskFilter{}) {
-		return operators.Bulk{}, invalid("device, batch, pool, state, kind, error, since, until: at least one is required")
+		return operators.Bulk{}, invalidProblem("device, batch, pool, state, kind, error, since, until: at least one is required")
 	}
 	if request.DryRun {
 		n, err := count(ctx, filter)
 		return operators.Bulk{Tasks: n}, err
 	}
-	done, err := change(ctx, actor(ctx), filter, bulkLimit)
+	done, err := change(ctx, actorName(ctx), filter, bulkLimit)
 	return operators.Bulk(done), err
 }
 
-func (t *tasks) why(ctx context.Context, in *IDPath) (operators.Why, error) {
+func (t *tasks) explainTask(ctx context.Context, in *IDPath) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
 	if err != nil {
 		return operators.Why{}, err
 	}
-	reasons, err := showCauses(ctx, t.recent, e.Causes)
+	reasons, err := toAPIReasons(ctx, t.recent, e.Causes)
 	return operators.Why{State: string(e.State), Reasons: reasons, Mark: (*operators.Mark)(e.Mark)}, err
 }
 
-// showCauses converts causes to the form of the API. It does not advise to raise the capacity of a pool whose attempts fail; recent reads them.
-func showCauses(ctx context.Context, recent recentAttemptsReader, causes []decision.Cause) (shown []operators.Reason, err error) {
+// toAPIReasons converts causes to the form of the API. It does not advise to raise the capacity of a pool whose attempts fail; recent reads
+// them.
+func toAPIReasons(ctx context.Context, recent recentAttemptsReader, causes []decision.Cause) (shown []operators.Reason, err error) {
 	shown = make([]operators.Reason, len(causes))
 	for i, c := range causes {
 		if c.AdvisesCapacity() {
@@ -231,12 +232,12 @@ func showCauses(ctx context.Context, recent recentAttemptsReader, causes []decis
 				return shown, err
 			}
 		}
-		shown[i] = showCause(c)
+		shown[i] = toAPIReason(c)
 	}
 	return shown, nil
 }
 
-func showActions(actions []decision.Action) []operators.Action {
+func toAPIActions(actions []decision.Action) []operators.Action {
 	shown := make([]operators.Action, len(actions))
 	for i, a := range actions {
 		shown[i] = operators.Action{Action: string(a.Act), Subject: string(a.Subject), ID: a.ID, Command: a.Command}
@@ -244,9 +245,9 @@ func showActions(actions []decision.Action) []operators.Action {
 	return shown
 }
 
-func showCause(cause decision.Cause) operators.Reason {
+func toAPIReason(cause decision.Cause) operators.Reason {
 	shown := operators.Reason{
-		Code: string(cause.Code), Detail: cause.Detail, Until: apiTimeIfSet(cause.Until), EstimatedStart: apiTimeIfSet(cause.EstimatedStart), Remedy: cause.Remedy, Actions: showActions(cause.Actions),
+		Code: string(cause.Code), Detail: cause.Detail, Until: apiTimeIfSet(cause.Until), EstimatedStart: apiTimeIfSet(cause.EstimatedStart), Remedy: cause.Remedy, Actions: toAPIActions(cause.Actions),
 	}
 	if cause.Position > 0 {
 		shown.Position = &cause.Position

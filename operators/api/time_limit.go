@@ -67,7 +67,7 @@ func (a *API) timeoutProblem(ctx context.Context) *Problem {
 			facts = append(facts, fmt.Sprintf("%s: %s since %s", d.Name, d.StateText(), d.Since.UTC().Format(time.RFC3339)))
 		}
 	}
-	return unavailable(serverLedger, strings.Join(facts, "; "))
+	return unavailableProblem(serverLedger, strings.Join(facts, "; "))
 }
 
 // StateText returns the state of a dependency for a list: ok, slow, does not answer, or the reason of a failure.

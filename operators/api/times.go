@@ -8,10 +8,10 @@ import (
 // checkSpan returns an error if end is not after begin, because then no task can start between them. A bound that is nil does not limit.
 func checkSpan(begin, end *time.Time) error {
 	if err := checkYears(begin, end); err != nil {
-		return invalid("%v", err)
+		return invalidProblem("%v", err)
 	}
 	if isEmptySpan(begin, end) {
-		return invalid("not_after: must be later than not_before")
+		return invalidProblem("not_after: must be later than not_before")
 	}
 	return nil
 }
@@ -37,16 +37,16 @@ func isOutsideYears(at *time.Time) bool {
 // isEmptySpan reports whether there is no time between begin and end: end is not later than begin. It is false if one of them is nil.
 func isEmptySpan(begin, end *time.Time) bool { return begin != nil && end != nil && !end.After(*begin) }
 
-// checkPeriod returns an error for a period whose end is not after its beginning. begin and end are the names of its bounds. A zero time
-// means no bound.
-func checkPeriod(begin string, since time.Time, end string, until time.Time) error {
+// checkPeriod returns an error if until is not after since. beginName and endName are the parameters that contain since and until, for the
+// error. A zero time means no bound.
+func checkPeriod(beginName string, since time.Time, endName string, until time.Time) error {
 	switch {
 	case isOutsideYears(&since):
-		return invalid("%s: %s", begin, yearsMessage)
+		return invalidProblem("%s: %s", beginName, yearsMessage)
 	case isOutsideYears(&until):
-		return invalid("%s: %s", end, yearsMessage)
+		return invalidProblem("%s: %s", endName, yearsMessage)
 	case !since.IsZero() && !until.IsZero() && !since.Before(until):
-		return invalid("%s: must be later than %s", end, begin)
+		return invalidProblem("%s: must be later than %s", endName, beginName)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ type poolUsageQuery struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
 }
 
-func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (used operators.Usage, err error) {
+func (p *pools) getUsage(ctx context.Context, in *poolUsageQuery) (used operators.Usage, err error) {
 	pool, err := p.ledger.Pool(ctx, in.Pool)
 	if err != nil {
 		return used, err
@@ -31,11 +31,11 @@ func (p *pools) usage(ctx context.Context, in *poolUsageQuery) (used operators.U
 	if err != nil {
 		return used, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	used.Highest = showUse(highest)
+	used.Highest = toAPIPolicyUses(highest)
 	return used, nil
 }
 
-// deviceUsage returns the usage of the policies of pool and of its profile by one device.
+// deviceUsage returns how much one device has used of the policies of pool and of the policies of the device's profile.
 func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, deviceID string) ([]operators.PolicyUse, error) {
 	device, err := p.ledger.Device(ctx, deviceID)
 	if err != nil {
@@ -53,10 +53,10 @@ func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, deviceID strin
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	return showUse(uses), nil
+	return toAPIPolicyUses(uses), nil
 }
 
-func showUse(uses []limits.SubjectUse) []operators.PolicyUse {
+func toAPIPolicyUses(uses []limits.SubjectUse) []operators.PolicyUse {
 	shown := make([]operators.PolicyUse, len(uses))
 	for i, u := range uses {
 		shown[i] = operators.PolicyUse{

@@ -81,7 +81,7 @@ func (w *waiting) summarize(ctx context.Context, scope store.TaskScope, sampleSi
 	}
 	for i, p := range found.Groups {
 		part := operators.WaitingPart{
-			Code: string(p.Code), Label: p.Label, Count: p.Count, Detail: p.Detail, Until: apiTimeIfSet(p.Until), Remedy: p.Remedy, Actions: showActions(p.Actions),
+			Code: string(p.Code), Label: p.Label, Count: p.Count, Detail: p.Detail, Until: apiTimeIfSet(p.Until), Remedy: p.Remedy, Actions: toAPIActions(p.Actions),
 			Examples: make([]operators.WaitingExample, len(p.Examples)),
 		}
 		for n, one := range p.Examples {
@@ -95,7 +95,7 @@ func (w *waiting) summarize(ctx context.Context, scope store.TaskScope, sampleSi
 	return shown, err
 }
 
-// readRecentAttempts returns a summary of the attempts of a pool or of a batch that ended a moment ago.
+// readRecentAttempts returns a summary of the attempts of scope (a pool or a batch) that ended within the last five minutes.
 func (w *waiting) readRecentAttempts(ctx context.Context, scope store.TaskScope) (*operators.RecentAttempts, error) {
 	found, err := w.ledger.RecentAttempts(ctx, scope)
 	if err != nil {
@@ -112,7 +112,7 @@ func (w *waiting) readRecentAttempts(ctx context.Context, scope store.TaskScope)
 // has this code. The next page starts after the last evaluated task, or, if this page became full earlier, after its last task.
 func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
 	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
-		return page, invalid("code: %q is not a reason for which a task can wait", code)
+		return page, invalidProblem("code: %q is not a reason for which a task can wait", code)
 	}
 	after, err := paging.afterPosition(scope)
 	if err != nil {
@@ -135,7 +135,7 @@ func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, 
 				return page, err
 			}
 			page.entries = append(page.entries, operators.WaitingTask{
-				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: apiTimeIfSet(j.Until), Remedy: cause.Remedy, Actions: showActions(cause.Actions),
+				ID: j.Task.ID, Batch: j.Task.Batch, Device: j.Task.Device, Code: string(j.Code), Detail: j.Detail, Until: apiTimeIfSet(j.Until), Remedy: cause.Remedy, Actions: toAPIActions(cause.Actions),
 				LastSeen: apiTimeIfSet(j.LastSeen),
 			})
 		}

@@ -115,16 +115,16 @@ type Attempt struct {
 	Device     string // at the entry point Report, the device that the client claims to be; otherwise empty
 }
 
-// Try calls check, which looks up the token of attempt, and returns its error. If the error is devices.ErrUnauthenticated, the token counts
-// as a wrong guess.
+// CheckToken calls check, which looks up the token of attempt, and returns its error. If the error is devices.ErrUnauthenticated, the token
+// counts as a wrong guess.
 //
-// If too many guesses came from the address (at the entry point Report: from this device at this address), it is locked out. Then Try does
-// not call check, and lockout is the remaining time. During a lock-out, tokens that this address used successfully within acceptedFor still
-// work, except for a sign-in.
+// If too many guesses came from the address (at the entry point Report: from this device at this address), it is locked out. Then
+// CheckToken does not call check, and lockout is the remaining time. During a lock-out, tokens that this address used successfully within
+// acceptedFor still work, except for a sign-in.
 //
-// Try looks up one token of an address after another. Otherwise, tokens sent at the same time would all be checked before the first one is
-// counted.
-func (g *Gate) Try(ctx context.Context, attempt Attempt, check func(context.Context) error) (lockout time.Duration, err error) {
+// CheckToken looks up one token of an address after another. Otherwise, tokens sent at the same time would all be checked before the first
+// one is counted.
+func (g *Gate) CheckToken(ctx context.Context, attempt Attempt, check func(context.Context) error) (lockout time.Duration, err error) {
 	guesses, key := g.operators, guesserKey{guesserNetwork(attempt.From), attempt.Device}
 	if attempt.EntryPoint == Report {
 		guesses = g.devices
@@ -133,14 +133,14 @@ func (g *Gate) Try(ctx context.Context, attempt Attempt, check func(context.Cont
 	if isRemembered && guesses.isAccepted(key.network, attempt.Token) {
 		return 0, check(ctx)
 	}
-	one, lockout, err := guesses.begin(ctx, key)
+	one, lockout, err := guesses.beginLookUp(ctx, key)
 	if one == nil {
 		return lockout, err
 	}
 	isWrong := false
 	defer func() {
-		if guesses.end(key, one, isWrong) {
-			g.Refuse(ctx, Refusal{EntryPoint: attempt.EntryPoint, Reason: LockedOut, Principal: attempt.Device, IsDevice: attempt.Device != "", From: attempt.From, Detail: "too many wrong tokens"})
+		if guesses.endLookUp(key, one, isWrong) {
+			g.CountRefusal(ctx, Refusal{EntryPoint: attempt.EntryPoint, Reason: LockedOut, Principal: attempt.Device, IsDevice: attempt.Device != "", From: attempt.From, Detail: "too many wrong tokens"})
 		}
 	}()
 	err = check(ctx)
@@ -151,19 +151,19 @@ func (g *Gate) Try(ctx context.Context, attempt Attempt, check func(context.Cont
 	return 0, err
 }
 
-// TryReport calls check, which looks up the token of a report over HTTP. If too many wrong tokens of this device came from the address,
-// TryReport does not call check and returns devices.ErrLockedOut.
-func (g *Gate) TryReport(r *http.Request, device devices.ID, token string, check func(context.Context) error) error {
-	lockout, err := g.Try(r.Context(), Attempt{EntryPoint: Report, From: g.ClientAddress(r), Token: token, Device: string(device)}, check)
+// CheckReportToken calls check, which looks up the token of a report over HTTP. If too many wrong tokens of this device came from the
+// address, CheckReportToken does not call check and returns devices.ErrLockedOut.
+func (g *Gate) CheckReportToken(r *http.Request, device devices.ID, token string, check func(context.Context) error) error {
+	lockout, err := g.CheckToken(r.Context(), Attempt{EntryPoint: Report, From: g.ClientAddress(r), Token: token, Device: string(device)}, check)
 	if lockout > 0 {
 		return devices.ErrLockedOut
 	}
 	return err
 }
 
-// Refuse counts refusal. It logs only the first refusal of each kind in a minute; at the interfaces API and SignIn it also records this
-// refusal as an event. The next log line or event has the number of refusals that were left out.
-func (g *Gate) Refuse(ctx context.Context, refusal Refusal) {
+// CountRefusal counts refusal. It logs only the first refusal of each kind in a minute; at the interfaces API and SignIn it also records
+// this refusal as an event. The next log line or event has the number of refusals that were left out.
+func (g *Gate) CountRefusal(ctx context.Context, refusal Refusal) {
 	g.WithLabelValues(string(refusal.EntryPoint), string(refusal.Reason)).Inc()
 	refusal.Principal = cleanText(cmp.Or(refusal.Principal, unknownPrincipal))
 	leftOut, ok := g.samples.shouldLog(refusal)
@@ -180,13 +180,13 @@ func (g *Gate) Refuse(ctx context.Context, refusal Refusal) {
 	}
 	g.options.Log.WarnContext(ctx, "refused", attributes...)
 	if refusal.EntryPoint == API || refusal.EntryPoint == SignIn {
-		g.record(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, cleanText(refusal.Detail)))
+		g.writeEvent(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, cleanText(refusal.Detail)))
 	}
 }
 
-// RefuseReport calls Refuse for a report over HTTP that was refused because of cause. device is the id that the sender claims.
-func (g *Gate) RefuseReport(r *http.Request, device string, cause error) {
-	g.Refuse(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(cause), Principal: device, IsDevice: true, From: g.ClientAddress(r), Detail: "report"})
+// CountReportRefusal calls CountRefusal for a report over HTTP that was refused because of cause. device is the id that the sender claims.
+func (g *Gate) CountReportRefusal(r *http.Request, device string, cause error) {
+	g.CountRefusal(r.Context(), Refusal{EntryPoint: Report, Reason: ReasonOf(cause), Principal: device, IsDevice: true, From: g.ClientAddress(r), Detail: "report"})
 }
 
 // ReasonOf returns the Reason for err, the error with which a device was refused.
@@ -202,9 +202,9 @@ func ReasonOf(err error) Reason {
 	return Forbidden
 }
 
-// record writes an event with this detail about a refusal. It does so even if the request has ended, because a client that disconnects
+// writeEvent writes an event with this detail about a refusal. It does so even if the request has ended, because a client that disconnects
 // early must be recorded, too.
-func (g *Gate) record(ctx context.Context, refusal Refusal, detail string) {
+func (g *Gate) writeEvent(ctx context.Context, refusal Refusal, detail string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	event := store.Event{Actor: refusal.Principal, Detail: detail}

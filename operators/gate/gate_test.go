@@ -44,14 +44,14 @@ func newTestGate(t *testing.T) *testGate {
 
 func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, from string) {
 	s.t.Helper()
-	s.Refuse(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools"})
+	s.CountRefusal(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools"})
 }
 
 // try presents a token from an address. The only known tokens are those that begin with "good". It returns how long the address is locked
 // out, or -1 if the token was looked up and is unknown.
 func (s *testGate) try(at gate.EntryPoint, from, token string) time.Duration {
 	s.t.Helper()
-	lockout, err := s.Try(s.t.Context(), gate.Attempt{EntryPoint: at, From: netip.MustParseAddr(from), Token: token}, func(context.Context) error {
+	lockout, err := s.CheckToken(s.t.Context(), gate.Attempt{EntryPoint: at, From: netip.MustParseAddr(from), Token: token}, func(context.Context) error {
 		if strings.HasPrefix(token, "good") {
 			return nil
 		}
@@ -102,7 +102,7 @@ func TestADeviceHidesNoOperator(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
 	for _, isDevice := range []bool{true, false} {
-		s.Refuse(t.Context(), gate.Refusal{EntryPoint: gate.API, Reason: gate.Forbidden, Principal: "eve", IsDevice: isDevice})
+		s.CountRefusal(t.Context(), gate.Refusal{EntryPoint: gate.API, Reason: gate.Forbidden, Principal: "eve", IsDevice: isDevice})
 	}
 	if len(s.events) != 2 || s.events[0].ActorKind != store.ActorDevice || s.events[1].ActorKind == store.ActorDevice {
 		t.Errorf("%+v", s.events)
@@ -183,7 +183,7 @@ func TestGuessesAtOnceLockAnAddressOut(t *testing.T) {
 	var lookedUp, refused atomic.Int64
 	for range 150 {
 		group.Go(func() {
-			lockout, _ := s.Try(t.Context(), gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}, func(context.Context) error {
+			lockout, _ := s.CheckToken(t.Context(), gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}, func(context.Context) error {
 				lookedUp.Add(1)
 				runtime.Gosched()
 				return devices.ErrUnauthenticated
@@ -205,10 +205,10 @@ func TestAGuessThatBreaksOffGivesItsTurnBack(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
 	attempt := gate.Attempt{EntryPoint: gate.API, From: netip.MustParseAddr("192.0.2.1"), Token: "x"}
-	_, err := s.Try(t.Context(), attempt, func(context.Context) error {
+	_, err := s.CheckToken(t.Context(), attempt, func(context.Context) error {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := s.Try(gone, attempt, func(context.Context) error { t.Error("looked up"); return nil })
+		_, err := s.CheckToken(gone, attempt, func(context.Context) error { t.Error("looked up"); return nil })
 		return err
 	})
 	if !errors.Is(err, context.Canceled) {

@@ -44,7 +44,7 @@ type acceptedToken struct {
 	hash [sha256.Size]byte
 }
 
-// guesser has the state of a guesserKey that sent wrong tokens, or whose token is being looked up.
+// guesser is the state of a guesserKey: its wrong tokens, its lock-out, and the look-ups of its tokens.
 type guesser struct {
 	turn        chan struct{} // holds one element while a token is being looked up, so that one token is looked up at a time
 	users       int           // number of tokens that are being looked up or wait for their look-up
@@ -87,69 +87,71 @@ func (g *guessCounter) recordAccepted(network netip.Prefix, token string) {
 	g.acceptedAt[acceptedToken{network, sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// begin waits until no other token of key is being looked up, and returns one, the guesser of key. The caller then looks its token up, and
-// calls end. If key is locked out, one is nil and lockout is the remaining time. If ctx ends first, one is nil and err is the error of ctx.
-func (g *guessCounter) begin(ctx context.Context, key guesserKey) (one *guesser, lockout time.Duration, err error) {
-	one = g.join(key)
+// beginLookUp waits until no other token of key is being looked up, and returns the state of key. The caller then looks its token up, and
+// calls endLookUp. If key is locked out, state is nil and lockout is the remaining time. If ctx ends first, state is nil and err is the
+// error of ctx.
+func (g *guessCounter) beginLookUp(ctx context.Context, key guesserKey) (state *guesser, lockout time.Duration, err error) {
+	state = g.acquireGuesser(key)
 	select {
-	case one.turn <- struct{}{}:
+	case state.turn <- struct{}{}:
 	case <-ctx.Done():
-		g.leave(key, one)
+		g.releaseGuesser(key, state)
 		return nil, 0, ctx.Err()
 	}
 	g.mu.Lock()
-	lockout = max(0, one.lockedUntil.Sub(g.now()))
+	lockout = max(0, state.lockedUntil.Sub(g.now()))
 	g.mu.Unlock()
 	if lockout > 0 {
-		<-one.turn
-		g.leave(key, one)
+		<-state.turn
+		g.releaseGuesser(key, state)
 		return nil, lockout, nil
 	}
-	return one, 0, nil
+	return state, 0, nil
 }
 
-// end ends the look-up for which begin returned one, the guesser of key. If isWrong is true, end counts a wrong token. isLockedOut reports
-// whether this token locks key out.
-func (g *guessCounter) end(key guesserKey, one *guesser, isWrong bool) (isLockedOut bool) {
-	defer g.leave(key, one)
-	defer func() { <-one.turn }()
+// endLookUp ends the look-up of a token of key. beginLookUp has returned state. If isWrong is true, endLookUp counts a wrong token.
+// isLockedOut reports whether this token locks key out.
+func (g *guessCounter) endLookUp(key guesserKey, state *guesser, isWrong bool) (isLockedOut bool) {
+	defer g.releaseGuesser(key, state)
+	defer func() { <-state.turn }()
 	if !isWrong {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
-	if one.count == 0 || now.Sub(one.since) > guessSpan {
-		one.count, one.since = 0, now
+	if state.count == 0 || now.Sub(state.since) > guessSpan {
+		state.count, state.since = 0, now
 	}
-	one.count++
-	if one.count < g.maxWrong {
+	state.count++
+	if state.count < g.maxWrong {
 		return false
 	}
-	one.lockedUntil, one.count, one.since = now.Add(lockoutTime), 0, now
+	state.lockedUntil, state.count, state.since = now.Add(lockoutTime), 0, now
 	return true
 }
 
-// join returns the guesser of key. The caller must call leave.
-func (g *guessCounter) join(key guesserKey) *guesser {
+// acquireGuesser returns the guesser of key. The caller must call releaseGuesser.
+func (g *guessCounter) acquireGuesser(key guesserKey) *guesser {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := g.byKey[key]
-	if one == nil {
-		g.makeRoom()
-		one = &guesser{turn: make(chan struct{}, 1)}
-		g.byKey[key] = one
+	state := g.byKey[key]
+	if state == nil {
+		g.evictGuessers()
+		state = &guesser{turn: make(chan struct{}, 1)}
+		g.byKey[key] = state
 	}
-	one.users++
-	return one
+	state.users++
+	return state
 }
 
-// leave ends the use of one, the guesser of key, and forgets it if it has no wrong tokens.
-func (g *guessCounter) leave(key guesserKey, one *guesser) {
+// releaseGuesser ends a use of state, the guesser of key. If no other caller uses state, and no wrong token of key counts, it deletes
+// state.
+func (g *guessCounter) releaseGuesser(key guesserKey, state *guesser) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one.users--
-	if one.users == 0 && one.isHarmless(g.now()) && g.byKey[key] == one {
+	state.users--
+	if state.users == 0 && state.isHarmless(g.now()) && g.byKey[key] == state {
 		delete(g.byKey, key)
 	}
 }
@@ -159,9 +161,9 @@ func (o *guesser) isHarmless(now time.Time) bool {
 	return !now.Before(o.lockedUntil) && (o.count == 0 || now.Sub(o.since) > guessSpan)
 }
 
-// makeRoom removes guessers if maxRemembered of them are stored: first harmless ones, then those that are not locked out, then any. It
-// frees a tenth of the room at once, because each removal reads the whole map.
-func (g *guessCounter) makeRoom() {
+// evictGuessers removes guessers if maxRemembered of them are stored: first the harmless guessers, then those that are not locked out, then
+// any. It removes a tenth of all guessers in one call, because each call reads the whole map.
+func (g *guessCounter) evictGuessers() {
 	if len(g.byKey) < maxRemembered {
 		return
 	}

@@ -14,7 +14,8 @@ type sampleGroup struct {
 	reason     Reason
 }
 
-// sampleKey identifies a kind of refusals in a group: by principal and network of the sender. A device and an operator can have the same name.
+// sampleKey identifies a kind of refusals in a group: by principal and network of the sender. A device and an operator can have the same
+// name.
 type sampleKey struct {
 	principal string
 	isDevice  bool
@@ -31,7 +32,7 @@ type refusalSamples struct {
 
 // shouldLog reports whether refusal is logged. leftOut counts refusals that were not logged: those of this kind since the last logged one,
 // and those of its group that did not fit into the sample.
-func (s *refusalSamples) shouldLog(refusal Refusal) (leftOut int, ok bool) {
+func (s *refusalSamples) shouldLog(refusal Refusal) (leftOut int, mustLog bool) {
 	return s.samplesOf(refusal).Allow(sampleKey{refusal.Principal, refusal.IsDevice, guesserNetwork(refusal.From)})
 }
 

@@ -24,7 +24,7 @@ type activityPages struct {
 
 func (a *activityPages) registerRoutes(target *site) {
 	target.addLivePage("/activity", a.list)
-	target.addCSV("/activity.csv", a.export)
+	target.addCSV("/activity.csv", a.exportEvents)
 }
 
 // eventFilters returns the names of the API filters that the page offers.
@@ -32,8 +32,8 @@ func eventFilters() []string {
 	return []string{"kind", "actor", "actor_kind", "pool", "batch", "task", "device"}
 }
 
-// everybody is the value of the filter actor_kind with which the page shows the events of all actors. Without any filter it shows only those of
-// operators, because the grants of devices would hide them.
+// everybody is the value of the filter actor_kind with which the page shows the events of all actors. Without any filter it shows only
+// those of operators, because the grants of devices would hide them.
 const everybody = "everybody"
 
 // list returns the page with the events that match the query of the request.
@@ -53,7 +53,7 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 	}
 	concern := filterWatch(filters)
 	if !pager.isFirst() {
-		concern = watch{} // older pages do not change
+		concern = watch{} // only the first page, which has the newest events, can change
 	}
 	return page{title: "Activity", section: "activity", template: "activity", watch: concern, data: map[string]any{
 		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters()[3:],
@@ -120,8 +120,8 @@ func filterWatch(filters url.Values) watch {
 	return narrow
 }
 
-// export returns all events that match the query of the request.
-func (a *activityPages) export(r *http.Request) (export, error) {
+// exportEvents returns all events that match the query of the request.
+func (a *activityPages) exportEvents(r *http.Request) (export, error) {
 	query, err := eventQuery(nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...))
 	return export{operators.Path("events"), query, "activity"}, err
 }

@@ -35,7 +35,7 @@ func assetTags() map[string]string {
 // serveAssets serves the assets. It answers 304 to a browser that has the current version of an asset.
 func serveAssets() http.HandlerFunc {
 	tags := assetTags()
-	return compressed(func(rw http.ResponseWriter, r *http.Request) {
+	return withCompression(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Cache-Control", "no-cache")
 		if tag := tags[r.URL.Path]; tag != "" {
 			rw.Header().Set("ETag", tag)
@@ -44,9 +44,9 @@ func serveAssets() http.HandlerFunc {
 	})
 }
 
-// compressed compresses answers that are short enough to be sent at once: pages and assets. It is not for
+// withCompression compresses answers that are short enough to be sent at once: pages and assets. It is not for
 // streams and exports, which are sent while they are produced.
-func compressed(next http.HandlerFunc) http.HandlerFunc {
+func withCompression(next http.HandlerFunc) http.HandlerFunc {
 	wrap, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
 	if err != nil {
 		panic(err) // the options are constants

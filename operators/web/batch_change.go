@@ -19,7 +19,7 @@ const confirmCountAbove = 1000
 func (b *batchPages) cancelPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Cancel " + one.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
-		"Batch": one, "Operator": b.may(r, "operator"), "Typed": one.Counts[operators.Pending] > confirmCountAbove,
+		"Batch": one, "Operator": b.mayOffer(r, "operator"), "Typed": one.Counts[operators.Pending] > confirmCountAbove,
 	}}, err
 }
 
@@ -47,7 +47,7 @@ func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error
 func (b *batchPages) pausePage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Pause " + one.Label(), section: "batches", template: "pause", data: map[string]any{
-		"Name": one.Label(), "Back": fmt.Sprintf("/batches/%d", one.ID), "May": b.may(r, "operator"), "Role": "an operator",
+		"Name": one.Label(), "Back": fmt.Sprintf("/batches/%d", one.ID), "May": b.mayOffer(r, "operator"), "Role": "an operator",
 	}}, err
 }
 
@@ -58,7 +58,7 @@ func settingsOf(one batch) operators.NewBatch { return one.CloneSettings(time.Ti
 func (b *batchPages) editPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{
-		"Batch": one, "Operator": b.may(r, "operator"), "Form": newObjectForm(r, batchChangeFields().values(settingsOf(one)), one.Limits),
+		"Batch": one, "Operator": b.mayOffer(r, "operator"), "Form": newObjectForm(r, batchChangeFields().inputTexts(settingsOf(one)), one.Limits),
 		"Back": returnPathOr(r, fmt.Sprintf("/batches/%d", one.ID)),
 	}}, err
 }
@@ -71,7 +71,7 @@ func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) 
 		return "", "", err
 	}
 	id := r.PathValue("id")
-	current := currentTexts(batchChangeFields().values(settingsOf(one)), one.Limits)
+	current := currentTexts(batchChangeFields().inputTexts(settingsOf(one)), one.Limits)
 	if err := b.api.checkConflict(r, current, "batch.changed", "batch", id, b.now()); err != nil {
 		return "", "", err
 	}

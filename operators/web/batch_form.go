@@ -55,7 +55,7 @@ func (f *batchForm) HasTuning() bool {
 
 // newBatchValues returns the form inputs for the settings of batch.
 func newBatchValues(batch operators.NewBatch) url.Values {
-	values := newBatchFields().values(batch)
+	values := newBatchFields().inputTexts(batch)
 	values.Set("finish_inside", pointerInput(batch.FinishInside, checkboxValue))
 	return values
 }
@@ -95,7 +95,7 @@ func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 
 // formPage returns the page that shows form. It adds the visitor's role and the pools to choose from.
 func (b *batchForms) formPage(r *http.Request, form *batchForm) (page, error) {
-	form.Operator = b.may(r, "operator")
+	form.Operator = b.mayOffer(r, "operator")
 	var list operators.PoolList
 	err := b.api.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
 	form.Pools = list.Pools
@@ -108,13 +108,13 @@ func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 	made, err := b.submit(r, f)
 	switch {
 	case err != nil:
-		b.refuse(rw, r, err)
+		b.refuseForm(rw, r, err)
 	case f.isCountOnly():
 		f.Counted = &made
 		p, err := b.formPage(r, f)
 		b.sendPage(rw, r, http.StatusOK, p, err)
 	default:
-		http.Redirect(rw, r, b.url(fmt.Sprintf("/batches/%d?done=created", made.ID)), http.StatusSeeOther)
+		http.Redirect(rw, r, b.prefixedPath(fmt.Sprintf("/batches/%d?done=created", made.ID)), http.StatusSeeOther)
 	}
 }
 
@@ -126,13 +126,13 @@ func (b *batchForms) submit(httpRequest *http.Request, form *batchForm) (made op
 	if err := form.parseInput(httpRequest); err != nil {
 		return made, err
 	}
-	if !b.may(httpRequest, "operator") {
+	if !b.mayOffer(httpRequest, "operator") {
 		return made, b.refuseVisitor(httpRequest, "operator")
 	}
 	if form.Source, err = b.readSource(httpRequest, form.Get("from")); err != nil {
 		return made, err
 	}
-	request, err := form.request()
+	request, err := form.apiRequest()
 	if err != nil {
 		return made, err
 	}
@@ -178,9 +178,9 @@ func (f *batchForm) parseInput(r *http.Request) error {
 	return nil
 }
 
-// request returns the API request that creates the batch of the form.
-func (f *batchForm) request() (operators.Request, error) {
-	body, err := f.body()
+// apiRequest returns the API request that creates the batch of the form.
+func (f *batchForm) apiRequest() (operators.Request, error) {
+	body, err := f.bodyFields()
 	if err != nil {
 		return operators.Request{}, err
 	}
@@ -232,9 +232,9 @@ func (f *batchForm) addDevices(body map[string]any) error {
 	return nil
 }
 
-// body returns the fields of the batch that were filled in, by their names in the API.
-func (f *batchForm) body() (map[string]any, error) {
-	body, err := newBatchFields().entered(f.Values)
+// bodyFields returns the fields of the batch that were filled in, by their names in the API.
+func (f *batchForm) bodyFields() (map[string]any, error) {
+	body, err := newBatchFields().enteredFields(f.Values)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func newChart(series operators.Series, span timeRange, held, capacity, width, he
 		low, high = min(low, u.held), max(high, u.held)
 	}
 	c.Label = fmt.Sprintf("between %d and %d slots held recently, now %d of %d", low, high, last.held, last.capacity)
-	c.draw()
+	c.drawPaths()
 	return c
 }
 
@@ -63,41 +63,41 @@ func slotUses(series operators.Series, held, capacity int) []slotUse {
 	return uses
 }
 
-// draw makes the SVG paths of the chart. The line of the capacity has points only where the capacity changes.
-func (c *chart) draw() {
+// drawPaths makes the SVG paths of the chart. The line of the capacity has points only where the capacity changes.
+func (c *chart) drawPaths() {
 	var line, limit strings.Builder
-	fmt.Fprintf(&limit, "M%.1f %.1f", c.x(c.uses[0].at), c.y(c.uses[0].capacity))
+	fmt.Fprintf(&limit, "M%.1f %.1f", c.xOf(c.uses[0].at), c.yOf(c.uses[0].capacity))
 	command := "M"
 	for i, u := range c.uses {
 		if i > 0 && u.capacity != c.uses[i-1].capacity {
-			fmt.Fprintf(&limit, "H%.1fV%.1f", c.x(u.at), c.y(u.capacity))
+			fmt.Fprintf(&limit, "H%.1fV%.1f", c.xOf(u.at), c.yOf(u.capacity))
 		}
-		fmt.Fprintf(&line, "%s%.1f %.1f", command, c.x(u.at), c.y(u.held))
+		fmt.Fprintf(&line, "%s%.1f %.1f", command, c.xOf(u.at), c.yOf(u.held))
 		command = "L"
 	}
 	fmt.Fprintf(&limit, "H%d", c.Width)
 	c.Line, c.Limit = line.String(), limit.String()
-	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.x(c.uses[0].at), c.Height)
+	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.xOf(c.uses[0].at), c.Height)
 }
 
-// band returns the area between the lowest and the highest number of held slots of each step.
-func (c *chart) band(steps []operators.SeriesPoint) string {
+// bandPath returns the area between the lowest and the highest number of held slots of each step.
+func (c *chart) bandPath(steps []operators.SeriesPoint) string {
 	var upper, lower strings.Builder
 	for _, s := range steps {
-		fmt.Fprintf(&upper, "L%.1f %.1f", c.x(s.At.Time), c.y(min(s.HeldMax, c.Top)))
+		fmt.Fprintf(&upper, "L%.1f %.1f", c.xOf(s.At.Time), c.yOf(min(s.HeldMax, c.Top)))
 	}
 	for _, s := range slices.Backward(steps) {
-		fmt.Fprintf(&lower, "L%.1f %.1f", c.x(s.At.Time), c.y(s.HeldMin))
+		fmt.Fprintf(&lower, "L%.1f %.1f", c.xOf(s.At.Time), c.yOf(s.HeldMin))
 	}
 	return "M" + upper.String()[1:] + lower.String() + "Z"
 }
 
-// y returns the y coordinate for this number of held slots. It leaves some space above the highest value.
-func (c *chart) y(slots int) float64 {
+// yOf returns the y coordinate for this number of held slots. It leaves some space above the highest value.
+func (c *chart) yOf(slots int) float64 {
 	return float64(c.Height) * (1 - 0.92*float64(slots)/float64(c.Top))
 }
 
-// x returns the x coordinate of the time at.
-func (c *chart) x(at time.Time) float64 {
+// xOf returns the x coordinate of the time at.
+func (c *chart) xOf(at time.Time) float64 {
 	return float64(c.Width) * (1 - float64(c.End.Sub(at))/float64(c.Span))
 }

@@ -17,17 +17,17 @@ import (
 // maxChangesSearched is the maximum number of changes of profiles among which the change of one profile is searched.
 const maxChangesSearched = 50
 
-// checkConflict returns an error if somebody else changed a value that the submitted form changes, too: current has the present texts of its
-// inputs. The error names the changes, and who made the newest one and when. kind is the kind of the event of a change, and id is the id of
-// the object, which is a pool, a batch or a profile (noun).
-func (c client) checkConflict(r *http.Request, current url.Values, kind, noun, id string, now time.Time) error {
-	changes := conflicts(r.PostForm, current)
+// checkConflict returns an error if somebody else changed a value that the submitted form changes, too. current has the present texts of
+// the inputs. The error names the changes, and who made the newest change and when. noun (pool, batch or profile) and id name the changed
+// object. eventKind is the kind of the events that record changes of it.
+func (c client) checkConflict(r *http.Request, current url.Values, eventKind, noun, id string, now time.Time) error {
+	changes := conflictingChanges(r.PostForm, current)
 	if len(changes) == 0 {
 		return nil
 	}
-	query := url.Values{"kind": {kind}, noun: {id}, "page_size": {"1"}}
+	query := url.Values{"kind": {eventKind}, noun: {id}, "page_size": {"1"}}
 	if noun == "profile" { // only the detail names the profile
-		query = url.Values{"kind": {kind}, "page_size": {strconv.Itoa(maxChangesSearched)}}
+		query = url.Values{"kind": {eventKind}, "page_size": {strconv.Itoa(maxChangesSearched)}}
 	}
 	var list operators.EventList
 	if err := c.get(r, operators.Path("events"), query, &list); err != nil {
@@ -44,8 +44,9 @@ func (c client) checkConflict(r *http.Request, current url.Values, kind, noun, i
 		"%s %s, %s. Nothing was changed by this form. It still has your input: check it, and send it again to replace that.", who, strings.Join(changes, " and "), when)}
 }
 
-// conflicts returns in words which inputs were changed in form and have another text in current than the form showed at first.
-func conflicts(form, current url.Values) (changes []string) {
+// conflictingChanges returns, in words, the inputs that two operators changed to different texts: the text in form and the text in current
+// both differ from the text that the form showed at first.
+func conflictingChanges(form, current url.Values) (changes []string) {
 	labels := map[string]string{"longest": "longest lease", "sleep": "longest sleep", "max_wait": "longest wait", "not_after": "not-after time", "metadata_only": "setting for DDI"}
 	entered := maps.Clone(form)
 	entered.Set("limits", rowsText(enteredRows(form)))

@@ -22,17 +22,17 @@ type dependency struct {
 	Remedy string // how to repair the server; the remedies against reasons to wait are in remedies.go
 }
 
-// describeAll adds to each dependency its name, the consequences of its failure and the remedy.
-func (s System) describeAll(dependencies []api.Dependency) []dependency {
+// describeDependencies adds to each dependency its name, the consequences of its failure and the remedy.
+func (s System) describeDependencies(dependencies []api.Dependency) []dependency {
 	shown := make([]dependency, len(dependencies))
 	for i, d := range dependencies {
-		shown[i] = s.describe(d)
+		shown[i] = s.describeDependency(d)
 	}
 	return shown
 }
 
-// describe adds to a dependency its name, the consequences of its failure and the remedy.
-func (s System) describe(checked api.Dependency) dependency {
+// describeDependency adds to a dependency its name, the consequences of its failure and the remedy.
+func (s System) describeDependency(checked api.Dependency) dependency {
 	shown := dependency{Dependency: checked, Name: checked.Name, Remedy: "Check whether it runs and whether this replica reaches it: dispatcher doctor."}
 	switch {
 	case checked.Name == "mqtt":
@@ -66,8 +66,8 @@ func (d dependency) StateText() string {
 	return "does not answer"
 }
 
-// unhealthy returns the dependencies that do not answer, answer slowly, or failed their check.
-func unhealthy(dependencies []dependency) []dependency {
+// filterUnhealthy returns the dependencies that do not answer, answer slowly, or failed their check.
+func filterUnhealthy(dependencies []dependency) []dependency {
 	return slices.DeleteFunc(dependencies, func(d dependency) bool { return !d.IsUnhealthy() && d.State == "ok" })
 }
 
@@ -84,11 +84,11 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 		d.Name = p.Server
 	}
 	found := f.checkedState(ctx, d)
-	shown := f.system.describe(found)
+	shown := f.system.describeDependency(found)
 	if found.Slow && !found.IsUnhealthy() { // its checks answer quickly, so this replica may be the slow part
 		shown.Name += ", or this replica,"
 	}
-	return shown.sentence(f.now())
+	return shown.describeTrouble(f.now())
 }
 
 // checkedState returns what the checks found about failed, a server that has just failed. If the checks found the server healthy, they ran
@@ -107,9 +107,9 @@ func (f *frame) checkedState(ctx context.Context, failed api.Dependency) api.Dep
 	return failed
 }
 
-// sentence describes a dependency that does not work well: its name, the time since which it has trouble, the consequences and the remedy.
-// If the start of the trouble is unknown, it names the current time.
-func (d dependency) sentence(now time.Time) string {
+// describeTrouble describes a dependency that does not work well: its name, the time since which it has trouble, the consequences and the
+// remedy. If the start of the trouble is unknown, it names the current time.
+func (d dependency) describeTrouble(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
 	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.StateText(), since.Format("15:04:05 UTC"), d.Impact, d.Remedy)
 }
@@ -118,8 +118,8 @@ func (d dependency) sentence(now time.Time) string {
 // because no part of a page waits for Redis until the time limit.
 var errPageLate = errors.New("the page was not read in time")
 
-// sendLate answers a request whose page could not be read in time.
-func (f *frame) sendLate(rw http.ResponseWriter, r *http.Request) {
+// sendTimeoutPage answers a request whose page could not be read in time.
+func (f *frame) sendTimeoutPage(rw http.ResponseWriter, r *http.Request) {
 	f.sendError(rw, r, errPageLate)
 }
 

@@ -33,8 +33,8 @@ type devicePages struct {
 func (d *devicePages) registerRoutes(target *site) {
 	target.addLivePage("/devices", d.list)
 	addLivePageWithRedis(target, "/devices/{id}", d.readWhy, d.show)
-	target.addPage("/devices/{id}/block", d.actPage("Block", "device-block"))
-	target.addPage("/devices/{id}/token", d.actPage("New token for", "device-token"))
+	target.addPage("/devices/{id}/block", d.actionPage("Block", "device-block"))
+	target.addPage("/devices/{id}/token", d.actionPage("New token for", "device-token"))
 	target.addSecretForm("/devices/{id}/token", "operator", "devices", d.rotateToken)
 	target.addForm("/devices/{id}/block", "operator", d.api.entryAction("devices", "block", "blocked"))
 	target.addForm("/devices/{id}/unblock", "operator", d.api.entryAction("devices", "unblock", "unblocked"))
@@ -138,7 +138,7 @@ func (d *devicePages) show(r *http.Request, why *operators.DeviceWhy) (page, err
 	quiet := device.QuietUntil != nil && device.QuietUntil.Before(d.now().Add(-d.silentAfter()))
 	return page{title: id, section: "devices", template: "device", watch: watch{device: id, every: devicesRereadEvery}, data: map[string]any{
 		"Device": device, "Grant": grant, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
-		"Older": pager.nextAddress(events.NextPageToken), "First": pager.isFirst(), "Operator": d.may(r, "operator"), "Silent": quiet, "Period": d.reportPeriod,
+		"Older": pager.nextAddress(events.NextPageToken), "First": pager.isFirst(), "Operator": d.mayOffer(r, "operator"), "Silent": quiet, "Period": d.reportPeriod,
 		"Why": why, "FirstTask": firstTask, "Remedies": d.newRemedies(r), "Attempts": attempts,
 	}}, nil
 }
@@ -162,12 +162,12 @@ type heldSlot struct {
 	Task int64
 }
 
-// actPage returns the loader of a page with the form of an action on one device. title is its title without the id of the device.
-func (d *devicePages) actPage(title, template string) pageLoader {
+// actionPage returns the loader of a page with the form of an action on one device. title is its title without the id of the device.
+func (d *devicePages) actionPage(title, templateName string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		device, err := d.api.Devices.Get(r.Context(), r.PathValue("id"))
-		return page{title: title + " " + device.ID, section: "devices", template: template, data: map[string]any{
-			"Device": device, "Operator": d.may(r, "operator"), "Back": returnPathOr(r, "/devices/"+url.PathEscape(device.ID)),
+		return page{title: title + " " + device.ID, section: "devices", template: templateName, data: map[string]any{
+			"Device": device, "Operator": d.mayOffer(r, "operator"), "Back": returnPathOr(r, "/devices/"+url.PathEscape(device.ID)),
 		}}, err
 	}
 }

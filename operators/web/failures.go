@@ -31,7 +31,7 @@ type choice struct {
 func (f *failurePages) show(kind string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		id, span := r.PathValue("id"), chosenRange(r)
-		query := operators.FailureQuery{By: commaList(r.URL.Query().Get("by")), Since: f.now().Add(-span.length)}
+		query := operators.FailureQuery{By: splitCommas(r.URL.Query().Get("by")), Since: f.now().Add(-span.length)}
 		var found operators.Failures
 		if err := f.api.get(r, operators.Path(kind, id, "failures"), query.Values(), &found); err != nil {
 			return page{}, err
@@ -70,8 +70,8 @@ func failuresQuery(keys []string, span string) string {
 	return operators.Query("by", strings.Join(keys, ","), "range", span).Encode()
 }
 
-// commaList returns the parts of text between commas. It returns nil if text is empty.
-func commaList(text string) []string {
+// splitCommas returns the parts of text between commas. It returns nil if text is empty.
+func splitCommas(text string) []string {
 	if text == "" {
 		return nil
 	}

@@ -36,14 +36,14 @@ func (f *findPages) find(r *http.Request) (page, error) {
 		if err != nil {
 			return page{}, err
 		}
-		parts = hitGroups(found.Distinct())
+		parts = groupHits(found.Distinct())
 	}
 	return page{title: "Find", template: "find", searchText: text, data: map[string]any{"Text": text, "Parts": parts}}, nil
 }
 
-// hitGroups returns the groups of search results that a page shows: groups with hits, and groups in
+// groupHits returns the groups of search results that a page shows: groups with hits, and groups in
 // which only a limited number of entries was searched. Exact hits come first.
-func hitGroups(found operators.Found) (groups []hitGroup) {
+func groupHits(found operators.Found) (groups []hitGroup) {
 	q := url.QueryEscape(found.Text)
 	for _, p := range []struct {
 		title string

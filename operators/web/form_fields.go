@@ -65,8 +65,8 @@ func newBatchFields() formFields[operators.NewBatch] {
 	}...)
 }
 
-// values returns the text of each input for object.
-func (f formFields[T]) values(object T) url.Values {
+// inputTexts returns the text of each input for object.
+func (f formFields[T]) inputTexts(object T) url.Values {
 	values := url.Values{}
 	for _, field := range f {
 		values.Set(field.input, field.show(object))
@@ -74,8 +74,8 @@ func (f formFields[T]) values(object T) url.Values {
 	return values
 }
 
-// entered returns the fields whose inputs are filled in.
-func (f formFields[T]) entered(form url.Values) (map[string]any, error) {
+// enteredFields returns the fields whose inputs are filled in.
+func (f formFields[T]) enteredFields(form url.Values) (map[string]any, error) {
 	fields := map[string]any{}
 	for _, field := range f {
 		if text := enteredText(form, field.input); text != "" {
@@ -87,9 +87,9 @@ func (f formFields[T]) entered(form url.Values) (map[string]any, error) {
 	return fields, nil
 }
 
-// changed returns the fields whose inputs no longer have the text that the form showed at first. If form does not contain that text, the
-// text in current takes its place. If an input was emptied, its field is nil.
-func (f formFields[T]) changed(form, current url.Values) (map[string]any, error) {
+// changedFields returns the fields whose inputs no longer have the text that the form showed at first. If form does not contain that text,
+// the text in current takes its place. If an input was emptied, its field is nil.
+func (f formFields[T]) changedFields(form, current url.Values) (map[string]any, error) {
 	fields := map[string]any{}
 	for _, field := range f {
 		text := enteredText(form, field.input)

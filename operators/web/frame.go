@@ -54,11 +54,11 @@ func newFrame(options Options) *frame {
 	return &frame{set: set, prefix: options.Prefix, system: options.System, readOnly: options.ReadOnly, gate: options.Gate, logger: options.Logger, now: options.Now}
 }
 
-// url returns the address of path behind the prefix of a proxy.
-func (f *frame) url(path string) string { return f.prefix + path }
+// prefixedPath returns the address of path behind the prefix of a proxy.
+func (f *frame) prefixedPath(path string) string { return f.prefix + path }
 
-// may reports whether the page for the request may offer actions that need a role.
-func (f *frame) may(r *http.Request, role string) bool {
+// mayOffer reports whether the page for the request may offer actions that need a role.
+func (f *frame) mayOffer(r *http.Request, role string) bool {
 	return !f.readOnly && visitorOf(r.Context()).May(role)
 }
 
@@ -66,7 +66,7 @@ func (f *frame) may(r *http.Request, role string) bool {
 func (f *frame) refuseVisitor(r *http.Request, role string) *operators.Problem {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
-		f.gate.Refuse(r.Context(), gate.Refusal{
+		f.gate.CountRefusal(r.Context(), gate.Refusal{
 			EntryPoint: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, Detail: r.Method + " " + r.URL.Path,
 		})
 	}
@@ -95,8 +95,8 @@ type shell struct {
 	Retry          int    // the browser loads the page again after this number of seconds; 0 means that it does not
 }
 
-// themeOf returns the theme that was chosen in this browser. It is empty if none was chosen.
-func themeOf(r *http.Request) string {
+// chosenTheme returns the theme that was chosen in this browser. It is empty if none was chosen.
+func chosenTheme(r *http.Request) string {
 	if chosen, err := r.Cookie("theme"); err == nil && (chosen.Value == "light" || chosen.Value == "dark") {
 		return chosen.Value
 	}
@@ -106,8 +106,8 @@ func themeOf(r *http.Request) string {
 // navigation is a link in the navigation of every page.
 type navigation struct{ Section, Name, Path string }
 
-// sections returns the links of the navigation, in their order.
-func sections() []navigation {
+// navigationLinks returns the links of the navigation, in their order.
+func navigationLinks() []navigation {
 	return []navigation{
 		{"pools", "Pools", "/"},
 		{"batches", "Batches", "/batches"},
@@ -133,22 +133,22 @@ func doneMessages() map[string]string {
 }
 
 // sendPage renders content and sends it with this HTTP status. If err is not nil or rendering fails, it sends the failure.
-func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, err error) {
+func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, loadErr error) {
 	var rendered *renderedPage
 	again := refillOf(r)
 	if again != nil {
 		content.entered = again.values
 	}
-	if err == nil {
-		rendered, err = f.render(content)
+	if loadErr == nil {
+		rendered, loadErr = f.render(content)
 	}
-	if again != nil && err == nil {
+	if again != nil && loadErr == nil {
 		var notice template.HTML
-		notice, status = again.notice(r.Context(), f)
+		notice, status = again.renderNotice(r.Context(), f)
 		rendered.main = notice + rendered.main
 	}
-	if err != nil {
-		f.sendError(rw, r, err)
+	if loadErr != nil {
+		f.sendError(rw, r, loadErr)
 		return
 	}
 	if content.keepable {
@@ -162,7 +162,7 @@ func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int
 	out := shell{
 		Title: rendered.title, Section: section, Main: rendered.main, Snapshot: rendered.snapshot, Version: rendered.version(), Who: visitorOf(r.Context()), Mode: f.system.Mode,
 		ReadOnly: f.readOnly, Done: doneMessages()[r.URL.Query().Get("done")],
-		Now: f.now().UnixMilli(), Nav: sections(), Theme: themeOf(r), Find: rendered.searchText,
+		Now: f.now().UnixMilli(), Nav: navigationLinks(), Theme: chosenTheme(r), Find: rendered.searchText,
 	}
 	if isRetried(r, status) {
 		out.Retry = retryPageEvery
@@ -181,7 +181,7 @@ func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status in
 		http.Error(rw, "internal error; its cause is in the log", http.StatusInternalServerError)
 		return
 	}
-	compressed(func(rw http.ResponseWriter, _ *http.Request) {
+	withCompression(func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/html; charset=utf-8")
 		rw.WriteHeader(status)
 		_, _ = rw.Write(text.Bytes())
@@ -200,7 +200,7 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 			err = again.failure
 		}
 	}
-	status := statusOf(err)
+	status := errorStatus(err)
 	rendered, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
 		"Status": status, "Title": http.StatusText(status), "Detail": f.outageText(r.Context(), err), "Post": r.Method == http.MethodPost || kept != nil, "Kept": kept, "Retry": isRetried(r, status),
 	}})
@@ -211,8 +211,8 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	f.sendRendered(rw, r, status, "", rendered)
 }
 
-// statusOf returns the HTTP status of a page that shows err.
-func statusOf(err error) int {
+// errorStatus returns the HTTP status of a page that shows err.
+func errorStatus(err error) int {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		return p.Status
 	}

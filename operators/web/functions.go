@@ -135,11 +135,11 @@ func durationText(duration time.Duration) string {
 	case duration < time.Minute:
 		return strconv.FormatFloat(float64(duration.Round(time.Second/10))/float64(time.Second), 'f', -1, 64) + " s"
 	case duration < time.Hour:
-		return twoUnits(duration, time.Minute, "min", time.Second, "s")
+		return formatTwoUnits(duration, time.Minute, "min", time.Second, "s")
 	case duration < 48*time.Hour:
-		return twoUnits(duration, time.Hour, "h", time.Minute, "min")
+		return formatTwoUnits(duration, time.Hour, "h", time.Minute, "min")
 	}
-	return twoUnits(duration, 24*time.Hour, "d", time.Hour, "h")
+	return formatTwoUnits(duration, 24*time.Hour, "d", time.Hour, "h")
 }
 
 // msText renders value, a number of ms that may be nil, as a duration.
@@ -155,10 +155,10 @@ func msText(value any) string {
 	return "–"
 }
 
-// twoUnits returns duration in two units: large, whose name is name, and small, whose name is smallName.
-func twoUnits(duration, large time.Duration, name string, small time.Duration, smallName string) string {
-	text := fmt.Sprintf("%d %s", duration/large, name)
-	if rest := duration % large / small; rest > 0 {
+// formatTwoUnits returns duration in two units: large, whose name is name, and small, whose name is smallName.
+func formatTwoUnits(duration, largeUnit time.Duration, largeName string, smallUnit time.Duration, smallName string) string {
+	text := fmt.Sprintf("%d %s", duration/largeUnit, largeName)
+	if rest := duration % largeUnit / smallUnit; rest > 0 {
 		text += fmt.Sprintf(" %d %s", rest, smallName)
 	}
 	return text

@@ -137,7 +137,7 @@ func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
 // show returns the page of one pool. redisData has the parts that need Redis.
 func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error) {
 	name := r.PathValue("id")
-	d := poolData{Admin: p.may(r, "admin"), PhaseCounts: map[string]int{}, Waits: redisData.waits, Broken: unhealthy(redisData.checks), Usage: redisData.usage}
+	d := poolData{Admin: p.mayOffer(r, "admin"), PhaseCounts: map[string]int{}, Waits: redisData.waits, Broken: filterUnhealthy(redisData.checks), Usage: redisData.usage}
 	var err error
 	if d.Pool, err = p.api.Pools.Get(r.Context(), name); err != nil {
 		return page{}, err
@@ -164,7 +164,7 @@ func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	if err != nil {
 		return err
 	}
-	data.Chart = newPlot(series, span, data.Slots.Held, data.Slots.Capacity, p.history.denials(name))
+	data.Chart = newPlot(series, span, data.Slots.Held, data.Slots.Capacity, p.history.recentDenials(name))
 	data.Chart.Ranges = rangeChoices(span, func(name string) string { return "range=" + name })
 	acts, err := p.readActs(r, name, data.Chart.Span)
 	if err != nil {
@@ -190,7 +190,8 @@ func (p *poolPages) readSeries(r *http.Request, pool, timeRange string) (operato
 	})
 }
 
-// readActs returns the newest acts of operators on a pool within the time span of its chart, newest first. Acts on single tasks are left out.
+// readActs returns the newest acts of operators on a pool within the time span of its chart, newest first. Acts on single tasks are left
+// out.
 func (p *poolPages) readActs(r *http.Request, pool string, span time.Duration) ([]operators.Event, error) {
 	return p.actsCache.getOrRead(r.Context(), pool+" "+span.String(), p.now(), func(context.Context) ([]operators.Event, error) {
 		query := url.Values{"pool": {pool}, "actor_kind": {"operator"}, "since": {p.now().Add(-span).Format(time.RFC3339)}, "page_size": {"100"}}

@@ -122,8 +122,8 @@ type denials struct {
 	byMinute map[int64]int64 // by minuteOf
 }
 
-// denials returns the denials of a pool in the last hour.
-func (h *history) denials(pool string) denials {
+// recentDenials returns the denials of a pool in the last hour.
+func (h *history) recentDenials(pool string) denials {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return denials{h.talliesSince, maps.Clone(h.denied[pool])}

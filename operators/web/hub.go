@@ -84,9 +84,9 @@ func newHub(baseCtx context.Context, pages *site, panicked rescue.PanicHandler) 
 	}
 }
 
-// join adds a viewer: the page is kept up to date until all viewers have called leave. If the page was not
-// read yet and no read of it is in progress, join reads it before it returns.
-func (h *hub) join(key viewKey) (leave func()) {
+// addViewer adds a viewer: the page is kept up to date until all viewers have called removeViewer. If the page was not
+// read yet and no read of it is in progress, addViewer reads it before it returns.
+func (h *hub) addViewer(key viewKey) (removeViewer func()) {
 	h.mu.Lock()
 	v := h.views[key]
 	if v == nil {
@@ -118,8 +118,8 @@ func (h *hub) hasViews() bool {
 	return len(h.views) > 0
 }
 
-// state returns the state of a page. The caller must have joined it.
-func (h *hub) state(key viewKey) *viewState {
+// currentState returns the state of a page. The caller must have called addViewer for it.
+func (h *hub) currentState(key viewKey) *viewState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.views[key].state
@@ -162,9 +162,9 @@ func (v *view) needsRead(events []event, now time.Time) bool {
 	return slices.ContainsFunc(events, s.page.watch.matches)
 }
 
-// readLimits returns the lane (the quick or the slow group of concurrent reads) in which the view v is read next, and the time limit of
+// chooseLane returns the lane (the quick or the slow group of concurrent reads) in which the view v is read next, and the time limit of
 // this read.
-func (h *hub) readLimits(v *view) (limiter chan struct{}, timeLimit time.Duration) {
+func (h *hub) chooseLane(v *view) (lane chan struct{}, timeLimit time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v.wasSlow {
@@ -192,7 +192,7 @@ func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false 
 // readView waits for room in the lane (quick or slow reads) of the view v, and then reads its page, even if the last viewer has left in the
 // meantime. If the page is too slow for the quick lane, the next tick starts another read in the slow lane.
 func (h *hub) readView(key viewKey, v *view) {
-	limiter, timeLimit := h.readLimits(v)
+	limiter, timeLimit := h.chooseLane(v)
 	limiter <- struct{}{}
 	defer func() { <-limiter }()
 	ctx, cancel := h.readContext(timeLimit)
@@ -216,21 +216,21 @@ func (h *hub) readView(key viewKey, v *view) {
 	v.setState(rendered, err)
 }
 
-// setErrors sets the error of all views. It is called when no page can be read.
-func (h *hub) setErrors(err error) {
+// setErrorOfAllViews sets the error of all views. It is called when no page can be read.
+func (h *hub) setErrorOfAllViews(readErr error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, v := range h.views {
-		v.setState(nil, err)
+		v.setState(nil, readErr)
 	}
 }
 
 // setState replaces the state of a view by rendered and err, and wakes its streams. If rendered is nil, the previous page stays.
-func (v *view) setState(rendered *renderedPage, err error) {
+func (v *view) setState(rendered *renderedPage, readErr error) {
 	before := v.state
 	if rendered == nil {
 		rendered = before.page
 	}
-	v.state = &viewState{page: rendered, err: err, replaced: make(chan struct{})}
+	v.state = &viewState{page: rendered, err: readErr, replaced: make(chan struct{})}
 	close(before.replaced)
 }

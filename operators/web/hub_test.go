@@ -32,12 +32,12 @@ func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 		}
 		var opening sync.WaitGroup
 		for i := range 7 {
-			opening.Go(func() { h.join(viewKey{address: fmt.Sprintf("/tasks?window=%d", i)}) })
+			opening.Go(func() { h.addViewer(viewKey{address: fmt.Sprintf("/tasks?window=%d", i)}) })
 		}
-		opening.Go(func() { h.join(light) })
+		opening.Go(func() { h.addViewer(light) })
 		opening.Wait()
 		for n := range 30 {
-			before := h.state(light)
+			before := h.currentState(light)
 			h.startReads([]store.Event{{Kind: "task.granted"}}, false)
 			select {
 			case <-before.replaced:

@@ -50,5 +50,5 @@ func (l *limitSetPages) readUsage(r *http.Request, set operators.LimitSet) (poli
 	}
 	highest, err := l.api.Limits.HighestUse(r.Context(), set.Name, setUsesShown)
 	u.Uses = newPolicyUses(highest, l.now())
-	return u.withoutUnavailable(err)
+	return u.tolerateUnavailable(err)
 }

@@ -93,7 +93,7 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer free()
 	key := viewKey{address: address.RequestURI(), role: who.Role}
-	leave := s.hub.join(key) //nolint:contextcheck // others may wait for the same reading
+	leave := s.hub.addViewer(key) //nolint:contextcheck // others may wait for the same reading
 	defer leave()
 	rw.Header().Set("Content-Type", "text/event-stream")
 	rw.Header().Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
@@ -117,7 +117,7 @@ func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send
 	defer keepAlive.Stop()
 	defer recheck.Stop()
 	for first := true; ; first = false {
-		state := s.hub.state(key)
+		state := s.hub.currentState(key)
 		var m pageUpdate
 		if state.page != nil && state.page != shown {
 			if !first || state.page.version() != version {

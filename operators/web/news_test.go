@@ -109,7 +109,7 @@ func TestHistoryForgets(t *testing.T) {
 	if lately := h.recentCounts("p"); lately != (poolCounts{Grants: perMinute, Reaps: perMinute, Denied: perMinute}) || len(h.intervals["p"]) > 2*int(perMinute) {
 		t.Errorf("in the last minute: %+v; %d intervals", lately, len(h.intervals["p"]))
 	}
-	if d := h.denials("p"); len(d.byMinute) < 60 || len(d.byMinute) > 61 || d.byMinute[minuteOf(now.Add(-30*time.Minute))] != perMinute {
+	if d := h.recentDenials("p"); len(d.byMinute) < 60 || len(d.byMinute) > 61 || d.byMinute[minuteOf(now.Add(-30*time.Minute))] != perMinute {
 		t.Errorf("denials: %v", d)
 	}
 	h.endInterval(now.Add(time.Minute))

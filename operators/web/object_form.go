@@ -51,7 +51,7 @@ func currentTexts(present url.Values, policies []operators.Policy) url.Values {
 // changedSettings returns the settings that the visitor changed in a submitted form, by their names in the API. current has the present
 // texts.
 func changedSettings[T any](form url.Values, fields formFields[T], current url.Values) (map[string]any, error) {
-	change, err := fields.changed(form, current)
+	change, err := fields.changedFields(form, current)
 	if err != nil || !form.Has("limit.name") || rowsText(enteredRows(form)) == originalText(form, "limits", current.Get("limits")) {
 		return change, err
 	}

@@ -119,7 +119,7 @@ func rangeChoices(current timeRange, query func(name string) string) []choice {
 func newPlot(series operators.Series, span timeRange, held, capacity int, denied denials) plot {
 	p := plot{Days: span.name != lastHour, chart: newChart(series, span, held, capacity, plotWidth, plotHeight)}
 	if p.Days {
-		p.Band, denied = p.band(series.Points), denials{}
+		p.Band, denied = p.bandPath(series.Points), denials{}
 	} else if denied.since.Sub(series.From.Time) > time.Minute {
 		p.Counting = &denied.since
 	}
@@ -146,7 +146,7 @@ func (p *plot) drawBars(steps []operators.SeriesPoint, denied denials) {
 	}
 	scale, deniedScale := float64(barsHeight)/float64(max(p.MaxBar, 1)), float64(rowHeight)/float64(max(p.MaxDenied, 1))
 	for _, s := range steps {
-		x := max(p.x(s.At.Time)-p.BarWidth, 0)
+		x := max(p.xOf(s.At.Time)-p.BarWidth, 0)
 		add := func(bars *[]bar, bottom, height float64, count int64, what string) {
 			if count > 0 {
 				*bars = append(*bars, bar{x, bottom - height, height, fmt.Sprintf("%d %s in %s", count, what, p.Every)})
@@ -165,7 +165,7 @@ func (p *plot) drawDayBefore(steps []operators.SeriesPoint) {
 	var granted, failed strings.Builder
 	d, command, scale := dayBefore{}, "M", float64(barsHeight)/float64(max(p.MaxBar, 1))
 	for _, s := range steps {
-		x := p.x(s.At.Time) - p.BarWidth/2
+		x := p.xOf(s.At.Time) - p.BarWidth/2
 		if s.GrantedDayBefore == nil || x < 0 {
 			continue
 		}
@@ -182,8 +182,8 @@ func (p *plot) drawDayBefore(steps []operators.SeriesPoint) {
 
 // addAxes adds the ticks of the chart.
 func (p *plot) addAxes() {
-	for v := 0; v <= p.Top; v += levelStep(p.Top) {
-		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.y(v) / float64(p.Height)})
+	for v := 0; v <= p.Top; v += levelTickDistance(p.Top) {
+		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.yOf(v) / float64(p.Height)})
 	}
 	p.Times = timeTicks(p.End, p.Span)
 }
@@ -203,8 +203,9 @@ func (p *plot) addActs(acts []operators.Event) {
 	}
 }
 
-// levelStep returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five ticks up to top, the highest value.
-func levelStep(top int) int {
+// levelTickDistance returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five ticks up to top, the highest
+// value.
+func levelTickDistance(top int) int {
 	for step := 1; ; step *= 10 {
 		for _, times := range []int{1, 2, 5} {
 			if top/(step*times) <= 4 {

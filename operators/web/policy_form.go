@@ -127,7 +127,7 @@ func readPolicies(form url.Values) ([]operators.Policy, error) {
 		if row.isEmpty() {
 			continue
 		}
-		read, err := row.policy()
+		read, err := row.parsePolicy()
 		if err != nil {
 			return nil, newFormError(fmt.Sprintf("Limit %d: %v.", i+1, err))
 		}
@@ -136,8 +136,8 @@ func readPolicies(form url.Values) ([]operators.Policy, error) {
 	return list, nil
 }
 
-// policy returns the policy of the row.
-func (r policyRow) policy() (operators.Policy, error) {
+// parsePolicy returns the policy of the row.
+func (r policyRow) parsePolicy() (operators.Policy, error) {
 	p := operators.Policy{
 		Name: r["name"], Per: r["per"], Algorithm: policy.Algorithm(r["algorithm"]), Timezone: r["timezone"],
 		OnError: policy.OnError(r["on_error"]), OnLimited: policy.OnLimited(r["on_limited"]), Reveal: r["reveal"] == "true", TrustDevice: r["trust_device"] == "true",

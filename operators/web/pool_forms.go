@@ -16,7 +16,7 @@ import (
 func (p *poolPages) editPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Form": newObjectForm(r, poolFields().values(pool), pool.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
+		"Pool": pool, "Form": newObjectForm(r, poolFields().inputTexts(pool), pool.Limits), "Admin": p.mayOffer(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
 	}}, err
 }
 
@@ -28,7 +28,7 @@ func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	current := currentTexts(poolFields().values(pool), pool.Limits)
+	current := currentTexts(poolFields().inputTexts(pool), pool.Limits)
 	change, err := changedSettings(r.PostForm, poolFields(), current)
 	if err == nil {
 		err = p.api.checkConflict(r, current, "pool.changed", "pool", name, p.now())
@@ -45,16 +45,16 @@ func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 // createPage returns the page with the form for a new pool.
 func (p *poolPages) createPage(r *http.Request) (page, error) {
 	byDefault := url.Values{"capacity": {"60"}, "lease": {"5m"}, "longest": {"24h"}, "sleep": {"10m"}}
-	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.may(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
+	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.mayOffer(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
 }
 
 // create creates a pool as the submitted form says.
 func (p *poolPages) create(r *http.Request) (next, messageKey string, err error) {
-	name, err := newName(r, "pool", p.api.Pools.Get)
+	name, err := readNewName(r, "pool", p.api.Pools.Get)
 	if err != nil {
 		return "", "", err
 	}
-	settings, err := poolFields().entered(r.PostForm)
+	settings, err := poolFields().enteredFields(r.PostForm)
 	if err != nil {
 		return "", "", err
 	}
@@ -64,8 +64,8 @@ func (p *poolPages) create(r *http.Request) (next, messageKey string, err error)
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPut, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-// newName returns the name of a new object (noun) in the submitted form. get reads the object that has this name: it must fail with 404.
-func newName[T any](r *http.Request, noun string, get func(ctx context.Context, name string) (T, error)) (string, error) {
+// readNewName returns the name of a new object (noun) in the submitted form. get reads the object that has this name: it must fail with 404.
+func readNewName[T any](r *http.Request, noun string, get func(ctx context.Context, name string) (T, error)) (string, error) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	if name == "" {
 		return "", newFormError("Name: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit.")
@@ -84,14 +84,14 @@ func newName[T any](r *http.Request, noun string, get func(ctx context.Context, 
 func (p *poolPages) pausePage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Pause " + pool.Name, section: "pools", template: "pause", data: map[string]any{
-		"Name": pool.Name, "Back": poolPath(pool.Name), "May": p.may(r, "admin"), "Role": "an admin",
+		"Name": pool.Name, "Back": poolPath(pool.Name), "May": p.mayOffer(r, "admin"), "Role": "an admin",
 	}}, err
 }
 
 // pauseAllPage returns the page with the forms to pause all pools, and to resume the pools that the visitor paused.
 func (p *poolPages) pauseAllPage(r *http.Request) (page, error) {
 	shown := page{title: "Pause all pools", section: "pools", template: "pause-all", data: map[string]any{"Admin": false}}
-	if !p.may(r, "admin") {
+	if !p.mayOffer(r, "admin") {
 		return shown, nil
 	}
 	pausable, err := p.api.Pools.PauseAll(r.Context(), operators.PauseAll{StopRunning: true}, true)
@@ -130,7 +130,7 @@ func (p *poolPages) releasePage(r *http.Request) (page, error) {
 		held := s.State == "held" && strconv.Itoa(s.Slot) == r.PathValue("slot")
 		if wanted := r.URL.Query().Get("token"); held && (wanted == "" || wanted == strconv.FormatInt(s.Token, 10)) {
 			return page{title: fmt.Sprintf("Release slot %d of %s", s.Slot, name), section: "pools", template: "release", data: map[string]any{
-				"Pool": name, "Slot": s, "Admin": p.may(r, "admin"),
+				"Pool": name, "Slot": s, "Admin": p.mayOffer(r, "admin"),
 			}}, nil
 		}
 	}

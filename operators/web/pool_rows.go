@@ -20,7 +20,8 @@ type poolColumn struct {
 	Sorted             string // ascending or descending; empty if the list is sorted by another column
 }
 
-// rowsPage returns the page that lists the pools that match filters as rows. totals are the sums over all pools. If the visitor chose no order, the pools with the worst trouble come first.
+// rowsPage returns the page that lists the pools that match filters as rows. totals are the sums over all pools. If the visitor chose no
+// order, the pools with the worst trouble come first.
 func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operators.PoolTotals, redisData firstPageData) (page, error) {
 	pager := newPager(r, filters)
 	query := pager.query(poolRowsPerPage)
@@ -41,7 +42,7 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 		data: map[string]any{
 			"Rows": rows, "Totals": totals, "Columns": poolColumns(filters, query.Get("sort")), "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
 			"Name": filters.Get("name"), "Only": filters.Get("only_trouble") == "true", "Sort": filters.Get("sort"), "Query": filters.Encode(),
-			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.may(r, "admin"), "Broken": unhealthy(redisData.checks),
+			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.mayOffer(r, "admin"), "Broken": filterUnhealthy(redisData.checks),
 		},
 	}, nil
 }

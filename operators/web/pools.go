@@ -96,7 +96,7 @@ func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error)
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{everyTick: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.may(r, "admin"), "Broken": unhealthy(redisData.checks),
+			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.mayOffer(r, "admin"), "Broken": filterUnhealthy(redisData.checks),
 		},
 	}, nil
 }

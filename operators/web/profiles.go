@@ -28,7 +28,7 @@ func (p *profilePages) list(r *http.Request) (page, error) {
 	var list operators.ProfileList
 	err := p.api.get(r, operators.Path("profiles"), pager.query(devicesShown), &list)
 	return page{title: "Profiles", section: "devices", template: "profiles", data: map[string]any{
-		"Profiles": list.Profiles, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Admin": p.may(r, "admin"),
+		"Profiles": list.Profiles, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Admin": p.mayOffer(r, "admin"),
 	}}, err
 }
 
@@ -50,7 +50,7 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 		title = "New profile"
 	}
 	return page{title: title, section: "devices", template: "profile-edit", data: map[string]any{
-		"Profile": profile, "New": isNew, "Form": newObjectForm(r, profileTexts(profile), profile.Limits), "Admin": p.may(r, "admin"), "Back": returnPathOr(r, "/profiles"),
+		"Profile": profile, "New": isNew, "Form": newObjectForm(r, profileTexts(profile), profile.Limits), "Admin": p.mayOffer(r, "admin"), "Back": returnPathOr(r, "/profiles"),
 	}}
 }
 
@@ -61,7 +61,7 @@ func profileTexts(profile operators.Profile) url.Values {
 
 // create creates a profile as the submitted form says.
 func (p *profilePages) create(r *http.Request) (next, messageKey string, err error) {
-	name, err := newName(r, "profile", p.api.Profiles.Get)
+	name, err := readNewName(r, "profile", p.api.Profiles.Get)
 	if err != nil {
 		return "", "", err
 	}

@@ -21,14 +21,14 @@ type keptForm struct {
 // Next is the page with the button.
 func (s *site) keepForm(r *http.Request) (kept keptForm) {
 	err := r.ParseMultipartForm(maxFormBytes)
-	if from, refererErr := url.Parse(r.Referer()); !s.hasPage(r) {
+	if from, refererErr := url.Parse(r.Referer()); !s.hasFormPage(r) {
 		kept.Next = "/"
 		if refererErr == nil {
-			kept.Next = localPath(strings.TrimPrefix(from.RequestURI(), s.prefix))
+			kept.Next = localPathOrRoot(strings.TrimPrefix(from.RequestURI(), s.prefix))
 		}
 		return kept
 	}
-	kept.Next, kept.Input = localPath(r.URL.RequestURI()), r.PostForm.Encode()
+	kept.Next, kept.Input = localPathOrRoot(r.URL.RequestURI()), r.PostForm.Encode()
 	if r.PostForm.Has("kept") { // the form was kept before
 		kept.Input = r.PostForm.Get("kept")
 	}
@@ -42,8 +42,8 @@ func (s *site) keepForm(r *http.Request) (kept keptForm) {
 	return kept
 }
 
-// hasPage reports whether there is a page at the address of r, a request that submits a form.
-func (s *site) hasPage(r *http.Request) bool {
+// hasFormPage reports whether there is a page at the address of r, a request that submits a form.
+func (s *site) hasFormPage(r *http.Request) bool {
 	_, pattern := s.pages.Handler(&http.Request{Method: http.MethodGet, URL: r.URL})
 	return strings.HasPrefix(pattern, http.MethodGet+" ")
 }
@@ -57,21 +57,21 @@ type refill struct {
 // refillKey is the context key of the refill of a request for a page.
 type refillKey struct{}
 
-// withRefill returns r with the input that the requested page is filled with.
+// withRefill returns r, a request for the page of a form. The page will show the form with the input in again.
 func withRefill(r *http.Request, again refill) *http.Request {
 	return r.Clone(context.WithValue(r.Context(), refillKey{}, &again))
 }
 
-// refillOf returns the input that the requested page is filled with, or nil.
+// refillOf returns the input with which the requested page shows its form, or nil (see withRefill).
 func refillOf(r *http.Request) *refill {
 	again, _ := r.Context().Value(refillKey{}).(*refill)
 	return again
 }
 
-// showAgain answers r, which submits a form, with the page of the form and its earlier input. It reports false and answers nothing if the
-// form has no page.
-func (s *site) showAgain(rw http.ResponseWriter, r *http.Request, again refill) bool {
-	if !s.hasPage(r) {
+// showFormAgain answers r, which submits a form, with the page of the form and its earlier input. It reports false and answers nothing if
+// the form has no page.
+func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, again refill) bool {
+	if !s.hasFormPage(r) {
 		return false
 	}
 	get := withRefill(r, again)
@@ -80,18 +80,18 @@ func (s *site) showAgain(rw http.ResponseWriter, r *http.Request, again refill) 
 	return true
 }
 
-// refuse answers a submitted form that was not carried out because of err: it shows the page of the form again, with the input and err.
-func (s *site) refuse(rw http.ResponseWriter, r *http.Request, err error) {
-	if !s.showAgain(rw, r, refill{r.PostForm, err}) {
-		s.sendError(rw, r, err)
+// refuseForm answers a submitted form that was not carried out because of err: it shows the page of the form again, with the input and err.
+func (s *site) refuseForm(rw http.ResponseWriter, r *http.Request, cause error) {
+	if !s.showFormAgain(rw, r, refill{r.PostForm, cause}) {
+		s.sendError(rw, r, cause)
 	}
 }
 
-// notice returns the HTML that tells the visitor why the form is shown again, and the HTTP status of the page.
-func (a *refill) notice(ctx context.Context, f *frame) (notice template.HTML, status int) {
+// renderNotice returns the HTML that tells the visitor why the form is shown again, and the HTTP status of the page.
+func (a *refill) renderNotice(ctx context.Context, f *frame) (notice template.HTML, status int) {
 	if a.failure == nil {
 		return `<p class="note warn" role="status">Nothing was sent yet. The form has your input: check it, and send it.</p>`, http.StatusOK
 	}
 	text := template.HTMLEscapeString(f.outageText(ctx, a.failure))
-	return template.HTML(`<p class="problem" role="alert">` + text + `</p>`), statusOf(a.failure) //nolint:gosec // escaped
+	return template.HTML(`<p class="problem" role="alert">` + text + `</p>`), errorStatus(a.failure) //nolint:gosec // escaped
 }

@@ -63,7 +63,7 @@ type remedyButton struct {
 
 // newRemedies returns the remedyRenderer for the page and the visitor of the request.
 func (f *frame) newRemedies(r *http.Request) remedyRenderer {
-	return remedyRenderer{may: func(role string) bool { return f.may(r, role) }, returnAddress: pageAddress(r)}
+	return remedyRenderer{may: func(role string) bool { return f.mayOffer(r, role) }, returnAddress: pageAddress(r)}
 }
 
 // Split splits the text of a remedy so that a button follows each command in it. Commands that the text
@@ -116,7 +116,7 @@ func pageAddress(r *http.Request) string {
 // returnPathOr returns the path of the page on which the visitor chose an action, as the request names it. If the request names no page,
 // it returns fallback.
 func returnPathOr(r *http.Request, fallback string) string {
-	if back := r.URL.Query().Get("back"); back != "" && localPath(back) == back {
+	if back := r.URL.Query().Get("back"); back != "" && localPathOrRoot(back) == back {
 		return back
 	}
 	return fallback
@@ -130,7 +130,7 @@ func (s *site) readReturnPath(r *http.Request) (string, error) {
 		return "", nil
 	}
 	to, err := url.Parse(back)
-	if err == nil && localPath(back) == back && path.Clean(to.Path) == to.Path {
+	if err == nil && localPathOrRoot(back) == back && path.Clean(to.Path) == to.Path {
 		if _, pattern := s.pages.Handler(&http.Request{Method: http.MethodGet, URL: to}); pattern != "" {
 			return to.RequestURI(), nil
 		}

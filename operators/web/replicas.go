@@ -38,8 +38,8 @@ type replica struct {
 	Bad  []dependency
 }
 
-// replicas returns the replicas that sent a heartbeat within the last hour. The replicas that are not gone come first.
-func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
+// readReplicas returns the replicas that sent a heartbeat within the last hour. The replicas that are not gone come first.
+func (s *systemPages) readReplicas(ctx context.Context) ([]replica, error) {
 	known, now, err := s.ledger.Replicas(ctx)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 		}
 		every := time.Duration(one.ReapMS) * time.Millisecond
 		one.Late = !one.Gone && now.Sub(*cmp.Or(k.Reaped, &k.Started)) > 3*every+goneAfter
-		one.Bad = unhealthy(s.system.publishedChecks(one.Checks))
+		one.Bad = filterUnhealthy(s.system.publishedChecks(one.Checks))
 		if one.Gone {
 			gone = append(gone, one)
 		} else {
@@ -62,8 +62,9 @@ func (s *systemPages) replicas(ctx context.Context) ([]replica, error) {
 	return append(serving, gone...), nil
 }
 
-// mixedVersions returns the versions of the replicas that are not gone, as text. If all of them have the same version, the text is empty.
-func mixedVersions(replicas []replica) string {
+// mixedVersionsText returns the versions of the replicas that are not gone, as text. If all of them have the same version, the text is
+// empty.
+func mixedVersionsText(replicas []replica) string {
 	found := map[string]bool{}
 	for _, r := range replicas {
 		if !r.Gone {

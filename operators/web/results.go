@@ -262,8 +262,8 @@ func defaultColumns(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// export returns all results of a batch.
-func (b *batchPages) export(r *http.Request) (export, error) {
+// exportResults returns all results of a batch.
+func (b *batchPages) exportResults(r *http.Request) (export, error) {
 	id := r.PathValue("id")
 	asked, err := resultQuery(r.URL.Query())
 	query := asked.Values()

@@ -187,7 +187,7 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 		who, err := d.readVisitor(r)
 		switch {
 		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
-			http.Redirect(rw, r, d.url("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
+			http.Redirect(rw, r, d.prefixedPath("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
 		case errors.Is(err, errSignedOut):
 			d.showSignIn(rw, r, http.StatusUnauthorized, signInForm{keptForm: d.keepForm(r), Ended: true})
 		case err != nil && r.Method == http.MethodPost:
@@ -200,8 +200,8 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 			kept := r.PostFormValue("kept")
 			if input, _ := url.ParseQuery(kept); kept == "" {
 				pages.ServeHTTP(rw, r)
-			} else if !d.showAgain(rw, r, refill{values: input}) { // a kept form is only shown, never carried out
-				http.Redirect(rw, r, d.url("/"), http.StatusSeeOther)
+			} else if !d.showFormAgain(rw, r, refill{values: input}) { // a kept form is only shown, never carried out
+				http.Redirect(rw, r, d.prefixedPath("/"), http.StatusSeeOther)
 			}
 		}
 	}
@@ -224,14 +224,14 @@ type signInForm struct {
 
 // signInPage answers with the page on which a visitor signs in.
 func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
-	form := signInForm{keptForm: keptForm{Next: localPath(r.URL.Query().Get("next"))}}
+	form := signInForm{keptForm: keptForm{Next: localPathOrRoot(r.URL.Query().Get("next"))}}
 	link := r.URL.Query().Get("link")
 	if !d.hasLink || link == "" || r.Method != http.MethodGet { // link previews send HEAD
 		d.showSignIn(rw, r, http.StatusOK, form)
 		return
 	}
 	if _, err := d.readVisitor(r); err == nil { // this browser has used the link before and is still signed in
-		http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
+		http.Redirect(rw, r, d.prefixedPath(form.Next), http.StatusSeeOther)
 		return
 	}
 	form.Link = true
@@ -240,17 +240,18 @@ func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
 
 // showSignIn sends the sign-in page with form and this HTTP status.
 func (d *authenticator) showSignIn(rw http.ResponseWriter, r *http.Request, status int, form signInForm) {
-	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !onLoopback(r)
+	form.Plain = r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" && !isOnLoopback(r)
 	form.Dev = d.hasLink
-	form.Theme = themeOf(r)
+	form.Theme = chosenTheme(r)
 	d.writeTemplate(rw, r, status, "sign-in", form)
 }
 
-// maxNextPath is the maximum length in bytes of the path to which a sign-in leads: a longer Location would be refused by browsers and proxies.
+// maxNextPath is the maximum length in bytes of the path to which a sign-in leads: a longer Location would be refused by browsers and
+// proxies.
 const maxNextPath = 4 << 10
 
-// localPath returns path if it is a path of this site with at most maxNextPath bytes, and otherwise "/".
-func localPath(path string) string {
+// localPathOrRoot returns path if it is a path of this site with at most maxNextPath bytes, and otherwise "/".
+func localPathOrRoot(path string) string {
 	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers remove some of these characters
 	u, err := url.Parse(path)
 	if err != nil || unsafe || len(path) > maxNextPath || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
@@ -261,7 +262,7 @@ func localPath(path string) string {
 
 // signIn handles the submitted sign-in form: it starts a session if the token is valid.
 func (d *authenticator) signIn(rw http.ResponseWriter, r *http.Request) {
-	kept := keptForm{Next: localPath(r.PostFormValue("next")), Input: r.PostFormValue("kept")}
+	kept := keptForm{Next: localPathOrRoot(r.PostFormValue("next")), Input: r.PostFormValue("kept")}
 	d.startSession(rw, r, signInForm{keptForm: kept}, d.sessions.openWithToken, strings.TrimSpace(r.PostFormValue("token")))
 }
 
@@ -277,7 +278,7 @@ func (d *authenticator) startSession(
 		refusal.Detail = "sign-in, through a proxy that is not trusted"
 	}
 	var secret string
-	lockout, err := d.gate.Try(r.Context(), gate.Attempt{EntryPoint: gate.SignIn, From: from, Token: credential}, func(ctx context.Context) (err error) {
+	lockout, err := d.gate.CheckToken(r.Context(), gate.Attempt{EntryPoint: gate.SignIn, From: from, Token: credential}, func(ctx context.Context) (err error) {
 		if secret, err = open(ctx, from, credential); errors.Is(err, errSignedOut) && !form.Link {
 			return fmt.Errorf("%w: %w", devices.ErrUnauthenticated, err) // counts as a guess
 		}
@@ -286,13 +287,13 @@ func (d *authenticator) startSession(
 	switch {
 	case lockout > 0:
 		refusal.Reason = gate.LockedOut
-		d.gate.Refuse(r.Context(), refusal)
+		d.gate.CountRefusal(r.Context(), refusal)
 		form.Wait, form.Proxy = lockout, d.gate.IsProxied(r)
 		d.showSignIn(rw, r, http.StatusTooManyRequests, form)
 		return
 	case errors.Is(err, errSignedOut):
 		refusal.Reason = gate.Unauthenticated
-		d.gate.Refuse(r.Context(), refusal)
+		d.gate.CountRefusal(r.Context(), refusal)
 		form.Wrong = true
 		d.showSignIn(rw, r, http.StatusUnauthorized, form)
 		return
@@ -304,10 +305,10 @@ func (d *authenticator) startSession(
 	}
 	http.SetCookie(rw, sessionCookie(secret, int(sessionLife.Seconds())))
 	if form.Input != "" { // the browser sends the kept form to its page
-		http.Redirect(rw, r, d.url(form.Next), http.StatusTemporaryRedirect)
+		http.Redirect(rw, r, d.prefixedPath(form.Next), http.StatusTemporaryRedirect)
 		return
 	}
-	http.Redirect(rw, r, d.url(form.Next), http.StatusSeeOther)
+	http.Redirect(rw, r, d.prefixedPath(form.Next), http.StatusSeeOther)
 }
 
 // signOut ends the session of the visitor.
@@ -319,7 +320,7 @@ func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 		}
 	}
 	http.SetCookie(rw, sessionCookie("", -1))
-	http.Redirect(rw, r, d.url("/sign-in"), http.StatusSeeOther)
+	http.Redirect(rw, r, d.prefixedPath("/sign-in"), http.StatusSeeOther)
 }
 
 // sessionCookie returns the cookie with value, the secret of a session, for maxAgeSeconds. A negative maxAgeSeconds deletes the cookie.
@@ -329,8 +330,8 @@ func sessionCookie(value string, maxAgeSeconds int) *http.Cookie {
 	}
 }
 
-// onLoopback reports whether the browser addressed this machine by a name that no other site can have.
-func onLoopback(r *http.Request) bool {
+// isOnLoopback reports whether the browser addressed this machine by a name that no other site can have.
+func isOnLoopback(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		host = strings.TrimSuffix(strings.TrimPrefix(r.Host, "["), "]")

@@ -160,7 +160,7 @@ func (s *site) addForm(pattern, role string, action formAction) {
 		}
 		next, messageKey, err := action(r)
 		if err != nil {
-			s.refuse(rw, r, err)
+			s.refuseForm(rw, r, err)
 			return
 		}
 		next = cmp.Or(back, next)
@@ -168,13 +168,13 @@ func (s *site) addForm(pattern, role string, action formAction) {
 		if strings.Contains(next, "?") {
 			mark = "&"
 		}
-		http.Redirect(rw, r, s.url(next)+mark+"done="+url.QueryEscape(messageKey), http.StatusSeeOther)
+		http.Redirect(rw, r, s.prefixedPath(next)+mark+"done="+url.QueryEscape(messageKey), http.StatusSeeOther)
 	})
 }
 
 // readForm parses the submitted form in the request. It refuses a visitor who lacks role.
 func (s *site) readForm(r *http.Request, role string) error {
-	if !s.may(r, role) {
+	if !s.mayOffer(r, role) {
 		return s.refuseVisitor(r, role)
 	}
 	if err := r.ParseForm(); err != nil {
@@ -199,7 +199,7 @@ func (s *site) addSecretForm(pattern, role, section string, create func(r *http.
 		}
 		made, err := create(r)
 		if err != nil {
-			s.refuse(rw, r, err)
+			s.refuseForm(rw, r, err)
 			return
 		}
 		s.sendPage(rw, r, http.StatusOK, page{title: made.Title, section: section, template: "secret", data: made}, nil)

@@ -174,7 +174,7 @@ func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func
 	a := api.New(api.Options{
 		Gate:       o.Gate,
 		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, AnswerTimeout: patience, Metrics: prometheus.NewRegistry(), Version: "test",
-		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, OnRefused: o.Gate.RefuseReport, Logger: slog.New(slog.DiscardHandler)}),
+		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, OnRefused: o.Gate.CountReportRefusal, Logger: slog.New(slog.DiscardHandler)}),
 	})
 	o.API = a
 	if o.System.Checks == nil {

@@ -42,7 +42,7 @@ func (s System) checkDependencies(ctx context.Context) []dependency {
 	}
 	ctx, cancel := deadline.Share(ctx, checksShare)
 	defer cancel()
-	return s.describeAll(s.Checks(ctx))
+	return s.describeDependencies(s.Checks(ctx))
 }
 
 // publishedChecks returns the results of the checks that another replica published with its heartbeat, sorted by name.
@@ -51,7 +51,7 @@ func (s System) publishedChecks(checks map[string]string) []dependency {
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
 		list = append(list, api.Dependency{Name: name, State: checks[name]})
 	}
-	return s.describeAll(list)
+	return s.describeDependencies(list)
 }
 
 // systemPages show all replicas, and this replica in detail.
@@ -72,10 +72,10 @@ func (s *systemPages) show(r *http.Request, checks []dependency) (page, error) {
 	if s.system.Passes != nil {
 		data["Passes"] = s.system.Passes()
 	}
-	all, err := s.replicas(r.Context())
+	all, err := s.readReplicas(r.Context())
 	if err != nil {
 		return page{}, err
 	}
-	data["Replicas"], data["Versions"] = all, mixedVersions(all)
+	data["Replicas"], data["Versions"] = all, mixedVersionsText(all)
 	return page{title: "System", section: "system", template: "system", watch: watch{everyTick: true}, data: data}, nil
 }

@@ -27,7 +27,7 @@ type taskPages struct {
 func (t *taskPages) registerRoutes(target *site) {
 	target.addLivePage("/tasks", t.list)
 	target.addLivePage("/tasks/{id}", t.show)
-	target.addCSV("/tasks.csv", t.export)
+	target.addCSV("/tasks.csv", t.exportTasks)
 	target.addPage("/tasks/{id}/cancel", t.cancelPage)
 	target.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
 	target.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
@@ -42,8 +42,8 @@ func taskFilters(query url.Values) url.Values {
 	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "retrying", "since", "until")
 }
 
-// export returns all tasks that match the query of the request.
-func (t *taskPages) export(r *http.Request) (export, error) {
+// exportTasks returns all tasks that match the query of the request.
+func (t *taskPages) exportTasks(r *http.Request) (export, error) {
 	query, err := convertTimes(taskFilters(r.URL.Query()))
 	return export{operators.Path("tasks"), query, "tasks"}, err
 }
@@ -74,7 +74,7 @@ func (t *taskPages) list(r *http.Request) (page, error) {
 	}
 	return page{title: "Tasks", section: "tasks", template: "tasks", watch: filterWatch(filters), data: map[string]any{
 		"Tasks": list.Tasks, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(),
-		"Pills": pills(filters, counts), "Operator": t.may(r, "operator"), "Filtered": len(filters) > 0,
+		"Pills": stateLinks(filters, counts), "Operator": t.mayOffer(r, "operator"), "Filtered": len(filters) > 0,
 	}}, nil
 }
 
@@ -109,8 +109,8 @@ func (t *taskPages) countByState(r *http.Request, filters url.Values) (map[strin
 	return counts, nil
 }
 
-// pills returns the links that filter by each state, for a list with these filters and counts.
-func pills(filters url.Values, counts map[string]int64) []pill {
+// stateLinks returns the links that filter by each state, for a list with these filters and counts.
+func stateLinks(filters url.Values, counts map[string]int64) []pill {
 	list := make([]pill, 0, 1+len(operators.TaskStates()))
 	var total int64
 	for _, n := range counts {
@@ -160,14 +160,14 @@ func (t *taskPages) countPage(action, title string) pageLoader {
 			}
 		}
 		var counted operators.Bulk
-		if t.may(r, "operator") {
+		if t.mayOffer(r, "operator") {
 			query.Set("dry_run", "true")
 			if err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &counted); err != nil {
 				return page{}, err
 			}
 		}
 		return page{title: title, section: "tasks", template: "bulk", data: map[string]any{
-			"Action": action, "Title": title, "Filters": filters, "Query": filters.Encode(), "Operator": t.may(r, "operator"), "Count": counted.Tasks, "Tasks": list.Tasks, "Shown": tasksShown,
+			"Action": action, "Title": title, "Filters": filters, "Query": filters.Encode(), "Operator": t.mayOffer(r, "operator"), "Count": counted.Tasks, "Tasks": list.Tasks, "Shown": tasksShown,
 		}}, nil
 	}
 }
@@ -207,8 +207,8 @@ type step struct {
 	Here  bool
 }
 
-// statePath returns the states of a task so far. If the task is open, the expected next states follow.
-func statePath(task operators.TaskDetail) []step {
+// stateSteps returns the states of a task so far. If the task is open, the expected next states follow.
+func stateSteps(task operators.TaskDetail) []step {
 	wasGranted := len(task.Attempts) > 0 || task.Grant != nil
 	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: wasGranted}}
 	switch task.State {
@@ -245,7 +245,7 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 		concern.pool = task.Pool // the page is read again after events of the pool, because the reasons why the task waits depend on the pool
 	}
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
-		"Task": task, "Why": why, "Path": statePath(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.may(r, "operator"), "Admin": t.may(r, "admin"),
+		"Task": task, "Why": why, "Path": stateSteps(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.mayOffer(r, "operator"), "Admin": t.mayOffer(r, "admin"),
 		"Remedies": t.newRemedies(r), "Waits": task.IsOpen(), "Retriable": !task.IsOpen() && task.State != operators.Succeeded,
 	}}, nil
 }
@@ -255,6 +255,6 @@ func (t *taskPages) cancelPage(r *http.Request) (page, error) {
 	var task operators.TaskDetail
 	err := t.api.get(r, operators.Path("tasks", r.PathValue("id")), nil, &task)
 	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{
-		"Task": task, "Operator": t.may(r, "operator"), "Back": returnPathOr(r, "/tasks/"+url.PathEscape(r.PathValue("id"))),
+		"Task": task, "Operator": t.mayOffer(r, "operator"), "Back": returnPathOr(r, "/tasks/"+url.PathEscape(r.PathValue("id"))),
 	}}, err
 }

@@ -246,6 +246,6 @@ func (p *poolPages) slotPage(r *http.Request) (page, error) {
 	}
 	pager.filters = nil
 	return page{title: fmt.Sprintf("Slot %s of %s", number, name), section: "pools", template: "slot", data: map[string]any{
-		"Pool": name, "Slot": number, "History": list.History, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Endings": endingTexts(), "Admin": p.may(r, "admin"),
+		"Pool": name, "Slot": number, "History": list.History, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Endings": endingTexts(), "Admin": p.mayOffer(r, "admin"),
 	}}, nil
 }

@@ -18,8 +18,8 @@ type tokenPages struct {
 func (t *tokenPages) registerRoutes(target *site) {
 	target.addPage("/tokens", t.list)
 	target.addPage("/new-token", t.createPage)
-	target.addPage("/tokens/{id}/rotate", t.actPage("Rotate"))
-	target.addPage("/tokens/{id}/delete", t.actPage("Delete"))
+	target.addPage("/tokens/{id}/rotate", t.actionPage("Rotate"))
+	target.addPage("/tokens/{id}/delete", t.actionPage("Delete"))
 	target.addSecretForm("/new-token", "admin", "system", t.create)
 	target.addSecretForm("/tokens/{id}/rotate", "admin", "system", t.rotate)
 	target.addForm("/tokens/{id}/delete", "admin", t.delete)
@@ -34,13 +34,13 @@ func (t *tokenPages) list(r *http.Request) (page, error) {
 		err = t.api.get(r, operators.Path("tokens"), pager.query(100), &list)
 	}
 	return page{title: "Operator tokens", section: "system", template: "tokens", data: map[string]any{
-		"Tokens": list.Tokens, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Visible": isAdmin, "Admin": t.may(r, "admin"),
+		"Tokens": list.Tokens, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Visible": isAdmin, "Admin": t.mayOffer(r, "admin"),
 	}}, err
 }
 
 // createPage returns the page with the form for a new token.
 func (t *tokenPages) createPage(r *http.Request) (page, error) {
-	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.may(r, "admin")}}, nil
+	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.mayOffer(r, "admin")}}, nil
 }
 
 // create creates a token as the submitted form says.
@@ -52,11 +52,11 @@ func (t *tokenPages) create(r *http.Request) (secret, error) {
 	return secret{"Token of " + made.Name, made.Secret, "Its role is " + made.Role + ".", "/tokens"}, err
 }
 
-// actPage returns the loader of the page that asks for confirmation before a token is rotated or deleted (verb).
-func (t *tokenPages) actPage(verb string) pageLoader {
+// actionPage returns the loader of the page that asks for confirmation before a token is rotated or deleted (verb).
+func (t *tokenPages) actionPage(verb string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		shown := page{title: verb + " token", section: "system", template: "token-act"}
-		id, may := r.PathValue("id"), t.may(r, "admin")
+		id, may := r.PathValue("id"), t.mayOffer(r, "admin")
 		data := map[string]any{"Verb": verb, "Admin": may, "Mine": id == strconv.FormatInt(visitorOf(r.Context()).Token, 10)}
 		shown.data = data
 		if !may {

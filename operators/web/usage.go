@@ -38,15 +38,15 @@ func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error)
 		highest, err := p.api.Pools.HighestUse(ctx, pool, usesShown)
 		return newPolicyUses(highest, p.now()), err
 	})
-	return u.withoutUnavailable(err)
+	return u.tolerateUnavailable(err)
 }
 
-// withoutUnavailable returns u and err. If err has the status 503, it sets Unknown instead and returns no error.
-func (u policyUsage) withoutUnavailable(err error) (policyUsage, error) {
-	if u.Unknown = operators.HasStatus(err, http.StatusServiceUnavailable); u.Unknown {
+// tolerateUnavailable returns u and err. If err has the status 503, it sets Unknown instead and returns no error.
+func (u policyUsage) tolerateUnavailable(readErr error) (policyUsage, error) {
+	if u.Unknown = operators.HasStatus(readErr, http.StatusServiceUnavailable); u.Unknown {
 		return u, nil
 	}
-	return u, err
+	return u, readErr
 }
 
 // newPolicyUses converts highest to the form of the page. now is the time from which the expiry is computed.

@@ -86,14 +86,14 @@ func New(options Options) *Web {
 // Handler returns a handler that serves the dashboard, and passes requests for all other paths to the handler others.
 func (w *Web) Handler(others http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /assets/", hardened(serveAssets()))
-	mux.Handle("GET /sign-in", hardened(w.auth.signInPage))
-	mux.Handle("POST /sign-in", hardened(w.auth.signIn))
-	mux.Handle("POST /sign-out", hardened(w.auth.signOut))
-	mux.Handle("GET /live", hardened(w.streams.serve))
+	mux.Handle("GET /assets/", withSecurityHeaders(serveAssets()))
+	mux.Handle("GET /sign-in", withSecurityHeaders(w.auth.signInPage))
+	mux.Handle("POST /sign-in", withSecurityHeaders(w.auth.signIn))
+	mux.Handle("POST /sign-out", withSecurityHeaders(w.auth.signOut))
+	mux.Handle("GET /live", withSecurityHeaders(w.streams.serve))
 	mux.Handle("/", others)
 	guarded := w.auth.requireVisitor(w.site.pages)
-	unlimited, limited := hardened(guarded), hardened(api.WithTimeLimit(w.pageTimeout, api.WithRecovery(w.panicked, guarded), w.site.sendLate).ServeHTTP)
+	unlimited, limited := withSecurityHeaders(guarded), withSecurityHeaders(api.WithTimeLimit(w.pageTimeout, api.WithRecovery(w.panicked, guarded), w.site.sendTimeoutPage).ServeHTTP)
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// Requests below /v1/ skip the lookup of a page because reports are frequent. The mux would
 		// redirect a path that is not canonical; the API answers it with an error instead.
@@ -111,11 +111,11 @@ func (w *Web) Handler(others http.Handler) http.Handler {
 			mux.ServeHTTP(rw, r)
 		}
 	})
-	return unprefixed(w.site.prefix, api.WithRecovery(w.panicked, serve))
+	return withoutPrefix(w.site.prefix, api.WithRecovery(w.panicked, serve))
 }
 
-// unprefixed removes the path prefix of a proxy from requests. Some proxies pass the prefix on, and others remove it.
-func unprefixed(prefix string, next http.Handler) http.Handler {
+// withoutPrefix removes the path prefix of a proxy from requests. Some proxies pass the prefix on, and others remove it.
+func withoutPrefix(prefix string, next http.Handler) http.Handler {
 	if prefix == "" {
 		return next
 	}
@@ -132,9 +132,9 @@ func unprefixed(prefix string, next http.Handler) http.Handler {
 	})
 }
 
-// hardened sets the security headers of every page, limits the request body to maxFormBytes, and refuses
+// withSecurityHeaders sets the security headers of every page, limits the request body to maxFormBytes, and refuses
 // requests that browsers send on behalf of other sites.
-func hardened(next http.HandlerFunc) http.Handler {
+func withSecurityHeaders(next http.HandlerFunc) http.Handler {
 	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 	sameOrigin := http.NewCrossOriginProtection().Handler(next)
@@ -163,7 +163,7 @@ func (w *Web) Tick(ctx context.Context) error {
 	}
 	events, allChanged, err := w.events.read(ctx, watched)
 	if err != nil {
-		w.streams.hub.setErrors(err)
+		w.streams.hub.setErrorOfAllViews(err)
 		return fmt.Errorf("reading events: %w", err)
 	}
 	w.streams.hub.startReads(events, allChanged) //nolint:contextcheck // it waits for no reading

@@ -29,7 +29,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a caller's token for a limit set opens the pool of the same name",
 		},
 		{
-			Package: "operators/gate", Func: "Gate.Try",
+			Package: "operators/gate", Func: "Gate.CheckToken",
 			Old:    `attempt.Token != "" && errors.Is(err, devices.ErrUnauthenticated)`,
 			New:    `attempt.Token != "" && errors.Is(err, devices.ErrForbidden)`,
 			Breaks: "a wrong operator token does not count towards the lock-out of its address",
@@ -83,7 +83,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a request that may have been done is answered as one that changed nothing",
 		},
 		{
-			Package: "operators/web", Func: "hardened",
+			Package: "operators/web", Func: "withSecurityHeaders",
 			Old:    `http.NewCrossOriginProtection().Handler(next)`,
 			New:    `http.Handler(next)`,
 			Breaks: "another site may send the forms of the dashboard",
@@ -108,7 +108,7 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "operators/web", Func: "site.readForm",
-			Old:    `!s.may(r, role)`,
+			Old:    `!s.mayOffer(r, role)`,
 			New:    `!visitorOf(r.Context()).May(role)`,
 			Breaks: "a read-only dashboard changes something if a form is sent to it",
 		},
@@ -131,7 +131,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a client behind a trusted proxy chooses the address for which its wrong tokens count",
 		},
 		{
-			Package: "operators/gate", Func: "Gate.Refuse",
+			Package: "operators/gate", Func: "Gate.CountRefusal",
 			Old:    `refusal.EntryPoint == API || refusal.EntryPoint == SignIn`,
 			New:    `refusal.EntryPoint == API`,
 			Breaks: "a refused sign-in leaves no event",
