@@ -38,7 +38,7 @@ func devicesMistakes() []Mistake {
 			Tests:  []string{"internal/app"},
 		},
 		{
-			Package: "devices/hawkbit", Func: "exchange.end",
+			Package: "devices/hawkbit", Func: "exchange.reportEnd",
 			Old:    `if outcome == devices.OutcomeRecorded`,
 			New:    `if outcome != ""`,
 			Breaks: "a result over DDI that came after the end of its grant is answered as if it were the first",
