@@ -4,11 +4,11 @@ import "fmt"
 
 // RecentAttempts summarizes the attempts of a pool or of a batch that ended within the last five minutes.
 type RecentAttempts struct {
-	Ended    int           `json:"ended" doc:"Attempts that ended"`
-	Failed   int           `json:"failed" doc:"Of ended: the device failed or rejected the task, or its lease ended. Some of the tasks are tried again"`
-	Errors   []RecentError `json:"errors" doc:"The five most frequent errors of the failed attempts, the most frequent first"`
+	Ended              int           `json:"ended" doc:"Attempts that ended"`
+	Failed             int           `json:"failed" doc:"Of ended: the device failed or rejected the task, or its lease ended. Some of the tasks are tried again"`
+	Errors             []RecentError `json:"errors" doc:"The five most frequent errors of the failed attempts, the most frequent first"`
 	ManyAttemptsFailed bool          `json:"many_fail" doc:"true: at least 5 attempts failed, and at least a fifth of those that ended"`
-	IsSample bool          `json:"is_sample" doc:"true: more attempts ended; only the latest were counted"`
+	IsSample           bool          `json:"is_sample" doc:"true: more attempts ended; only the latest were counted"`
 }
 
 // RecentError is an error text and the number of recent attempts that failed with this error.

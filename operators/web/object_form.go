@@ -27,7 +27,7 @@ func newObjectForm(r *http.Request, present url.Values, policies []operators.Pol
 	}
 	for input := range present { // a checkbox that is not chosen is not sent
 		if again.values.Has("was."+input) && !again.values.Has(input) {
-			form.Values.Del(input)
+			form.Del(input)
 		}
 	}
 	for input, texts := range again.values {
