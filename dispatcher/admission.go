@@ -15,10 +15,10 @@ type admission struct {
 	credential string           // the new token of the device; empty if it gets none
 }
 
-// admit checks that the caller may act for its device. It reads the ledger, unless all of this is true: the report came over HTTP and has
-// only results, the caller was admitted before, and this replica follows the news. Without the read, it may admit a device that was blocked
-// or deleted some seconds ago. That is harmless: over HTTP, results of a blocked device are recorded anyway, and a deleted device has no
-// grant.
+// admit checks that the caller may act for its device. It does not read the ledger for a report that came over HTTP and has only results,
+// if the caller was admitted before and this replica reads the news of the ledger in time. Without the read, it may admit a device that was
+// blocked or deleted some seconds ago. That is harmless: over HTTP, results of a blocked device are recorded anyway, and a deleted device
+// has no grant.
 func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
 	if d.Marks != nil && hasOnlyResults(report) && caller.Via != devices.ViaSession {
 		now, followsNews := d.Marks.LedgerTime()

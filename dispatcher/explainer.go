@@ -86,7 +86,8 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 
 // lookups read what the explanation of a task needs in addition to its TaskView and its policies.
 type lookups interface {
-	// poolStatus returns how full a pool is, and the place of the device in its queue. tasks belong to the device in view.
+	// poolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the device that the parameter view
+	// describes.
 	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
 	// callerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
 	callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
@@ -131,8 +132,8 @@ func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *s
 // markShare is the part of the remaining time of a request that DeviceMark may take.
 const markShare = 0.5
 
-// DeviceMark returns the mark of a device, and whether the ledger has work for the device. It returns nil if Redis or the ledger does not
-// answer in time. A failure does not count as an outage of the ledger.
+// DeviceMark returns the mark of a device in Redis. The returned value also has whether the ledger has work for the device. DeviceMark
+// returns nil if Redis or the ledger does not answer in time. A failure does not count as an outage of the ledger.
 func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision.Mark {
 	if x.marks == nil {
 		return nil

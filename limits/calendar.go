@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// periodStarts returns the starts of four calendar periods: the second period contains the time around. A script selects the current period
-// by the clock of Redis, which may differ from around by less than a period.
+// periodStarts returns the starts of four calendar periods. The parameter around is a time in the second period. A script selects the
+// current period by the clock of Redis, which may differ from this time by less than a period.
 func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {

@@ -29,7 +29,7 @@ const recentMillis = 5 * 60 * 1000
 // queuedState is the state of the row of pool_counts that counts all tasks of the pool, open or ended.
 const queuedState = "queued"
 
-// recentState is the state of the row that fillCounts reads into Batch.Recent.
+// recentState marks the rows that fillCounts adds up in Batch.Recent. No task has this state.
 const recentState = "recent"
 
 // fillCounts fills Counts and Recent of batchesToFill by one statement, so each task is counted in exactly one state. It reads no tasks.

@@ -125,7 +125,8 @@ func (e *grantEnding) row() endingRow {
 	return row
 }
 
-// endedColumns are the columns of the word {ended} (see dialect): grants that end, joined with their endings.
+// endedColumns are the columns that the placeholder {ended} of a statement (see dialect) stands for: grants that end, joined with their
+// endings.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
 // These are three of the statements that end grants. They update the tasks, insert the attempts and insert the events.

@@ -75,8 +75,8 @@ func clampLimit(limit int) int {
 // searchLimit is the maximum number of rows that one call checks against a filter that has no index.
 const searchLimit = 50_000
 
-// SearchBound is the id at which one call ends its search through a list, in all its statements; the next call continues after it. A
-// stretch is the range of ids that one call searches.
+// SearchBound is the last id of the stretch of a list that one call searches. All statements of the call end their search there, and the
+// next call continues behind it.
 type SearchBound struct {
 	End  int64 // the last id of the stretch; 0 means no bound
 	More bool  // there are rows beyond End

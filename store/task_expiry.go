@@ -70,9 +70,10 @@ func (s tasks) Expire(ctx context.Context, limit int) (expired int, err error) {
 // ExpiryPosition is a position in the search for tasks that waited too long, from batch to batch and from task to task. Zero is before all.
 type ExpiryPosition struct{ Batch, Task int64 }
 
-// ExpireWaited ends the tasks behind the position in after that waited longer than the MaxWait of their batch, and returns their number.
-// next is the position for the next call; zero means the end. One call searches at most maxSearched batches with a MaxWait and at most
-// maxSearched tasks of one batch. Tasks that were started or have a later not_before count as searched, because no index excludes them.
+// ExpireWaited ends tasks that waited longer than the MaxWait of their batch, and returns their number. It begins behind the position
+// after. next is the position for the next call; zero means the end. One call searches at most maxSearched batches with a MaxWait and at
+// most maxSearched tasks of one batch. Tasks that were started or have a later not_before count as searched, because no index excludes
+// them.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {

@@ -95,7 +95,8 @@ func playCancel(r *run) {
 	}
 }
 
-// playRenewals runs a task that takes longer than its lease. No reply asks for a report in time: the device must renew by itself.
+// playRenewals runs a task that takes longer than its lease. The replies ask for the next report only after the lease has ended. So the
+// device must report earlier by itself, to renew the lease.
 func playRenewals(r *run) {
 	const mostReports = 10 // 4 are right
 	t := r.newTask(plan{seconds: 9, lease: 4 * time.Second, reportAfter: time.Minute})
@@ -179,8 +180,8 @@ func (r *run) rebootDevice(answerFirst func(*exchange)) {
 	r.isRebooting = false
 }
 
-// playRebootAtWork reboots the device while a task runs. If the device then reports no failure of the task, it gets the grant again, as a
-// short task.
+// playRebootAtWork reboots the device while a task runs. If the device then does not report that the task failed, it gets the same grant
+// again, and the task now takes a short time.
 func playRebootAtWork(r *run) {
 	t := r.newTask(plan{seconds: 600, lease: 20 * time.Minute})
 	r.grant(t, r.send)

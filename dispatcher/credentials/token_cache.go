@@ -104,7 +104,8 @@ func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Call
 	return checkOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the caller is known to have a valid token of its device. drops is for cacheBearer.
+// hasValidToken reports whether the caller is known to have a valid token of its device. drops is how often tokens were dropped from the
+// cache until now; cacheBearer needs this number.
 func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -37,7 +37,7 @@ type Limits struct {
 	Refusals     *limits.RefusalCounts
 }
 
-// NewLimits returns the parts of limiter.
+// NewLimits returns the parts of limiter that the policies use.
 func NewLimits(limiter *limits.Limiter) *Limits {
 	return &Limits{Reservations: limiter.Reservations, Takes: limiter.Takes, Rebuilder: limiter.Rebuilder, Usage: limiter.Usage, Refusals: limiter.Refusals}
 }

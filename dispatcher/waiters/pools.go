@@ -107,8 +107,8 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools in which this pass searches for sleeping devices: the pools of the latest nextToRead that are in
-// withWork, at most searchesAPass. The next pass continues behind the last of them.
+// poolsToSearch returns the pools in which this pass searches for sleeping devices: at most searchesAPass of the pools that the last call
+// of nextToRead returned and that are in withWork. The next pass continues behind the last returned pool.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

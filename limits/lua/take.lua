@@ -104,7 +104,8 @@ end
 
 -- read_counts_since: reads `rule`, the Redis key of a rule. Returns the time (ms) at which the rule began to
 -- count in this epoch, and whether the key must be written again. If the rule has not begun, the time is nil.
--- For a known rule that counts starts of tasks (keys.lua; only in mode P), the results are 0 and false.
+-- A rule that counts starts of tasks (only in mode P) has no such time: if it is known (keys.lua), the
+-- results are 0 and false.
 local function read_counts_since(rule)
   local state = redis.call('GET', rule)
   if state and string.sub(state, 1, 6) == 'known|' then

@@ -103,7 +103,8 @@ func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	}
 }
 
-// memberOwner returns who defines the member names in the value of the member name, in an object whose names n defines.
+// memberOwner returns who defines the names in the value of a member: the API, or the user (for example in a payload). The member has this
+// name, and belongs to an object whose own names n defines.
 func (n nameOwner) memberOwner(name string) nameOwner {
 	switch {
 	case n == apiNames && name == "payload":

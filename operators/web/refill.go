@@ -57,7 +57,8 @@ type refill struct {
 // refillKey is the context key of the refill of a request for a page.
 type refillKey struct{}
 
-// withRefill returns r, a request for the page of a form. The page will show the form with the input in again.
+// withRefill returns a copy of r, the request for the page of a form. For this copy, the page shows the form with the input that again
+// contains.
 func withRefill(r *http.Request, again refill) *http.Request {
 	return r.Clone(context.WithValue(r.Context(), refillKey{}, &again))
 }
