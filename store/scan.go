@@ -148,6 +148,10 @@ type optional[T any] struct{ to *T }
 
 // Scan converts column to a T. NULL becomes the zero value.
 func (s optional[T]) Scan(column any) error {
+	if v, ok := column.(T); ok { // the usual case, without the allocation of sql.Null
+		*s.to = v
+		return nil
+	}
 	var v sql.Null[T]
 	err := v.Scan(column)
 	*s.to = v.V
