@@ -57,11 +57,14 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPol
 	if newest.IsInstalled {
 		links["installedBase"] = x.linkTo(fmt.Sprintf("installedBase/%d", newest.ID))
 	}
-	if token == 0 || newest.Token != token || newest.Payload == nil { // no payload: the device got the task over another wire
+	if token == 0 || newest.Token != token {
 		return reply.ReportAfterMS, nil
 	}
 	if len(reply.Cancel) > 0 {
 		links["cancelAction"] = x.linkTo(fmt.Sprintf("cancelAction/%d", newest.ID))
+		return reply.ReportAfterMS, nil
+	}
+	if newest.Payload == nil { // the device got the task over another wire, or its profile has no metadata_only any more: the lease may end
 		return reply.ReportAfterMS, nil
 	}
 	renewed, stop, err := x.renew(newest, 0) // also checks that the grant is still in force

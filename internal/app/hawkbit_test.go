@@ -320,13 +320,22 @@ func TestMetadataOnly(t *testing.T) {
 		device.expect("GET", link, "", `200 {"id":"*","deployment":{"download":"forced","update":"forced","chunks":[{"part":"task","version":"1",`+batch.chunk+`,"artifacts":[]}]}}`)
 		device.feedback(link, "closed", "success", 200)
 	}
+	// The profile loses the setting while the task runs: the device gets no link to it any more, but a cancel reaches it.
+	i.callOperator(t, "POST", "/v1/batches", `{"pool":"p","devices":["one"],"payload":{}}`)
+	device.awaitAction("deploymentBase")
+	i.callOperator(t, "PUT", "/v1/profiles/own", `{}`)
+	device.awaitNoLink()
+	i.callOperator(t, "POST", "/v1/tasks/4/cancel", "")
+	device.feedback(device.awaitAction("cancelAction"), "closed", "success", 200)
+	i.callOperator(t, "PUT", "/v1/profiles/own", `{"metadata_only":true}`)
+
 	tooLong := `{"pool":"p","devices":["one"],"payload":` + strings.Replace(longest, "x", "xy", 1) + `}`
 	if got := string(i.callOperator(t, "POST", "/v1/batches?dry_run=true", tooLong)); !strings.Contains(got, "wrong_wire: 1 tasks") {
 		t.Errorf("a payload of 257 bytes: %s", got)
 	}
 	i.callOperator(t, "POST", "/v1/batches", tooLong)
 	device.expect("GET", "", "", "200 "+sleep+"*}")
-	if got := string(i.callOperator(t, "GET", "/v1/tasks/4/why", "")); !strings.Contains(got, `"code":"wrong_wire"`) {
+	if got := string(i.callOperator(t, "GET", "/v1/tasks/5/why", "")); !strings.Contains(got, `"code":"wrong_wire"`) {
 		t.Errorf("why: %s", got)
 	}
 	i.callOperator(t, "POST", "/v1/batches", `{"pool":"p","payload":`+deploymentPayload+`,"devices":["one"]}`)
