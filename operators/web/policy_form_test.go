@@ -27,9 +27,10 @@ func formValues(pairs ...string) url.Values {
 	return form
 }
 
-// setInput replaces the value of the input that the selector finds.
+// setInput replaces the value of the input that the selector finds. It waits until the page has this input.
 func (b *tab) setInput(selector, text string) {
 	b.Helper()
+	b.waitForJS(fmt.Sprintf(`document.querySelector(%q)`, selector))
 	evalJS[bool](b, fmt.Sprintf(`(() => { document.querySelector(%q).value = %q; return true; })()`, selector, text))
 }
 
