@@ -130,8 +130,8 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) er
 }
 
 // withDemo calls run, which runs a server until ctx ends. When the server has started, run calls its parameter onStarted.
-// withDemo then calls its own onStarted and, if runDemo is not nil, runs runDemo beside the server. An error of run or
-// runDemo ends both.
+// withDemo then calls its own onStarted and, if runDemo is not nil, runs runDemo at the same time as the server. An error
+// of run or runDemo ends both.
 func withDemo(ctx context.Context, run func(ctx context.Context, onStarted func()) error, onStarted func(), runDemo func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

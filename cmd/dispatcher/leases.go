@@ -75,8 +75,8 @@ queue; Ctrl-C leaves the queue. A holder that already has a lease gets that leas
 	return command
 }
 
-// waitForLease sends request until the lease is granted, and shows meanwhile why the lease waits. It returns an error if
-// no slot is granted within maxWait.
+// waitForLease sends request again until the lease is granted, and shows why the lease waits. It returns an error if no
+// slot is granted within maxWait.
 func (s *session) waitForLease(pool string, request operators.NewLease, maxWait time.Duration) (operators.Lease, error) {
 	line := s.console.newStatusLine()
 	defer line.Clear()

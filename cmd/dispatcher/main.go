@@ -182,7 +182,7 @@ func checkHelpTopic(cmd *cobra.Command, args []string) error {
 	return unknownCommandError(found, rest)
 }
 
-// unknownCommandError returns an error that says that parent has no subcommand words[0], and that suggests similar
+// unknownCommandError returns the error for the unknown subcommand words[0] of parent, with suggestions of similar
 // commands. If words is empty, it returns nil.
 func unknownCommandError(parent *cobra.Command, words []string) error {
 	if len(words) == 0 {

@@ -52,7 +52,7 @@ func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
 	return statusError(exitNotGranted)
 }
 
-// hasProblemCode reports whether err says that the server refused a request with this code.
+// hasProblemCode reports whether err is the refusal of a request by the server with this code.
 func hasProblemCode(err error, code string) bool {
 	p, ok := errors.AsType[*operators.Problem](err)
 	return ok && p.Code == code

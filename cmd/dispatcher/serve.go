@@ -65,8 +65,8 @@ func (f *restoreFlag) add(flags *pflag.FlagSet) {
 	flags.Lookup("after-restore").NoOptDefVal = "5m"
 }
 
-// Set parses text: either a duration, the minimum standstill after a restore of the ledger, or a boolean, which says
-// whether the ledger was restored.
+// Set parses text. A duration is the minimum standstill after a restore of the ledger. A boolean is true if the ledger
+// was restored.
 func (f *restoreFlag) Set(text string) (err error) {
 	if f.isRestored, err = strconv.ParseBool(text); err == nil {
 		f.minStandstill = 0
