@@ -15,10 +15,10 @@ type admission struct {
 	credential string           // the new token of the device; empty if it gets none
 }
 
-// admit checks that the caller may act for its device. It does not read the ledger for a report that came over HTTP and has only results,
-// if the caller was admitted before and this replica reads the news of the ledger in time. Without the read, it may admit a device that was
-// blocked or deleted some seconds ago. That is harmless: over HTTP, results of a blocked device are recorded anyway, and a deleted device
-// has no grant.
+// admit checks that the caller may act for its device. Usually it reads the device from the ledger. It skips this read if the report came
+// over HTTP with results only, the caller was admitted before, and this replica reads the news in time. Without the read, it may admit a
+// device that was blocked or deleted some seconds ago. That is harmless: over HTTP, results of a blocked device are recorded anyway, and a
+// deleted device has no grant.
 func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
 	if d.Marks != nil && hasOnlyResults(report) && caller.Via != devices.ViaSession {
 		now, followsNews := d.Marks.LedgerTime()
@@ -38,8 +38,8 @@ func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report de
 	return admission{view: view, reach: view.Device.Reach, credential: admitted.Credential}, nil
 }
 
-// recordAdmission records the admission of the caller, so that admitting its later reports needs no read of the ledger. It records nothing
-// if the device is blocked or gets a new token.
+// recordAdmission records that the caller was admitted. Later reports of the caller can then be admitted without a read of the ledger.
+// recordAdmission records nothing if the device is blocked or gets a new token.
 func (r *reporter) recordAdmission(admitted admission) {
 	switch {
 	case r.d.Marks == nil || r.caller.Via == devices.ViaLease || admitted.credential != "":

@@ -27,8 +27,8 @@ const maxUnconfirmedAge = time.Second
 // maxRepairs is the maximum number of times that one attempt repairs an obstacle and decides again.
 const maxRepairs = 2
 
-// attempt tries to get a task for the device that sent a report: the grant that it holds already, or a new grant. It does not write the
-// reply.
+// attempt tries to answer a report with a task. It takes the task of the grant that the device holds, or makes a new grant. It does not
+// write the reply.
 type attempt struct {
 	d             *Dispatcher
 	reporter      *reporter
@@ -39,7 +39,7 @@ type attempt struct {
 	nonce         string            // part of the lease ids of this attempt
 	steps         *waiters.Steps    // steps of the handoff that led to the attempt; nil records nothing
 
-	// The progress of the attempt; the fields from granted on are its outcome.
+	// The fields below hold the progress of the attempt. The fields from granted on are its outcome.
 	offeredPools     []string                    // pools in which a slot is offered to the device
 	full             map[string]bool             // pools without a free slot
 	obstacles        map[int64]decision.Obstacle // obstacles found by policies, by task id
@@ -56,7 +56,7 @@ type attempt struct {
 // grantKey identifies a grant of a device: the id of its task and its fencing token.
 type grantKey struct{ task, token int64 }
 
-// run decides whether the device gets a redelivery, a new grant or a refusal, and carries the decision out. The loop ends because each
+// run decides whether the device gets a redelivery, a new grant or a refusal, and carries out the decision. The loop ends because each
 // iteration records one more full pool, obstacle or repair, which the next decision takes into account.
 func (a *attempt) run(ctx context.Context) {
 	a.findOffers(ctx)
@@ -98,7 +98,8 @@ func (a *attempt) situation() decision.Situation {
 	return s
 }
 
-// carryOut redelivers a grant or makes a new one, as choice says. After errObstacleRecorded or errRepaired, another decision may succeed.
+// carryOut redelivers the grant of the device or makes a new grant, as choice says. If it returns errObstacleRecorded or errRepaired,
+// another decision may succeed.
 func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err error) {
 	asked := a.d.config.Now()
 	if choice.Redeliver {
@@ -153,8 +154,8 @@ func (a *attempt) refuseUnavailable(err error) {
 	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
-// findOffers sets offeredPools, because a task of a pool that offers a slot to the device should start first. It reads nothing if the
-// device cannot be notified, if the device has work in one pool only, or if the message that woke its report named the pool.
+// findOffers reads in which pools a slot is offered to the device, and sets offeredPools. Tasks of these pools start first. findOffers
+// reads nothing if the device cannot be notified, if it has work in one pool only, or if the message that woke its report named the pool.
 func (a *attempt) findOffers(ctx context.Context) {
 	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.pools()) < 2 {
 		return
@@ -167,9 +168,9 @@ func (a *attempt) findOffers(ctx context.Context) {
 	a.offeredPools = offered
 }
 
-// returnOffers gives back the slots that were offered to the device in pools where it starts no task, and removes it from the queues of
-// pools whose policies let none of its tasks start. The device keeps its turn: the order of the queue does not depend on the time of
-// arrival.
+// returnOffers gives back the slots that are offered to the device in pools where it starts no task. If the policies of a pool let none of
+// its tasks start, returnOffers also removes the device from the queue of the pool. If the device joins the queue again, it gets the same
+// place, because the order of the queue does not depend on the time of arrival.
 func (a *attempt) returnOffers() {
 	sendUpdate := func(what slots.UpdateKind, pools []string) {
 		a.d.Waiters.Offers.Update(string(a.reporter.caller.Device), what, pools)

@@ -26,7 +26,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Config sets up a Dispatcher. A duration of 0 means its default.
+// Config configures a Dispatcher. A field that is 0 or empty has its default value, if its comment names one.
 type Config struct {
 	Store     Store
 	Semaphore Semaphore
@@ -60,8 +60,8 @@ type Config struct {
 	Jitter func() float64   // returns a number in [0,1); random by default
 }
 
-// Dispatcher answers reports, and composes the packages that have a state of their own. It is safe for concurrent use. Only Waiters does
-// background work.
+// Dispatcher answers reports. Each exported field is a part of it that keeps its own state. Dispatcher is safe for concurrent use. Only
+// Waiters starts goroutines that outlive a call.
 type Dispatcher struct {
 	Waiters  *waiters.Notifier     // notifies devices of free slots
 	Policies *policies.Checker     // checks how often tasks may start

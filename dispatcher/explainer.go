@@ -33,8 +33,9 @@ type Explainer struct {
 	panicked    rescue.PanicHandler
 }
 
-// ExplainTask explains why the task with this id waits, or how it runs or ended. The explanation covers the queue and the policies only if
-// Redis answers in time. ExplainTask returns store.ErrNotFound if there is no such task.
+// ExplainTask explains why the task with this id waits. If the task runs or has ended, ExplainTask describes the run or the end. The
+// explanation covers the queue and the policies only if Redis answers in time. ExplainTask returns store.ErrNotFound if there is no such
+// task.
 func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Explanation, error) {
 	v, err := x.ledger.TaskView(ctx, taskID)
 	var e decision.Explanation
@@ -50,8 +51,8 @@ func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Exp
 	return e, nil
 }
 
-// ExplainDevice explains the task that the device runs or would be given first. task is 0 if no task waits for the device. ExplainDevice
-// returns store.ErrNotFound if the device is not registered.
+// ExplainDevice explains the task that the device runs. If the device runs no task, ExplainDevice explains the task that the device would
+// get first. taskID is 0 if the device has no open task. ExplainDevice returns store.ErrNotFound if the device is not registered.
 func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task int64, explanation decision.Explanation, err error) {
 	views, err := x.ledger.DeviceViews(ctx, []string{string(device)}) // x.views refuses calls with little time left
 	if err == nil && views[0].Device == nil {
@@ -84,7 +85,7 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 	return <-explained, nil
 }
 
-// lookups read what the explanation of a task needs in addition to its TaskView and its policies.
+// lookups reads the facts that explain a task and that neither its TaskView nor its policies contain.
 type lookups interface {
 	// poolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the device that the parameter view
 	// describes.
@@ -102,7 +103,7 @@ func (noLookups) poolStatus(context.Context, string, []store.Candidate, store.Ta
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the task in view. obstacles holds the obstacles that policies found, by task id; source reads the other facts.
+// explain explains the task in view. obstacles holds the obstacles that policies found, by task id. source reads the other facts.
 func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.Explanation {
 	return decision.Explain(view, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
@@ -132,8 +133,8 @@ func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *s
 // markShare is the part of the remaining time of a request that DeviceMark may take.
 const markShare = 0.5
 
-// DeviceMark returns the mark of a device in Redis. The returned value also has whether the ledger has work for the device. DeviceMark
-// returns nil if Redis or the ledger does not answer in time. A failure does not count as an outage of the ledger.
+// DeviceMark returns the mark of a device in Redis, and in the same value whether the ledger has work for the device. DeviceMark returns nil
+// if Redis or the ledger does not answer in time. A failure does not count as an outage of the ledger.
 func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision.Mark {
 	if x.marks == nil {
 		return nil
@@ -158,8 +159,8 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses returns the status, by pool name, of the pool of explained, and of each other pool in which the device in view has a task
-// that could start. obstacles is keyed by task id.
+// poolStatuses returns the status of each pool in which the device in view has a task that could start, by pool name. The result also has
+// the status of the pool of the task explained. obstacles holds the obstacles that policies found, by task id.
 func poolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
 	s := decision.ExpectedSituation(view.DeviceView, obstacles)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
@@ -180,7 +181,7 @@ func poolStatuses(ctx context.Context, view store.TaskView, explained store.Cand
 }
 
 // poolStatus reads from the semaphore the status of a pool, and the place of tasks[0] in its queue. If the semaphore does not know the
-// pool, poolStatus uses the counts in view: the next report restores the pool from the ledger.
+// pool, poolStatus uses the counts in view, because the next report restores the pool from the ledger.
 func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, slotWants(tasks, x.urgentShare))
 	switch {

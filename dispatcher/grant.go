@@ -22,9 +22,9 @@ const (
 	dropRetryDelay = time.Second
 )
 
-// grantUnderPolicies grants one of tasks (all of one pool) whose policies let it start. It checks the policies before it acquires a slot,
-// so that the check occupies no slot. The check reserves a start for each task that passes; then Settle counts the start of the committed
-// task and releases the other reservations.
+// grantUnderPolicies grants one of tasks that its policies let start. All tasks belong to one pool. The policies are checked before a slot
+// is acquired, so that the check occupies no slot. The check reserves a start for each task that passes. After the claim, Settle counts the
+// start of the granted task and releases the other reservations.
 func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
 	if !policies.AnyHasPolicies(tasks) {
 		return a.grant(ctx, tasks)
@@ -46,8 +46,9 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	return err
 }
 
-// suppress ends the candidates that a policy drops (refuses for good). refused is keyed by task id. It returns mustReread = true if it
-// ended tasks, so that the device must be read again. A candidate that it cannot end now is refused until the device reports again.
+// suppress ends each candidate that a policy drops. A dropped task never starts. refused holds the obstacles that policies found, by task
+// id. mustReread is true if suppress ended tasks, so that the device must be read again. A candidate that suppress cannot end now is refused
+// until the device reports again.
 func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, refused map[int64]decision.Obstacle) (mustReread bool) {
 	var tasks []store.Candidate
 	var list []store.Suppression
@@ -79,8 +80,8 @@ func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, re
 	return true
 }
 
-// recordLimitedPool records a pool in which policies let no task start. If suppressed is true, tasks of the pool were just ended: then it
-// reads the device again, and records the pool only if the device has no other task in the pool.
+// recordLimitedPool records a pool in which policies let no task of the device start. If suppressed is true, suppress has just ended tasks of
+// the pool. Then recordLimitedPool reads the device again, and records the pool only if the device has no other task in it.
 func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed bool) error {
 	if suppressed {
 		if err := a.reporter.rereadView(ctx); err != nil {
@@ -93,8 +94,8 @@ func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed
 	return errObstacleRecorded
 }
 
-// grant acquires a slot of the pool of tasks. The semaphore chooses the task whose turn it is, and grant claims this task on the slot.
-// After errObstacleRecorded or errRepaired, another decision may succeed.
+// grant acquires a slot for one of tasks, and commits the grant. All tasks belong to one pool, and the semaphore chooses the task whose turn
+// it is. If grant returns errObstacleRecorded or errRepaired, another decision may succeed.
 func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
 	tasks = drawFirstTasks(tasks, a.d.config.Jitter)
@@ -175,8 +176,8 @@ func slotWants(tasks []store.Candidate, urgentShare int) []slots.Want {
 
 func (a *attempt) leaseID(task store.Candidate) string { return decision.LeaseID(task, a.nonce) }
 
-// claim commits the grant of task on slot. If the claim fails, claim gives the slot back. If the answer to the COMMIT is lost, claim does
-// not give the slot back: either the next report finds the grant, or reconciliation frees the slot.
+// claim commits the grant of slot to task. If the commit fails, claim gives the slot back. If the answer to the COMMIT is lost, claim keeps
+// the slot. Then the next report finds the grant, or reconciliation frees the slot.
 func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquiredSlot) error {
 	got, err := a.d.ledgerCalls.claim(ctx, slot)
 	a.steps.Done("claimed", a.d.config.Now())

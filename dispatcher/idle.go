@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// maxLookups is the maximum number of concurrent ledger lookups for reports that only ask for a task and whose device has no mark. It
-	// keeps capacity for other reports if the marks are lost.
+	// maxLookups is the maximum number of concurrent ledger lookups for reports that only ask for a task and whose device has no mark. The
+	// limit keeps capacity for other reports if Redis loses the marks.
 	maxLookups = 256
 	// maxLookupsInOutage replaces maxLookups while the ledger does not answer.
 	maxLookupsInOutage = 8
 	// outageAfter is the time without an answer of the ledger after which maxLookupsInOutage applies.
 	outageAfter = 2 * time.Second
-	// auditInterval is the number of reports that marks could answer, of which one is audited: it is looked up in the ledger.
+	// auditInterval sets how often a mark is audited. Of auditInterval reports that could be answered from marks, one is looked up in the
+	// ledger.
 	auditInterval = 256
 )
 
-// isNextAudit counts one report that a mark could answer, and reports whether this report is audited.
+// isNextAudit counts a report that could be answered from a mark, and reports whether this report must be looked up to audit the mark.
 func (d *Dispatcher) isNextAudit() bool { return d.auditable.Add(1)%auditInterval == 0 }
 
 // markCheck is the result of a check of a device's mark. At most one of isIdle, mayWait and isAtLookupLimit is true. If none is, the report
@@ -76,8 +77,8 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 	return check
 }
 
-// answerFromMark refuses a report from the mark of its device, without the ledger. refusal and untilTurn follow from the mark; untilTurn is
-// the time after which a device in the queue of a full pool reports again. If park is not nil and there is room, the report may be parked.
+// answerFromMark refuses a report without a read of the ledger. refusal is what the mark of the device says. untilTurn is the time after
+// which a device in the queue of a full pool reports again. If park is not nil and there is room, the report may be parked.
 func (d *Dispatcher) answerFromMark(
 	caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration,
 ) *reportHandling {
@@ -93,8 +94,8 @@ func (d *Dispatcher) answerFromMark(
 	return h
 }
 
-// answerAtLookupLimit refuses a report that cannot be looked up now: the device reports again at a random time within a report period. An
-// older parked report of the device stays parked, because it was not checked that this caller may act for the device.
+// answerAtLookupLimit refuses a report that cannot be looked up now. The device reports again at a random time within a report period. An
+// older parked report of the device stays parked, because nothing has checked that this caller may act for the device.
 func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.Report) *reportHandling {
 	timing := d.timing()
 	timing.Outage = func() time.Duration { return d.config.ReportPeriod }
@@ -103,8 +104,8 @@ func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.R
 	}}
 }
 
-// correctMark corrects the mark after handling has looked the device up in the ledger: it deletes the mark of a device without work,
-// records the wait of a device that waits for a slot, and completes an audit.
+// correctMark updates the mark of a device that handling has looked up in the ledger. It deletes the mark of a device without work, records
+// the wait of a device that waits for a slot, and completes an audit.
 func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check markCheck, handling *reportHandling) {
 	var err error
 	version, hasNoWork := check.mark.Version, handling.foundNoWork()
@@ -125,8 +126,8 @@ func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check m
 	}
 }
 
-// auditMark counts an error if the device has work but no mark. The work may be newer than the check of the mark, or may have ended since.
-// So auditMark reads the mark again, and then the device.
+// auditMark counts an error if the device has work but no mark. The work may be newer than the first read of the mark, and may end at any
+// time. So auditMark reads the mark again, and then the device.
 func (d *Dispatcher) auditMark(ctx context.Context, device devices.ID) error {
 	missing, err := d.Marks.IsMissing(ctx, string(device))
 	if err != nil || !missing {

@@ -15,8 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Leases is a Dispatcher with the operations by which callers lease slots. It handles a request of the holder of a lease like the report of
-// a device.
+// Leases is a Dispatcher with the operations that callers use to lease slots. It handles a request of a holder like the report of a device.
 type Leases struct{ *Dispatcher }
 
 // Leaser identifies a caller: a program that requests or holds leases. One caller can have many holders.
@@ -25,7 +24,7 @@ type Leaser struct {
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-// asReporter returns the sender of a report for device, the name of a holder of this caller.
+// asReporter returns the sender of a report that this caller makes for one of its holders. device is the name of the holder.
 func (l Leaser) asReporter(device string) devices.Caller {
 	return devices.Caller{Device: devices.ID(device), Via: devices.ViaLease, Token: l.Token}
 }
@@ -99,8 +98,8 @@ func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error
 	return got, err
 }
 
-// acquire makes one attempt to get a slot. began is the time at which the request arrived. again means that the lease changed during the
-// attempt, so acquire must be called again.
+// acquire makes one attempt to get a slot. began is the time at which the request arrived. If mustRetry is true, the lease changed during
+// the attempt, and acquire must be called again.
 func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Time) (lease Lease, again bool, err error) {
 	opened, err := d.openLease(ctx, request)
 	if err != nil {
@@ -120,8 +119,8 @@ func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Ti
 	return d.leaseAfterReply(ctx, request, opened, reply, began)
 }
 
-// leaseAfterReply returns the state of the lease opened, after reply was the answer to its holder. again means that the lease has changed
-// since the reply, so the request must be tried again.
+// leaseAfterReply reads the lease opened after its holder was answered with reply, and returns it. If mustRetry is true, the lease has
+// changed since the reply, and acquire must be called again.
 func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, again bool, err error) {
 	lease, err = d.readLease(ctx, opened.Task, began)
 	switch {
@@ -194,15 +193,15 @@ func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened st
 	}
 }
 
-// mayStillGetSlot reports whether the caller that received reply may get a slot if it waits longer. It may not after ReasonNone: its lease
-// was ended, or another request of the holder waits for the lease.
+// mayStillGetSlot reports whether the caller that received reply may get a slot if it waits longer. After ReasonNone it gets none, because
+// its lease was ended, or because another request of the holder waits for the lease.
 func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }
 
-// shortenLeaseWait lets a waiting lease expire earlier if its caller disconnected or was answered before the end of its wait. The lease
-// then expires store.PositionTTL after the time at which the caller should ask again. If the caller is late by more than
-// store.AskAgainWithin, the callers behind it may go first.
+// shortenLeaseWait lets a waiting lease expire earlier if its caller disconnected or was answered before the end of its wait. Then the
+// lease expires store.PositionTTL after the time at which the caller should ask again. If the caller asks again more than
+// store.AskAgainWithin after that time, the callers behind it may go first.
 func (d Leases) shortenLeaseWait(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) {
 	rest := request.Wait - d.config.Now().Sub(began)
 	switch {
@@ -242,7 +241,7 @@ func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task 
 	}
 }
 
-// deleteNoWaitLease deletes the lease opened, if it was created for request and request does not wait.
+// deleteNoWaitLease deletes the lease opened, if request does not wait and has created the lease.
 func (d Leases) deleteNoWaitLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask) {
 	if request.Wait > 0 || !opened.Created {
 		return
@@ -268,8 +267,8 @@ func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (L
 	return got, nil
 }
 
-// refusedLease returns lease with the reason why it has no slot, and with the time after which the caller asks again. If request.Wait is 0,
-// it deletes the lease.
+// refusedLease returns lease with the reason why it has no slot and the time after which the caller asks again. If request.Wait is 0,
+// refusedLease deletes the lease.
 func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, lease Lease, reply devices.Reply) (Lease, error) {
 	defer d.deleteNoWaitLease(ctx, request, opened)
 	e, err := d.Explainer.ExplainTask(ctx, opened.Task)

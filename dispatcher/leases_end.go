@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// End ends the lease of caller in pool that the ledger stores as task: it gives back the slot, or ends the wait for a slot. A repeated call
-// succeeds. token is the fencing token, or 0 if the lease waits; with a wrong token End changes nothing. It returns store.ErrNotFound,
+// End ends the lease of caller in pool that the ledger stores as task. It gives back the slot, or ends the wait for a slot. A repeated call
+// succeeds. token is the fencing token, or 0 if the lease waits. With a wrong token, End changes nothing. It returns store.ErrNotFound,
 // ErrLeaseToken, *LostError or devices.ErrUnavailable.
 func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token int64) error {
 	leaseTask, grant, err := d.readOwnLease(ctx, caller, pool, task)
@@ -45,7 +45,7 @@ func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, ta
 	return leaseTask, grant, nil
 }
 
-// returnSlot gives back the slot of leaseTask by a report that the task succeeded.
+// returnSlot gives back the slot of leaseTask. It reports that the task has succeeded.
 func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.Task, token int64) error {
 	reply, err := d.HandleReport(ctx, caller.asReporter(leaseTask.Device), devices.Report{
 		ID: newNonce(), Results: []devices.Result{{Task: leaseTask.ID, Token: token, Status: devices.StatusSucceeded}},

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Reconciliation frees a slot without a grant after upkeep.orphanAge. claimAge + claimLimit is shorter, so a slot is never freed during its
-// claim.
+// claimAge + claimLimit is less than upkeep.orphanAge, the age at which reconciliation frees a slot without a grant. So reconciliation never
+// frees a slot during its claim.
 const (
 	claimAge   = 3 * time.Second // maximum time between the acquisition of a slot and the sending of its claim
 	claimLimit = 5 * time.Second // maximum duration of a claim
@@ -21,7 +21,7 @@ const (
 // callLimit is the time limit of one ledger call that reads devices, records results or ends tasks.
 const callLimit = handleLimit / 2
 
-// Limits of the coalesced calls of each kind.
+// These limits apply to the coalesced ledger calls of each kind.
 const (
 	maxConcurrentCalls = 2  // maximum number of concurrent calls
 	secondCallFill     = 32 // if this number of entries wait, a second call begins although one is in progress
@@ -60,7 +60,7 @@ type claimResult struct {
 	late bool // the slot was not claimed, because it was acquired more than claimAge ago
 }
 
-// viewCalls reads many devices in one call. The key selects what is read.
+// viewCalls reads the views of many devices in one call. The key, a fullView, selects what is read.
 type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 
 // fullView selects everything that reports need (true) or only the registrations of devices (false).
@@ -76,9 +76,9 @@ func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
 	return &viewCalls{Call: view, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: callLimit, OnPanic: panicked}
 }
 
-// claimCalls claims slots of all pools in one call that waits for no lock. A claim that finds its pool locked is repeated in a call for
-// this pool alone, which waits for the lock. So a locked pool does not delay the others. The claims of callers always have a separate call
-// for their pool.
+// claimCalls claims slots of all pools in one call, which waits for no lock. A claim that finds its pool locked is repeated in a second call.
+// The second call is for this pool alone and waits for the lock, so a locked pool does not delay other pools. Claims of callers always go
+// into a separate call for their pool.
 type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
@@ -135,7 +135,7 @@ func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out
 	}
 }
 
-// certainlyChangedNothing reports whether a call that failed with err certainly changed nothing.
+// certainlyChangedNothing reports whether a failed call has certainly changed nothing in the ledger. callErr is the error of the call.
 func certainlyChangedNothing(err error) bool {
 	_, panicked := errors.AsType[*rescue.Panic](err)
 	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)

@@ -17,9 +17,8 @@ const (
 )
 
 // HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait. It commits results before the
-// wait. It calls onPark when the wait begins; from then on, the report does not count as in progress. The answer comes within wait plus
-// devices.AnswerAfterWait. couldWait is false if there was no room to park the report, or if Redis did not confirm that the report is the
-// newest of its device.
+// wait. It calls onPark when the wait begins. The answer comes within wait plus devices.AnswerAfterWait. couldWait is false if there was no
+// room to park the report, or if Redis did not confirm that the report is the newest of its device.
 //
 // The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (nothing is granted), with a newer report of
 // the device, or with the stop of this process.
@@ -96,7 +95,7 @@ func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) (held bo
 			continue
 		case <-park.Signal():
 		}
-		// Measured before the attempt, because the lease of a grant begins later.
+		// HeldMS is measured before the next attempt, because the lease of a new grant begins during that attempt.
 		h.reply.HeldMS = h.d.config.Now().Sub(began).Milliseconds()
 		state, wake := h.d.Waiters.ParkedReports.Poll(park)
 		if state != waiters.Parked {
@@ -113,15 +112,15 @@ func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) (held bo
 	}
 }
 
-// releaseMemory drops the data that another attempt does not need, because many reports are parked.
+// releaseMemory drops the data that a later attempt does not need. It saves memory, because many reports are parked at the same time.
 func (h *reportHandling) releaseMemory() {
 	h.report = devices.Report{ID: h.report.ID, Accept: h.report.Accept}
 	h.mentioned = nil
 	h.reporter.storedPool, h.reporter.view = h.reporter.oldestPool(), store.DeviceView{}
 }
 
-// endWait writes the answer of a report that got no task. state is the reason for which the wait ended; Parked means that the time was
-// over.
+// endWait writes the answer of a parked report that got no task. state is the reason for the end of the wait. Parked means that the maximum
+// wait has passed.
 func (h *reportHandling) endWait(state waiters.WaitState) {
 	switch state {
 	case waiters.Superseded:
@@ -133,8 +132,8 @@ func (h *reportHandling) endWait(state waiters.WaitState) {
 	}
 }
 
-// attemptAgain makes another attempt after the message wake. final is true if the answer is to be sent now, and false if the report stays
-// parked.
+// attemptAgain makes another attempt after the message wake has arrived. If final is true, the answer must be sent now. Otherwise the report
+// stays parked.
 func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
 	done, ok := h.d.Waiters.ParkedReports.BeginDecision(ctx)
 	if !ok {

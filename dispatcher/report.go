@@ -81,8 +81,8 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 	return h, nil
 }
 
-// runSteps handles the contents of the report, and then tries to get the device its next task. If a part cannot be recorded, the other
-// parts are still recorded, but nothing is granted.
+// runSteps records the contents of the report, and then tries to get the next task for the device. If a part of the contents cannot be
+// recorded, the other parts are still recorded, but no task is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renewRunning(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && hasContents(h.report) && (!hasOnlyResults(h.report) || !h.endedLastTask) {
@@ -96,8 +96,9 @@ func (h *reportHandling) runSteps(ctx context.Context) error {
 	return nil
 }
 
-// replyUnavailable ends the handling because of err, the failure of a step. If the reply already has an acknowledgement, a renewal or a
-// cancel, it is sent with the reason "unavailable". Otherwise replyUnavailable returns err, and the device must send the report again.
+// replyUnavailable ends the handling of the report after a step has failed with stepErr. If the reply already has an acknowledgement, a
+// renewal or a cancel, the reply is sent with the reason "unavailable". Otherwise replyUnavailable returns stepErr, and the device must send
+// the report again.
 func (h *reportHandling) replyUnavailable(err error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
 		return err
@@ -132,7 +133,7 @@ func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull ful
 	return view, nil
 }
 
-// canNameReport reports whether the reply can name the report that it answers. Without that name, the device gets no task.
+// canNameReport reports whether the reply can name the report that it answers. If it cannot, the device gets no task.
 func canNameReport(caller devices.Caller, report devices.Report) bool {
 	return report.ID != "" || caller.Via != devices.ViaSession
 }
@@ -163,8 +164,8 @@ func (h *reportHandling) addUnmentionedCancel() {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// tryNextTask attempts to get the device its next task, and writes the outcome into the reply. offeredPools are pools in which a slot is
-// known to be offered to the device. steps records the handoff that woke the report, or is nil.
+// tryNextTask tries to get the next task for the device, and writes the outcome into the reply. offeredPools are the pools that are known to
+// offer a slot to the device. steps records the handoff that woke the report, or is nil.
 func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string, steps *waiters.Steps) {
 	a := attempt{
 		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: canNameReport(h.reporter.caller, h.report),

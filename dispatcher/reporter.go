@@ -32,7 +32,7 @@ func (r *reporter) replaceOlder(newer *waiters.ParkedReport) {
 	}
 }
 
-// rereadView reads the view again. If the device was deleted meanwhile, it stays in the view, and its next report is refused.
+// rereadView reads the view of the device again. If the device has been deleted, it stays in the view, and its next report is refused.
 func (r *reporter) rereadView(ctx context.Context) error {
 	view, err := r.d.readFullView(ctx, r.caller.Device)
 	if err != nil {
@@ -76,8 +76,8 @@ func (r *reporter) reach() store.Reach {
 	return store.ReachNone
 }
 
-// reportPeriod returns the maximum wait of a report that may be parked: its device stays connected for that time. For other reports it
-// returns 0, and the configured period applies.
+// reportPeriod returns the maximum wait of a report that may be parked, because its device stays connected for that time. For any other
+// report, reportPeriod returns 0: the configured period applies.
 func (r *reporter) reportPeriod() time.Duration {
 	if r.park == nil {
 		return 0
@@ -107,12 +107,12 @@ func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrg
 	mark(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil, Wire: string(r.caller.WireName())})
 }
 
-// recordParked records that the device can be notified through its parked report. The record is urgent: another replica may be about to
-// write ReachNone for an older report.
+// recordParked records that the device can be notified through its parked report. The record is urgent, because another replica may be about
+// to write ReachNone for an older report.
 func (r *reporter) recordParked(seenAt time.Time) { r.recordSeen(seenAt, 0, true) }
 
-// wakeNewer wakes the newer parked report of the device. It is called if this report was granted a task: the newer report may have been
-// decided before that grant, and must deliver it.
+// wakeNewer wakes the newer parked report of the device after this report was granted a task. The newer report may have been decided before
+// this grant, and must deliver it.
 func (r *reporter) wakeNewer(ctx context.Context) {
 	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.WakeMessage{{Device: string(r.caller.Device)}}); err != nil {
 		r.d.log.WarnContext(ctx, "newer report of a device not woken; its grant waits for the next report", "err", err)
@@ -131,7 +131,7 @@ func (r *reporter) readCallerBound(ctx context.Context) error {
 	return err
 }
 
-// yieldPlace lets the callers behind this caller go first if the reason of refusal concerns this caller alone.
+// yieldPlace lets the callers behind this caller go first, if refusal concerns this caller alone.
 func (r *reporter) yieldPlace(ctx context.Context, refusal decision.Choice) {
 	r.blockedAlone = refusal.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
 	if !r.blockedAlone {

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// recordResults commits every result of the report, frees the slots of the ended grants, and adds the acknowledgements in order. After an
-// error, the results that could not be committed are not acknowledged, and the device sends them again.
+// recordResults commits every result of the report, frees the slots of the ended grants, and adds the acknowledgements to the reply in the
+// order of the results. A result that could not be committed is not acknowledged, so that the device sends it again.
 func (h *reportHandling) recordResults(ctx context.Context) error {
 	var valid []store.Result
 	for _, r := range h.report.Results {

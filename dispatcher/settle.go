@@ -40,9 +40,9 @@ func decideSettlement(input store.SettleInput, jitter func() float64) store.Sett
 	}
 }
 
-// endsCancelled reports whether the task ends as cancelled. After a request to stop, every result except a success ends the task as
-// cancelled, unless the request came from a pause of its pool. After a lost grant, the task ends as cancelled only if an operator cancelled
-// the task itself; otherwise it may be tried again.
+// endsCancelled reports whether a task whose grant ended without success ends as cancelled. If the device was asked to stop and has sent a
+// result, the task ends as cancelled, unless the stop came from a pause of its pool. If the grant was lost, the task ends as cancelled only
+// if an operator cancelled the task itself.
 func endsCancelled(input store.SettleInput) bool {
 	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
 		return input.CancelWhy == devices.CancelCancelled
@@ -50,7 +50,8 @@ func endsCancelled(input store.SettleInput) bool {
 	return input.CancelWhy != "" && input.CancelWhy != devices.CancelPaused
 }
 
-// decideAfterReturn decides the next state of a task that its device handed back. If its pool was paused, the return is not counted.
+// decideAfterReturn decides the next state of a task that its device gave back without a result. If the device gave it back because of a
+// pause of the pool, the return is not counted.
 func decideAfterReturn(input store.SettleInput, jitter func() float64) store.Settlement {
 	if input.CancelWhy == devices.CancelPaused {
 		return store.Settlement{State: store.Pending}
@@ -79,8 +80,8 @@ func retryOrEnd(endState store.TaskState, mayRetry bool, input store.SettleInput
 	return store.Settlement{State: store.Pending, Counted: true, Delay: backoffDelay(input.RetryBackoff, input.Attempts, jitter)}
 }
 
-// backoffDelay returns the delay before the next attempt: base x 2^earlierDelays, at most maxBackoff (or base if that is longer), reduced
-// at random by up to a half, so that devices that failed at the same time do not retry at the same time.
+// backoffDelay returns the delay before the next attempt: base x 2^earlierDelays, but at most maxBackoff, or base if base is longer. The
+// delay is reduced at random by up to a half, so that devices that failed at the same time do not retry at the same time.
 func backoffDelay(base time.Duration, earlierDelays int, jitter func() float64) time.Duration {
 	full := min(float64(base)*math.Exp2(float64(min(earlierDelays, 30))), float64(max(base, maxBackoff)))
 	return time.Duration(full * (0.5 + jitter()/2))
@@ -101,8 +102,8 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, re
 	return g, nil
 }
 
-// freeGrantSlot frees the slot of grant, which was deleted from the ledger because of cause. If the semaphore does not answer,
-// reconciliation frees it later.
+// freeGrantSlot frees the slot of grant after the ledger has deleted the grant because of cause. If the semaphore does not answer,
+// reconciliation frees the slot later.
 func (d *Dispatcher) freeGrantSlot(ctx context.Context, grant store.Grant, cause store.EndCause) {
 	held := grant.LeaseUntil.Add(-grant.Remaining).Sub(grant.GrantedAt)
 	d.Waiters.Pools.RecordHold(grant.Pool, grant.Kind, held)

@@ -23,9 +23,9 @@ func (d *Dispatcher) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return d.timing().DelayAfterRefusal(reason)
 }
 
-// delayAfterGrant returns the time after which a device with a new grant reports: the time until its result is probably ready, but at most
-// lease/2, when the lease must be renewed. The estimate is below the recent hold time, because some devices send a result only when they
-// are asked to report; a higher estimate could never fall.
+// delayAfterGrant returns the time after which a device with a new grant reports. It is the estimated time until the result is ready, but at
+// most lease/2, when the lease must be renewed. The estimate is below the recent hold time. Some devices send a result only when they were
+// asked to report, so an estimate at the hold time would confirm itself and could never fall.
 func (d *Dispatcher) delayAfterGrant(pool, kind string, lease time.Duration) time.Duration {
 	return min(decision.ClampDelay(d.expectedHold(pool, kind)), lease/2)
 }
@@ -34,9 +34,9 @@ func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
 	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
-// delayWhileRunning returns the time after which a device that works on grant reports again: the time until the task is probably finished,
-// but at least an eighth of the time that it has run, and at least LeaseLength/longRunDivisor after twice the usual hold time. now is the
-// ledger's time.
+// delayWhileRunning returns the time after which a device that works on grant reports again. It is the estimated time until the task is
+// finished, but at least an eighth of the time for which the task has run. A task that has run for twice the usual hold time also waits at
+// least LeaseLength/longRunDivisor. now is the ledger's time.
 func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(grant.GrantedAt)
 	again := worked / 8
@@ -46,13 +46,13 @@ func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Du
 	return decision.ClampDelay(max(d.expectedHold(grant.Pool, grant.Kind)-worked, again))
 }
 
-// outage records since when a required server (the ledger or the semaphore) has not answered.
+// outage records the time since which the ledger or the semaphore has not answered.
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // zero if the server answers
 }
 
-// recordCall records a call to the server that began at began. callErr is its error; nil ends the outage.
+// recordCall records the outcome of a call that began at began. callErr is the error of the call. If it is nil, the outage has ended.
 func (o *outage) recordCall(callErr error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,14 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// MaxEvaluated is the maximum number of tasks that one request evaluates: enough to show a share of 1 %.
+// MaxEvaluated is the maximum number of tasks that one request evaluates. In a sample of this size, a reason that holds for 1 % of the tasks
+// is found.
 const MaxEvaluated = 500
 
 const (
-	// evaluationTimeShare is the part of the remaining time that an evaluation may take. The rest is for the answer.
+	// evaluationTimeShare is the part of the remaining time of a request that an evaluation may take. The rest is for the answer.
 	evaluationTimeShare = 0.75
-	// firstStepTasks is the number of tasks in the first step of an evaluation. Each later step has twice as many tasks. The tasks of a
-	// step that does not end in time are not evaluated.
+	// firstStepTasks is the number of tasks in the first step of an evaluation. Each later step has twice as many tasks as the step before.
+	// The results of a step that does not end in time are not used.
 	firstStepTasks = 16
 	// maxConcurrentEvaluations limits the tasks that are evaluated concurrently: each may need a connection to Redis.
 	maxConcurrentEvaluations = 16
@@ -50,7 +51,7 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.TaskScope,
 	if len(evaluated) == 0 { // all tasks that waited have started since they were counted
 		return WaitSummary{}, nil
 	}
-	// The same tasks give the same examples in each answer.
+	// The sort makes the examples in the groups the same in each answer for the same tasks.
 	slices.SortFunc(evaluated, func(a, b decision.ExplainedTask) int {
 		return store.WaitingPositionOf(a.Task).Compare(store.WaitingPositionOf(b.Task))
 	})
@@ -159,7 +160,7 @@ func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key s
 }
 
 // poolStatus returns the status of a pool for tasks, which belong to the device in view. Devices with tasks of the same batches share one
-// lookup, so the status has neither a position nor the time of the next report.
+// lookup, so the status leaves out what differs between devices: the position and the time of the next report.
 func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
@@ -184,7 +185,7 @@ func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []sto
 	return s
 }
 
-// callerBound reads the bound of callers from the ledger, for one task at a time.
+// callerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer. It reads for one task at a time.
 func (c *sharedLookups) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()

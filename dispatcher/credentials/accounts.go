@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// accountLimit is the maximum time that a transaction of the ledger waits for the MQTT broker: less than other transactions wait for
-	// the rows that it locks.
+	// accountLimit is the maximum time that a transaction of the ledger waits for the MQTT broker. It is less than the time that other
+	// transactions wait for the rows that this transaction locks.
 	accountLimit = 2500 * time.Millisecond
-	// turnLimit is the maximum time that a request waits for earlier transactions: a client waits for its response.
+	// turnLimit is the maximum time that a request waits for earlier transactions. It is short, because a client waits for the response.
 	turnLimit = 3 * time.Second
-	// changesPart is the maximum number of changes in one transaction: the broker writes its whole list of accounts for each.
+	// changesPart is the maximum number of changes in one transaction. It is small, because for each change the broker writes its whole
+	// list of accounts.
 	changesPart = 5
 )
 
@@ -31,12 +32,12 @@ type Accounts interface {
 	Delete(ctx context.Context, device devices.ID) error
 	// AsksLedger reports whether the broker asks the ledger about each new session and needs no accounts. Then Set does nothing.
 	AsksLedger() bool
-	// Disconnect ends the sessions that were opened with an older secret and that Set left open.
+	// Disconnect ends the sessions that were opened with an older secret. Set leaves them open.
 	Disconnect(ctx context.Context, device devices.ID) error
 }
 
-// accounts lets only one transaction of this process wait for the broker, so that a broker that hangs blocks only one connection to the
-// ledger.
+// accounts changes accounts at the broker. Only one transaction of this process waits for the broker at a time, so that a broker that hangs
+// blocks only one connection to the ledger.
 type accounts struct {
 	Accounts // nil if the broker has no accounts
 
@@ -50,11 +51,11 @@ func newAccounts(brokerAccounts Accounts, ledger accountLedger) *accounts {
 	return &accounts{Accounts: brokerAccounts, ledger: ledger, turn: turn}
 }
 
-// brokerAsksLedger reports whether the broker calls AuthenticateSession. Any other broker checks the secret itself and does not pass it on;
-// the secret is the device's own token, if the device has one.
+// brokerAsksLedger reports whether the broker calls AuthenticateSession for each session. Any other broker checks the secret itself and does
+// not pass it on. The secret is the device's own token, if the device has one.
 func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
-// acquireTurn waits, at most for limit, until this goroutine may use the broker. The caller then calls releaseTurn.
+// acquireTurn waits until this goroutine may use the broker, but at most for limit. If it returns nil, the caller must call releaseTurn.
 func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -68,8 +69,8 @@ func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 
 func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
 
-// runSerially runs change with a function that sets the account of device at the broker, with secret as the password, or with nil if the
-// broker has no accounts. Only one change with accounts runs at a time in this process.
+// runSerially calls change with a function that sets the account of device at the broker, with secret as the password. If the broker has no
+// accounts, this function is nil. Otherwise only one change runs at a time in this process.
 func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
@@ -117,7 +118,8 @@ func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.applyChange)
 }
 
-// SuspendAccount disables the account of device at the broker for the duration, unless store.SuspendAccount refuses.
+// SuspendAccount disables the account of device at the broker for the duration. It does nothing if the broker has no accounts, or if the
+// ledger refuses the suspension (see store.SuspendAccount).
 func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, duration time.Duration) error {
 	if r.accounts.Accounts == nil || r.accounts.AsksLedger() {
 		return nil
@@ -132,8 +134,8 @@ func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, durati
 	return err
 }
 
-// ApplyAccountChanges updates at the broker the accounts of devices that were blocked, unblocked or deleted, until one fails. The ledger
-// moves the failed change behind the others, and a later call tries it again.
+// ApplyAccountChanges updates the accounts of devices that were blocked, unblocked or deleted. It stops at the first account that the broker
+// does not change. The ledger moves the failed change behind the others, and a later call tries it again.
 func (r *Registry) ApplyAccountChanges(ctx context.Context) (applied int, err error) {
 	for {
 		n, err := r.accounts.applyChanges(ctx)

@@ -16,8 +16,8 @@ type Admission struct {
 	Credential string        // the new token of the device; empty if it gets none
 }
 
-// Admit checks that the caller may act for its device. view is the ledger's data of the device. A caller with a fleet token registers an
-// unknown device. Admit returns devices.ErrForbidden for a caller that it refuses, and then changes nothing.
+// Admit checks that the caller may act for its device. view is the ledger's data of the device. If the device is unknown and the caller has a
+// fleet token, Admit registers the device. If Admit refuses the caller, it returns devices.ErrForbidden and changes nothing.
 func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.DeviceView) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {
@@ -44,8 +44,8 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 	return r.register(ctx, caller)
 }
 
-// IsStillAdmitted reports whether the caller of a parked report may still act for its device, according to view, which was read after the
-// admission. After the admission, the device may have been deleted, or its token revoked. Reports of a session are never parked.
+// IsStillAdmitted reports whether the caller of a parked report may still act for its device. view must have been read after the admission,
+// because since then the device may have been deleted, or its token revoked. Reports of a session are never parked.
 func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, view store.DeviceView) (bool, error) {
 	if caller.Via == devices.ViaLease {
 		return r.isTokenValid(ctx, caller)
@@ -92,8 +92,8 @@ func (r *Registry) admitSession(ctx context.Context, caller devices.Caller, view
 	return nil
 }
 
-// admitByOwnToken records the first use of the device's own token. From then on, fleet tokens cannot act for the device. device is nil if
-// it is not registered.
+// admitByOwnToken records the first use of the device's own token. After that, no fleet token can act for the device. device is nil if the
+// device is not registered.
 func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, device *store.Device) error {
 	if device == nil { // the device was deleted after its authentication
 		return devices.ErrForbidden
@@ -108,8 +108,7 @@ func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, dev
 }
 
 // enroll returns a new token for the caller's device. A device that has not used a token of its own can enroll again, for example after a
-// lost reply. Each call counts as a registration, because it changes an account at the broker. A device that is registered blocked gets no
-// token.
+// lost reply. Each call counts as a registration, because it changes an account at the broker. A blocked device gets no token.
 func (r *Registry) enroll(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device := caller.Device
 	admitted, err := r.register(ctx, caller)

@@ -17,15 +17,16 @@ func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token st
 	return r.authenticate(ctx, device, token, r.checkToken)
 }
 
-// Recall returns the Caller for a report of device with this token from the cache alone. ok is true if the token is a valid token of the
-// device itself.
+// Recall returns the Caller for a report of device with this token. It asks only the cache. isValid is true if the cache has the token as a
+// valid token of the device itself.
 func (r *Registry) Recall(device devices.ID, token string) (caller devices.Caller, ok bool) {
 	caller = devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
 	ok, _ = r.hasValidToken(caller)
 	return caller, ok
 }
 
-// authenticate returns the caller with this token that reports as device. check must accept a caller without a fleet token.
+// authenticate returns the caller that reports as device with this token. If the token is no fleet token, check decides whether the caller is
+// accepted.
 func (r *Registry) authenticate(
 	ctx context.Context, device devices.ID, token string, check func(context.Context, devices.Caller) error,
 ) (devices.Caller, error) {
@@ -57,8 +58,8 @@ func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error 
 	return err
 }
 
-// checkOwner returns an error unless found, the stored token of the caller, may act for the caller's device. findErr is the error of the
-// search for the token; it is returned if it is not nil.
+// checkOwner returns devices.ErrForbidden if found, the stored token of the caller, belongs to another device. findErr is the error of the
+// search for this token. If findErr is not nil, checkOwner returns it.
 func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
 	if findErr == nil && found.Device != string(caller.Device) {
 		return devices.ErrForbidden
@@ -66,9 +67,9 @@ func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
 	return findErr
 }
 
-// AuthenticateSession checks that a device may open a session at a broker with this token. Besides the errors of Authenticate, it returns
-// devices.ErrForbidden for a blocked device, for a fleet token that may only enroll, and for a fleet token if the device has used a token
-// of its own. A session lasts long, so the token is read from the ledger.
+// AuthenticateSession checks that a device may open a session at a broker with this token. It returns the errors of Authenticate. It also
+// returns devices.ErrForbidden for a blocked device, for a fleet token that may only enroll, and for a fleet token if the device has used a
+// token of its own. It reads the token from the ledger and not from the cache, because a session lasts long.
 func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, token string) error {
 	caller, err := r.authenticate(ctx, device, token, r.checkTokenInLedger)
 	if err != nil {
@@ -86,7 +87,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	case r.config.FleetMode != FleetAny || view.Device != nil && view.Device.OwnToken:
 		return devices.ErrForbidden
 	case view.Deleted:
-		// A session cannot register a deleted device again, but a fleet token can.
+		// The fleet token must register the deleted device now, because the session could not do it later.
 		back, err := r.ensureDevice(ctx, caller)
 		if err == nil && back.Blocked {
 			err = devices.ErrForbidden
@@ -96,7 +97,8 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	return nil
 }
 
-// TokenOf returns the stored token whose secret is token. A change of the token takes effect within five seconds.
+// TokenOf returns the stored token whose secret is token, or devices.ErrUnauthenticated if there is none. A change of the stored token takes
+// effect within five seconds.
 func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
@@ -111,5 +113,5 @@ func NewToken() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// HashToken returns the hash under which a secret is stored. 256 random bits need no salt.
+// HashToken returns the hash under which the secret token is stored. The hash has no salt, because a secret has 256 random bits.
 func HashToken(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }

@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// CreateDevice registers a device, and returns it with the secret of its new token: chosen, or a random one if chosen is empty. actor is
-// recorded as the author. CreateDevice returns store.ErrExists, store.ErrUnknownProfile or ErrBroker.
+// CreateDevice registers a device, and returns it with the secret of its new token. The secret is chosenToken, or random if chosenToken is
+// empty. actor is recorded as the author. CreateDevice returns store.ErrExists, store.ErrUnknownProfile or ErrBroker.
 func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec, chosen string) (created store.Device, token string, err error) {
 	token = cmp.Or(chosen, NewToken())
 	hash := HashToken(token)
@@ -21,9 +21,9 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 	return created, token, err
 }
 
-// RotateToken creates another token for a device and returns its secret: chosen, or a random one if chosen is empty. The older tokens stay
-// valid for the duration overlap, until olderUntil, except at a broker that stores one password for each account. RotateToken returns
-// store.ErrNotFound or ErrBroker.
+// RotateToken creates another token for a device and returns its secret. The secret is chosenToken, or random if chosenToken is empty. The
+// older tokens stay valid for the duration overlap, until olderUntil. A broker that stores one password for each account accepts only the new
+// token. RotateToken returns store.ErrNotFound or ErrBroker.
 func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration, chosen string) (token string, olderUntil time.Time, err error) {
 	token = cmp.Or(chosen, NewToken())
 	hash := HashToken(token)
@@ -63,9 +63,9 @@ func (r *Registry) SetAllBlocked(ctx context.Context, actor string, ids []string
 	return changed, err
 }
 
-// DeleteDevice deletes a device and its tokens, and with cancelOpenTasks cancels its open tasks; without it, open tasks cause
-// store.ErrOpenTasks. A slot that the device holds stays held until its lease ends. DeleteDevice returns store.ErrNotFound if the device
-// does not exist.
+// DeleteDevice deletes a device and its tokens. If the device has open tasks, DeleteDevice cancels them if cancelOpenTasks is true, and
+// returns store.ErrOpenTasks otherwise. A slot that the device holds stays held until its lease ends. DeleteDevice returns store.ErrNotFound
+// if the device does not exist.
 func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID, cancelOpenTasks bool) (store.DeviceRemoval, error) {
 	removed, err := r.config.Ledger.DeleteDevice(ctx, actor, string(id), cancelOpenTasks)
 	if err != nil {
@@ -76,7 +76,7 @@ func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID
 	return removed, nil
 }
 
-// DeleteDevices deletes devices and their tokens. Other replicas may accept the tokens for five seconds more.
+// DeleteDevices deletes devices and their tokens. Other replicas may accept the tokens for at most five more seconds.
 func (r *Registry) DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error) {
 	removed, err := r.config.Ledger.DeleteDevices(ctx, actor, ids, options)
 	if err == nil && removed.Deleted > 0 {
@@ -88,5 +88,6 @@ func (r *Registry) DeleteDevices(ctx context.Context, actor string, ids []string
 	return removed, err
 }
 
-// tryAccountChanges applies some recorded changes of accounts immediately. The next pass applies the others and returns errors.
+// tryAccountChanges applies at most changesPart recorded changes of accounts, and ignores errors. The next pass "accounts" applies the other
+// changes and returns errors.
 func (r *Registry) tryAccountChanges(ctx context.Context) { _, _ = r.accounts.applyChanges(ctx) }

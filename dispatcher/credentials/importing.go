@@ -13,21 +13,21 @@ import (
 const (
 	// makingLimit is the time limit for creating, at the broker, the accounts of an import of devices.
 	makingLimit = 5 * time.Minute
-	// stageKept is the time after which the accounts of an import are deleted if the process of the import died. The creation of one part
-	// of the accounts is retried for about the same time. If stageKept were too short, imports would fail, without other harm.
+	// stageKept is the time after which the accounts of an import are deleted if the process of the import died. It is also about the time
+	// for which the creation of one part of the accounts is retried. If stageKept were too short, imports would fail, without other harm.
 	stageKept = 30 * time.Second
 	partPause = time.Second
 	dropLimit = 3 * time.Second
-	// askTime is the intended duration of one request to the broker, which serves no client during it.
+	// askTime is the intended duration of one request to the broker. During a request, the broker serves no client.
 	askTime = 200 * time.Millisecond
-	// The number of accounts in the first request, and the maximum: the broker accepts packets of 128 KiB, and an account takes up to 1.7
-	// KiB.
+	// firstPartSize is the number of accounts in the first request, and maxPartSize the maximum number in one request. The broker accepts
+	// packets of 128 KiB, and an account takes at most 1.7 KiB.
 	firstPartSize, maxPartSize = 5, 50
 )
 
-// ImportDevices registers all of newDevices, or none, and sets their Hash. onExisting applies to devices that exist already; their older
-// tokens stay valid for the duration overlap. It returns a token for each device, or "" for a device that got none. It returns the errors
-// of store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker and ErrOnePassword.
+// ImportDevices registers all of newDevices, or none, and sets their Hash. onExisting says what happens to devices that exist already. Their
+// older tokens stay valid for the duration overlap. tokens has one element for each device: its new token, or "" if the device got none. The
+// errors are those of store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker and ErrOnePassword.
 func (r *Registry) ImportDevices(
 	ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration,
 ) (tokens []string, err error) {
@@ -54,8 +54,8 @@ func (r *Registry) ImportDevices(
 	return tokens, nil
 }
 
-// importWithAccounts creates the accounts of newDevices at the broker and then registers them. A transaction that did both would stay open
-// for longer than other transactions wait for its rows. It returns for each device whether it was given its token.
+// importWithAccounts creates the accounts of newDevices at the broker, and registers the devices afterwards. One transaction for both would
+// stay open for longer than other transactions wait for its rows. hasToken says for each device whether the device got its token.
 func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) ([]bool, error) {
 	rotates := onExisting == store.RotateExisting
 	if rotates {
@@ -77,7 +77,7 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevi
 	return hasToken, err
 }
 
-// staging is the set of accounts that an import creates at the broker before it registers the devices.
+// staging creates the accounts of an import at the broker, before the import registers the devices.
 type staging struct {
 	registry *Registry
 	ledger   importLedger
@@ -86,7 +86,7 @@ type staging struct {
 	accounts []devices.Account // the account of each of the ids
 }
 
-// begin records in the ledger the accounts that the import will create, with tokens as passwords.
+// begin records in the ledger which accounts the import will create. tokens are the passwords of the accounts, one for each new device.
 func (s *staging) begin(ctx context.Context, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) error {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return err
@@ -101,9 +101,9 @@ func (s *staging) begin(ctx context.Context, newDevices []store.NewDevice, token
 	return err
 }
 
-// makeAccounts creates the accounts in parts, between which the broker serves others. It retries a failed part, except the first one,
-// because a failure would waste the earlier parts. It gives up when stageKept is over, or when another request takes over an account
-// (store.ErrAccountConflict).
+// makeAccounts creates the accounts in parts, so that the broker can serve clients between two parts. It retries a failed part, except the
+// first one, because a failure would waste the earlier parts. It gives up when stageKept has passed, or when another request takes over an
+// account (store.ErrAccountConflict).
 func (s *staging) makeAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()
@@ -125,7 +125,7 @@ func (s *staging) makeAccounts(ctx context.Context) error {
 	return nil
 }
 
-// pause waits for this duration. It returns false if ctx ended.
+// pause waits for this duration. completed is false if ctx ended earlier.
 func pause(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-time.After(duration):
@@ -135,7 +135,7 @@ func pause(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// makePart creates the accounts with the indexes from `from` to before `to`, and returns the time that this took.
+// makePart creates the accounts with the indexes from <= index < to. took is the duration of the request to the broker.
 func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duration, err error) {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return 0, err
@@ -150,8 +150,8 @@ func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duratio
 	return took, err
 }
 
-// drop marks the accounts of a failed import for deletion, even if the client has disconnected. After a successful import, the ledger lists
-// no accounts of it, and drop does nothing.
+// drop marks the accounts of a failed import for deletion, even if the client has disconnected. After a successful import, drop does nothing,
+// because the ledger no longer lists the accounts of the import.
 func (s *staging) drop(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// RoleCaller is the role of programs that lease slots of the pools, and take from the limit sets, that match the patterns of their token.
+// RoleCaller is the role of programs that lease slots of pools and take from limit sets. The patterns of a program's token say which pools
+// and limit sets it may use.
 const RoleCaller = "caller"
 
 const (
@@ -17,7 +18,7 @@ const (
 	maxPatternLength = 64 // maximum length of a pattern in characters, which is the maximum length of a name
 )
 
-// CheckToken returns an error that names the invalid field (the name or a pattern) of an operator token.
+// CheckToken checks the name and the patterns of an operator token. The error names the invalid field.
 func CheckToken(token store.Token) error {
 	if strings.ContainsFunc(token.Name, isInvisible) || token.Name != strings.Join(strings.Fields(token.Name), " ") {
 		return fmt.Errorf("name: only visible characters and single spaces between them, not %+q", token.Name)
@@ -34,7 +35,8 @@ func CheckToken(token store.Token) error {
 	return checkPatterns("limit_sets", token.LimitSets)
 }
 
-// isInvisible reports whether char cannot be seen. A name with it looks like another name in the audit log.
+// isInvisible reports whether char cannot be seen. Names with such characters are refused, because they look like other names in the audit
+// log.
 func isInvisible(char rune) bool {
 	const brailleBlank = '\u2800'
 	return !unicode.IsPrint(char) || char == brailleBlank || unicode.In(char, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)

@@ -15,7 +15,7 @@ import (
 // registerCalls combines concurrent registrations of devices.
 type registerCalls = coalesce.Calls[struct{}, store.Registration, store.Registered]
 
-// registerLimit is the time limit of one call to the ledger: less than half of the time limit of a report.
+// registerLimit is the time limit of one call to the ledger. It is less than half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
 func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *registerCalls {
@@ -26,7 +26,7 @@ func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *reg
 	return &registerCalls{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// ownTokenCalls combines concurrent records of the use of own tokens.
+// ownTokenCalls combines concurrent calls that record the first use of devices' own tokens.
 type ownTokenCalls = coalesce.Calls[struct{}, string, struct{}]
 
 func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *ownTokenCalls {
@@ -37,7 +37,8 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// register registers the caller's device. It returns devices.ErrForbidden for a session whose device is registered blocked.
+// register registers the caller's device, if necessary, and admits the caller. It returns devices.ErrForbidden if the caller is a session and
+// the device is blocked.
 func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device, err := r.ensureDevice(ctx, caller)
 	if err == nil && device.Blocked && caller.Via == devices.ViaSession {
@@ -46,8 +47,8 @@ func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admissi
 	return Admission{Device: &device}, err
 }
 
-// ensureDevice returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if its registrant has
-// registered too many devices just before, and devices.ErrForbidden if an operator has refused the id.
+// ensureDevice returns the caller's device, and registers it if necessary. It returns devices.ErrRegistrationRate if the registrant has
+// recently registered too many devices, and devices.ErrForbidden if an operator has refused the id of the device.
 func (r *Registry) ensureDevice(ctx context.Context, caller devices.Caller) (store.Device, error) {
 	registrant := registrantOf(caller)
 	if err := r.registrations.take(registrant); err != nil {

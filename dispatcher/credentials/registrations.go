@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registrations limits and counts the registrations of each registrant: a fleet token, or all sessions together.
+// registrations limits and counts the registrations of each registrant. A registrant is a fleet token, or all sessions together.
 type registrations struct {
 	limiter *pace.Limiter          // nil means that there is no limit
 	counter *prometheus.CounterVec // counts the devices that were registered
@@ -31,7 +31,7 @@ func newRegistrations(config Config) *registrations {
 
 func (r *registrations) count(registrant string) { r.counter.WithLabelValues(registrant).Inc() }
 
-// take counts one registration, or returns devices.ErrRegistrationRate if the rate of registrant is used up.
+// take counts one registration against the rate of registrant. If the rate is exceeded, it returns devices.ErrRegistrationRate.
 func (r *registrations) take(registrant string) error {
 	if !r.limiter.Take(devices.ID(registrant), devices.ViaFleetToken) { // the limiter counts by name, here by the name of a registrant
 		return devices.ErrRegistrationRate

@@ -14,10 +14,10 @@ import (
 )
 
 var (
-	// ErrBroker is returned if the broker cannot be given a device's new secret. Nothing was changed, and the request can be repeated.
+	// ErrBroker is returned if the broker does not accept a device's new secret. Nothing was changed, and the request can be repeated.
 	ErrBroker = errors.New("the MQTT broker cannot be updated")
-	// ErrOnePassword is returned if an import would rotate a token and the broker stores one password for each account: a failed import
-	// could not restore the old password.
+	// ErrOnePassword is returned if an import would rotate a token and the broker stores only one password for each account. A failed
+	// import could not restore the old password.
 	ErrOnePassword = errors.New("its account at the MQTT broker has one password")
 )
 
@@ -49,7 +49,7 @@ type deviceLedger interface {
 	DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error)
 }
 
-// importLedger registers many devices in one transaction, and records their accounts at the broker before that.
+// importLedger registers many devices in one transaction. Before that, it records which accounts are created at the broker.
 type importLedger interface {
 	ImportDevices(ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration, stage store.Stage) (gotToken []bool, err error)
 	StageAccounts(ctx context.Context, stage store.Stage, newDevices []store.NewDevice, onExisting store.OnExisting, keepFor time.Duration) ([]store.StagedDevice, error)

@@ -15,11 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// tokenCache caches valid tokens and who may act for devices, which saves a query to the ledger for each report. Changed tokens are read
-// frequently and dropped. While the changes cannot be read, no cached token is trusted.
+// tokenCache caches valid tokens, and who may act for each device. It saves a query to the ledger for each report. It frequently reads which
+// tokens were changed, and drops them. While the changes cannot be read, no cached token is trusted.
 //
-// An entry of a device takes 24 bytes and has no pointers, because there are many devices. Devices and callers are stored as keyed hashes:
-// another token is accepted as the token of a device with a probability of 2^-64.
+// An entry of a device takes 24 bytes and has no pointers, because there are many devices. Devices and callers are stored as keyed hashes of
+// 64 bits, so a wrong token is accepted for a device with a probability of 2^-64.
 type tokenCache struct {
 	source     tokenLedger
 	now        func() time.Time
@@ -65,8 +65,8 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	}
 }
 
-// token returns the cached token with this hash, and whether it is known to be valid. drops, the number of times that tokens were dropped
-// so far, is for cacheToken.
+// token returns the cached token with this hash. isValid is true if the token is known to be valid. drops counts how often tokens were
+// dropped from the cache until now. The caller passes it to cacheToken.
 func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,8 +104,8 @@ func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Call
 	return checkOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the caller is known to have a valid token of its device. drops is how often tokens were dropped from the
-// cache until now; cacheBearer needs this number.
+// hasValidToken reports whether the caller is known to have a valid token of its device. drops counts how often tokens were dropped from the
+// cache until now. The caller of hasValidToken passes it to cacheBearer.
 func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,9 +113,9 @@ func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
 	return k.valid(e.until), k.drops
 }
 
-// LastAdmission reports whether this caller was the last one that was admitted for its device, and returns how the device could be notified
-// of work at that time. The result is valid only while this replica calls ForgetAdmission for all news: use it together with a trusted mark
-// (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
+// LastAdmission returns how the caller's device could be notified of work when the caller was admitted. isLast is false if the caller is not
+// the last one that was admitted for the device. The result is valid only while this replica calls ForgetAdmission for all news. So use it
+// only with a trusted mark (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
 func (k *tokenCache) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,7 +123,7 @@ func (k *tokenCache) LastAdmission(caller devices.Caller) (store.Reach, bool) {
 	return store.Reach(e.reach), e.isAdmitted && e.isHawkbit == (caller.Wire == devices.WireHawkbit)
 }
 
-// actorEntry returns the entry of the caller's device, which is new if another caller acted last for the device.
+// actorEntry returns the key and the entry of the caller's device. If another caller acted last for the device, the entry is new.
 func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastActor) {
 	key = k.keyOf(string(caller.Device))
 	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token holds on each wire
@@ -136,7 +136,8 @@ func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastAc
 
 func (k *tokenCache) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
 
-// valid reports whether the ledger's time is before until (seconds since 1970), and the changes of tokens were read recently.
+// valid reports whether a token that is cached until the time until can be trusted. until is in seconds since 1970. It must be in the future
+// by the ledger's clock, and the changes of tokens must have been read recently.
 func (k *tokenCache) valid(until uint32) bool {
 	since := k.now().Sub(k.read)
 	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(until)
@@ -151,8 +152,8 @@ func (k *tokenCache) cachedUntil(token store.Token) uint32 {
 	return uint32(end.Unix()) // until 2106
 }
 
-// cacheToken caches token, unless tokens were dropped since it was read: it may be one of them. drops is the number of drops before the
-// read.
+// cacheToken caches token, unless tokens were dropped after token was read, because token may be one of them. drops is the number of drops
+// before the read.
 func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,7 +162,8 @@ func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops
 	}
 }
 
-// cacheBearer records that the caller has a valid token of its device, under the condition of cacheToken.
+// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped after token was read. drops is the number
+// of drops before the read.
 func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,7 +183,8 @@ func (k *tokenCache) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	put(k.devices, k.maxDevices, key, actor)
 }
 
-// RecordReach records how the caller's device can be notified, if the caller is still the last one that was admitted for it.
+// RecordReach records how the caller's device can be notified. It does nothing if the caller is not the last one that was admitted for the
+// device.
 func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,7 +194,7 @@ func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	}
 }
 
-// put sets entries[key] to value. If there are then more than maxEntries entries, it removes arbitrary ones.
+// put sets entries[key] to value. If entries then has more than maxEntries entries, put removes arbitrary entries.
 func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
 	entries[key] = value
 	for len(entries) > maxEntries {
@@ -202,8 +205,9 @@ func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
 	}
 }
 
-// ForgetAdmission makes the next report of the device read the device from the ledger again. If device is empty, it applies to all devices.
-// Each change of who may act for a device adds a row to the news (the ledger's change log).
+// ForgetAdmission forgets who was admitted for the device, so that its next report reads the device from the ledger. If device is empty,
+// ForgetAdmission forgets the admissions of all devices. It is called for each row of the news, because every change of who may act for a
+// device adds a row.
 func (k *tokenCache) ForgetAdmission(device string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -217,7 +221,7 @@ func (k *tokenCache) ForgetAdmission(device string) {
 	}
 }
 
-// dropDevice drops the tokens of a device. Other replicas read the change from the ledger.
+// dropDevice drops the tokens of a device from the cache of this replica. The other replicas read from the ledger that the tokens changed.
 func (k *tokenCache) dropDevice(device devices.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -232,9 +236,9 @@ func (k *tokenCache) readPosition() int64 {
 	return k.next
 }
 
-// dropChanged drops the tokens in changes, which was read from position readFrom on; begun is the time before the read. It drops all tokens
-// if it cannot know which were changed: the previous read was too long ago, a change has no hash, or changes.Next is lower than readFrom,
-// so that changes is from another ledger.
+// dropChanged drops the tokens in changes. readFrom is the position from which changes was read, and begun is the time before the read.
+// dropChanged drops all tokens if it cannot know which tokens were changed: if the previous read was too long ago, if a change has no hash, or
+// if changes.Next is below readFrom, which shows that changes comes from another ledger.
 func (k *tokenCache) dropChanged(begun time.Time, readFrom int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -257,7 +261,8 @@ func (k *tokenCache) dropChanged(begun time.Time, readFrom int64, changes store.
 	k.read, k.ledgerTime, k.next = begun, changes.Now, changes.Next
 }
 
-// DropChangedTokens drops the tokens that any replica changed since the last call. Then the cache is trusted for trustedFor.
+// DropChangedTokens drops the tokens that any replica has changed since the last call. If it succeeds, the cache is trusted for the duration
+// trustedFor.
 func (k *tokenCache) DropChangedTokens(ctx context.Context) error {
 	begun, from := k.now(), k.readPosition()
 	changes, err := k.source.ChangedTokens(ctx, from)

@@ -8,8 +8,7 @@ import (
 // Act names an action of an operator against the cause of a wait. Acts are stable: programs compare them.
 type Act string
 
-// The acts that remedies name. The forced release of a slot is not an act: it may exceed the
-// capacity, so no remedy offers it as an action.
+// These acts appear in remedies. The forced release of a slot is no act, because it may exceed the capacity of the pool.
 const (
 	ActUnblock       Act = "unblock"
 	ActNewToken      Act = "new_token"
@@ -45,7 +44,7 @@ type Action struct {
 	Command string // command that carries out the act; words in capitals are placeholders
 }
 
-// Actions returns one row for each act and subject. In Command, %s is the place of the id.
+// Actions returns one Action for each act and subject, with an empty ID. In Command, %s stands for the id.
 func Actions() []Action {
 	return []Action{
 		{ActUnblock, SubjectDevice, "", "dispatcher devices unblock %s"},
@@ -67,7 +66,7 @@ func Actions() []Action {
 	}
 }
 
-// actionOn returns the act on the subject with this id. Without a row in Actions, the command is empty.
+// actionOn returns the act on the subject with this id. If Actions has no such act, the command is empty.
 func (a Act) actionOn(subject Subject, id any) Action {
 	action := Action{Act: a, Subject: subject, ID: fmt.Sprint(id)}
 	all := Actions()
@@ -77,7 +76,8 @@ func (a Act) actionOn(subject Subject, id any) Action {
 	return action
 }
 
-// withRemedy returns the cause with a remedy: format, with each %s replaced by the command of the next action.
+// withRemedy returns the cause with these actions and a remedy. The remedy is format, with each %s replaced by the command of the next
+// action.
 func (c Cause) withRemedy(format string, actions ...Action) Cause {
 	commands := make([]any, len(actions))
 	for i, a := range actions {
@@ -87,7 +87,7 @@ func (c Cause) withRemedy(format string, actions ...Action) Cause {
 	return c
 }
 
-// RemedyOfFailures is the remedy of a task that waits for a slot while many attempts fail.
+// RemedyOfFailures replaces the remedy of a task that waits for a slot while many attempts in its pool fail.
 const RemedyOfFailures = "find out why attempts fail; a higher capacity would let more of them fail"
 
 // AdvisesCapacity reports whether the remedy of the cause is a higher capacity of the pool.

@@ -35,8 +35,8 @@ type CauseGroup struct {
 // maxExamples is the maximum number of examples of a group.
 const maxExamples = 3
 
-// GroupByCode groups waiting tasks by the code of their first cause. explained is a sample of total waiting tasks; the counts of the groups
-// add up to total. Groups whose cause does not pass by itself come first, then the largest group.
+// GroupByCode groups waiting tasks by the code of their first cause. explained is a sample of total waiting tasks, and the counts of the
+// groups add up to total. Groups whose cause does not pass by itself come first. Among the others, larger groups come first.
 func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
@@ -84,8 +84,8 @@ func (p *CauseGroup) add(explained ExplainedTask) {
 	}
 }
 
-// scaleCounts scales the counts of the groups, which add up to evaluated, so that they add up to total. It rounds down, and gives the
-// remaining tasks to the groups with the largest remainders.
+// scaleCounts sets the count of each group so that all counts add up to total. Each count is Evaluated scaled by total/evaluated and rounded
+// down. The tasks that the rounding leaves go to the groups with the largest remainders.
 func scaleCounts(groups []CauseGroup, evaluated int, total int64) {
 	type rest struct {
 		group     int
@@ -110,7 +110,7 @@ type codeText struct {
 	label, remedy string
 }
 
-// permanence says whether a cause ends by itself. Causes that end only after an action of an operator come first in every explanation.
+// permanence says whether a cause ends by itself. In every explanation, causes that do not end by themselves come first.
 type permanence bool
 
 // The two kinds of causes.
@@ -157,10 +157,10 @@ func findCodeText(code Code) codeText {
 	return codeText{code, passes, string(code), NothingToDo}
 }
 
-// PassesByItself reports whether a cause with this code ends without an action of an operator.
+// PassesByItself reports whether a cause with this code ends by itself, without an action of an operator or the return of a device.
 func PassesByItself(code Code) bool { return bool(findCodeText(code).passes) }
 
-// comparePermanence sorts codes whose cause does not pass by itself before the others.
+// comparePermanence sorts codes whose causes do not pass by themselves before codes whose causes do.
 func comparePermanence(a, b Code) int {
 	return compareTrueFirst(!PassesByItself(a), !PassesByItself(b))
 }
@@ -170,8 +170,8 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of the tasks with this code. policies has, by name, the number of tasks that a policy refuses; the label
-// names the first of them.
+// groupLabel returns the label of a group of tasks with this code. policies has the number of tasks that each policy refuses, by the name of
+// the policy. The label names the policy that refuses most tasks.
 func groupLabel(code Code, policies map[string]int) string {
 	topPolicy := ""
 	for policy, n := range policies {

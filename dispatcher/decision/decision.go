@@ -27,7 +27,7 @@ type Situation struct {
 	CallerBound      *store.CallerBound // how many slots callers hold and may hold, for the reporter; nil if the reporter is a device
 }
 
-// ExpectedSituation returns the situation of the next report of the device in view. It assumes that the device accepts work and mentions
+// ExpectedSituation returns the situation of the next report of the device in view. It assumes that the device will accept work and mention
 // the grant that it holds. obstacles holds the obstacles that policies found, by task id.
 func ExpectedSituation(view store.DeviceView, obstacles map[int64]Obstacle) Situation {
 	wire := devices.Wire("")
@@ -40,8 +40,7 @@ func ExpectedSituation(view store.DeviceView, obstacles map[int64]Obstacle) Situ
 	}
 }
 
-// Choice is the decision: a grant to deliver again, tasks to try, or the reason of a
-// refusal.
+// Choice is the result of a decision: to deliver a grant again, to try to start one of some tasks, or to refuse the device.
 type Choice struct {
 	Reason        devices.Reason    // ReasonGranted if Redeliver or Tasks is set; otherwise the reason of the refusal
 	Redeliver     bool              // deliver HeldGrant again
@@ -52,10 +51,10 @@ type Choice struct {
 	Policy        string            // name of the policy that refuses, if the reason is limited
 }
 
-// Decide returns the tasks or the grant that the device in this situation gets, or why it gets nothing.
+// Decide returns which of its tasks the device may start in this situation, or that its grant is delivered again, or why it gets nothing.
 //
-// After a restore of the ledger, no grant is delivered until the standstill ends: the ledger may have lost the end of an old grant, and a
-// device that it does not know may hold the slot.
+// After a restore of the ledger, no grant is delivered until the standstill ends. The restored ledger may not know that an old grant has
+// ended and that another device now holds the slot.
 func Decide(situation Situation) Choice {
 	if obstacles := situation.deviceObstacles(); len(obstacles) > 0 {
 		return choiceForObstacles(obstacles)
@@ -69,9 +68,9 @@ func Decide(situation Situation) Choice {
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
 
-// nextTasks returns the tasks of one pool that an idle device may start, or the refusal that is nearest to a grant. It tries first the pool
-// of an urgent batch, then a pool in which a slot is offered to the device, then the pool of its oldest batch. The semaphore decides which
-// of the tasks starts.
+// nextTasks returns the tasks of one pool that an idle device may start. It prefers the pool of an urgent batch, then a pool in which a slot
+// is offered to the device, then the pool of its oldest batch. The semaphore later decides which of the tasks starts. If no task may start,
+// nextTasks returns the refusal that is nearest to a grant.
 func nextTasks(situation Situation) Choice {
 	var open []store.Candidate
 	nearest, rules := Choice{Reason: devices.ReasonNone}, taskRules()
@@ -92,8 +91,8 @@ func nextTasks(situation Situation) Choice {
 	return nearest
 }
 
-// FirstTask returns the id of the task that the device in view runs, or that its next report would try first, or of a task of its oldest
-// batch if none may start. It is 0 without an open task.
+// FirstTask returns the id of the task that the device in view runs. If the device runs no task, it returns the task that the next report
+// would try first. If no task may start, it returns a task of the device's oldest batch. It returns 0 if the device has no open task.
 func FirstTask(view store.DeviceView) int64 {
 	switch open := Decide(ExpectedSituation(view, nil)).Tasks; {
 	case view.Grant != nil:

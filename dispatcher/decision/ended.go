@@ -8,8 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Codes of tasks that do not wait. The code of a task that has ended is its
-// state.
+// These codes are for tasks that do not wait. The code of a task that has ended is its state.
 const (
 	CodeCancelling Code = "cancelling"
 	CodeExpiring   Code = "expiring"
@@ -40,7 +39,7 @@ func explainClosed(view store.TaskView) Cause {
 	return r
 }
 
-// addTooLateRemedy returns cause with the remedy for a task whose time limit has passed, or false if none has passed.
+// addTooLateRemedy returns cause with the remedy for a task whose time limit has passed. isTooLate is false if no limit has passed.
 func addTooLateRemedy(cause Cause, view store.TaskView) (Cause, bool) {
 	retry := ActRetry.actionOn(SubjectTask, view.Task.ID)
 	switch {
@@ -57,7 +56,7 @@ func addTooLateRemedy(cause Cause, view store.TaskView) (Cause, bool) {
 // hasPassed reports whether the time end has come. A nil end never comes.
 func hasPassed(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
-// exceedsMaxWait reports whether the task in view was never started and has waited longer than its batch allows.
+// exceedsMaxWait reports whether the task in view has never started and has waited for longer than max_wait of its batch.
 func exceedsMaxWait(view store.TaskView) bool {
 	from := view.Batch.CreatedAt
 	for _, begin := range []*time.Time{view.Batch.NotBefore, view.Task.NotBefore} {
@@ -169,7 +168,7 @@ func endCauseText(cause store.EndCause) string {
 // FormatTime returns at in UTC, in the format of RFC 3339.
 func FormatTime(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-// formatAgo returns text such as "3 days ago", in the largest unit that fits at least twice.
+// formatAgo returns a text such as "3 days ago". It uses the largest unit that gives a number of at least 2.
 func formatAgo(elapsed time.Duration) string {
 	for _, unit := range []struct {
 		length time.Duration

@@ -71,8 +71,8 @@ type WaitFacts struct {
 	CallerBound  *store.CallerBound    // how many slots callers hold and may hold, for the task of a caller; nil if unknown, or if the task belongs to a device
 }
 
-// Explain returns how the task in view ended or runs. For a waiting task, it returns all obstacles between the task and its start, by the
-// rules of reports; readFacts returns the facts that view does not contain, for the task as a candidate.
+// Explain describes how the task in view runs or has ended. For a waiting task, it lists all obstacles between the task and its start, by the
+// rules that also decide reports. For a waiting task only, it calls readFacts to get the facts that view does not contain.
 func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
 	e := Explanation{At: view.Now, State: view.Task.State}
 	open := slices.IndexFunc(view.Candidates, func(c store.Candidate) bool { return c.Task == view.Task.ID })
@@ -89,8 +89,8 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	return e
 }
 
-// explainWaiting returns the causes of the waiting task in view, which is also the candidate task: a revoked token, all obstacles, and
-// other causes, such as a device that does not report. The causes that do not pass by themselves come first.
+// explainWaiting returns the causes for which the task in view waits: a revoked token, all obstacles, and other causes, such as a device that
+// does not report. task is the same task as a candidate. The causes that do not pass by themselves come first.
 func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
 	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
 	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), facts.CallerBound
@@ -133,8 +133,8 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 	return x.sortCauses(causes)
 }
 
-// sortCauses sorts the causes that do not pass by themselves first, and removes the advice to raise the capacity if a free slot would not
-// be enough.
+// sortCauses sorts the causes that do not pass by themselves first. If the task also waits for something else than a free slot, sortCauses
+// removes the advice to raise the capacity.
 func (x causeWriter) sortCauses(causes []Cause) []Cause {
 	slices.SortStableFunc(causes, func(a, b Cause) int { return comparePermanence(a.Code, b.Code) })
 	if causes[0].Code != CodeFull && x.status.Capacity > 0 {
@@ -145,9 +145,9 @@ func (x causeWriter) sortCauses(causes []Cause) []Cause {
 	return causes
 }
 
-// findEarlierTask returns the task that the device would get before task if the pool of task had a free slot: a task of a pool that is
+// findEarlierTask returns the task that the device would get before task if the pool of task had a free slot. It is a task of a pool that is
 // tried earlier, or the task with the id firstTask in the same pool. If firstTask is 0, the semaphore did not answer, and the order inside
-// the batch decides. It returns nil if no task goes first, or if task has another obstacle than its full or unreachable pool.
+// the batch decides. The result is nil if no task goes first, or if task has another obstacle than its full or unreachable pool.
 func findEarlierTask(situation Situation, task store.Candidate, firstTask int64) *store.Candidate {
 	situation.FullPools, situation.UnreachablePools = maps.Clone(situation.FullPools), maps.Clone(situation.UnreachablePools)
 	situation.FullPools[task.Pool], situation.UnreachablePools[task.Pool] = false, false
@@ -166,7 +166,7 @@ func findEarlierTask(situation Situation, task store.Candidate, firstTask int64)
 	return nil
 }
 
-// GoesBefore reports whether task a comes before task b of the same batch.
+// GoesBefore reports whether a and b are tasks of one batch and a comes first.
 func GoesBefore(a, b store.Candidate) bool {
 	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
 }

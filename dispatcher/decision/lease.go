@@ -13,7 +13,7 @@ func LeaseID(task store.Candidate, nonce string) string {
 	return fmt.Sprintf("%d.%d.%s", task.Task, task.Attempt, nonce)
 }
 
-// LeaseTask returns the id of the task in leaseID, a lease id that LeaseID has made. For any other text, it returns 0.
+// LeaseTask returns the id of the task for which LeaseID made leaseID. If leaseID is not a lease id, it returns 0.
 func LeaseTask(leaseID string) int64 {
 	task, _, _ := strings.Cut(leaseID, ".")
 	id, err := strconv.ParseInt(task, 10, 64)

@@ -8,11 +8,10 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Code names a cause that keeps a task in its state. Codes are stable: programs
-// compare them.
+// Code names a cause for the state of a task. Codes never change, because programs compare them.
 type Code string
 
-// Codes of the obstacles. The tables of rule.go define their order.
+// These codes are for obstacles. The tables in rule.go define the order of the obstacles.
 const (
 	CodeBlocked     Code = "device_blocked"
 	codeDeclined    Code = "device_declined" // concerns one report only: no explanation contains it
@@ -76,8 +75,8 @@ func findObstacles(rules []rule, situation *Situation, task *store.Candidate) (o
 // MayStart reports whether task has no obstacle, except perhaps an obstacle of its device.
 func (s Situation) MayStart(task store.Candidate) bool { return len(s.taskObstacles(task)) == 0 }
 
-// choiceForObstacles returns the refusal for obstacles, which must not be empty. Its reason is the reason of the first obstacle. Until is
-// the latest Until of the obstacles with this reason, or zero if one of them is unknown.
+// choiceForObstacles returns the refusal of a device whose task has these obstacles, of which there must be at least one. The refusal has the
+// reason of the first obstacle. Its Until is the latest Until of the obstacles with this reason, or zero if one of these Untils is unknown.
 func choiceForObstacles(obstacles []Obstacle) Choice {
 	choice := Choice{Reason: obstacles[0].Reason, Until: obstacles[0].Until, Shared: obstacles[0].Shared, Policy: obstacles[0].Policy}
 	choice.BlocksOneTask = slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.BlocksOneTask })

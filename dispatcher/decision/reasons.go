@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Codes of causes of waiting tasks that are not obstacles.
+// These codes are for causes that delay a task without being an obstacle.
 const (
 	CodeRevoked       Code = "device_revoked"
 	CodeOtherFirst    Code = "other_task_first"
@@ -142,7 +142,7 @@ func (x causeWriter) callersFull(Obstacle) Cause {
 	}.withRemedy("wait until a caller gives its slot back; or raise the maximum for callers: %s", ActRaiseCallers.actionOn(SubjectPool, x.Pool.Name))
 }
 
-// urgentLaneText explains how the urgent batches of a full pool delay or advance the task.
+// urgentLaneText explains how urgent batches change the place of the task in the queue of a full pool.
 func (x causeWriter) urgentLaneText() string {
 	lane := x.status.Lane
 	switch {
@@ -180,7 +180,7 @@ func pausedText(actor string, since *time.Time, reason string) string {
 	return text
 }
 
-// windowText describes when windows keep the task from starting. opening is their current or next opening.
+// windowText says until when the windows of a pool or a batch keep the task from its start. opening is their current or next opening.
 func (x causeWriter) windowText(opening store.Opening) string {
 	switch until := windowRetryTime(opening, &x.candidate, x.Now); {
 	case until.IsZero():
@@ -208,7 +208,7 @@ func (x causeWriter) revoked() Cause {
 }
 
 // deviceSilent returns a cause if the device does not report. A device that holds a grant may report late, and a blocked device reports
-// rarely, so neither is silent.
+// rarely. Neither counts as silent.
 func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
 	name := x.Task.Device
 	switch {
@@ -288,8 +288,8 @@ func (x causeWriter) estimateStart() time.Time {
 	return x.Now.Add(max(turn, asks))
 }
 
-// timeToReport returns the time until the device reports again, from the queue if the device waits in it. The report of an idle device has
-// jitter, so its time is known only if it is not due soon.
+// timeToReport returns the time until the device reports again. The queue knows this time if the device waits in it. For any other device,
+// the time has jitter, so it is known only if the report is not due soon.
 func (x causeWriter) timeToReport() (time.Duration, bool) {
 	if x.status.InQueue {
 		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// scope says whether an obstacle of one task also blocks the other tasks of its pool or batch.
+// scope says whether an obstacle to one task also blocks the other tasks of its pool or batch.
 type scope bool
 
 // The scopes of obstacles.
@@ -22,7 +22,7 @@ type rule struct {
 	reason devices.Reason // reason that the device is given
 	scope  scope
 
-	// applies reports whether the obstacle exists, and returns it. For a rule of the device, task is an empty candidate.
+	// applies returns the obstacle, and whether it exists. In deviceRules, applies gets an empty candidate as task.
 	applies func(s *Situation, task *store.Candidate) (Obstacle, bool)
 	explain func(x causeWriter, o Obstacle) Cause
 }
@@ -43,8 +43,8 @@ func deviceRules() []rule {
 	}
 }
 
-// busyObstacle reports whether the device is busy with its grant: the report mentions the grant, or the task of the grant must stop. Any
-// other grant of the device is delivered again.
+// busyObstacle returns the obstacle that the device is busy with its grant. isBusy is true if the report mentions the grant, or if the task
+// of the grant must stop. Otherwise the grant is delivered again.
 func busyObstacle(situation *Situation, _ *store.Candidate) (Obstacle, bool) {
 	if situation.HeldGrant == nil || !situation.Mentioned && situation.HeldGrant.CancelWhy == "" {
 		return Obstacle{}, false
@@ -111,7 +111,7 @@ func windowObstacle(opening store.Opening, task *store.Candidate, now time.Time)
 	return Obstacle{Until: windowRetryTime(opening, task, now), Shared: true}
 }
 
-// policyObstacle returns the obstacle that policies found for task, if it has this code.
+// policyObstacle returns the obstacle that policies found for task. hasCode is false if there is none, or if it has another code.
 func (s *Situation) policyObstacle(task *store.Candidate, code Code) (Obstacle, bool) {
 	o, found := s.Obstacles[task.Task]
 	return o, found && o.Code == code

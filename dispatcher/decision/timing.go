@@ -9,7 +9,7 @@ import (
 // MinReportDelay is the shortest time after which a device is asked to report again.
 const MinReportDelay = time.Second
 
-// The delays until the next report of a device, before jitter.
+// These delays are the times until the next report of a device, before jitter.
 const (
 	blockedDelay     = 10 * time.Minute // for a blocked device
 	unavailableDelay = 3 * time.Second  // if a server did not answer: most servers answer again within seconds
@@ -25,9 +25,9 @@ type Timing struct {
 	Outage func() time.Duration // returns how long a required server has not answered; 0 if all servers answer
 }
 
-// DelayAfter returns the time after which a device should report again after refusal. now is the ledger's time, untilTurn the time until
-// the queue of a full pool expects the device. The result exceeds the report period by at most the jitter, except for a blocked or
-// forbidden device, and for a device in the queue.
+// DelayAfter returns the time after which a refused device should report again. now is the ledger's time. untilTurn is the time until the
+// queue of a full pool expects the device. The result is at most the report period plus jitter, except for a blocked or forbidden device and
+// for a device in a queue.
 func (t Timing) DelayAfter(refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	rule := WaitRuleFor(refusal.Reason)
 	if rule.delay == nil {
@@ -41,7 +41,7 @@ func (t Timing) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return t.DelayAfter(Choice{Reason: reason}, time.Time{}, 0)
 }
 
-// idleDelay returns a report period with jitter. It and the next functions are values of WaitRule.delay.
+// idleDelay returns the report period with jitter. Like the other functions whose name ends in Delay, it can be the value of WaitRule.delay.
 func idleDelay(timing Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
 	return timing.addJitter(timing.Period, 0.2)
 }
@@ -65,8 +65,9 @@ func untilDelay(timing Timing, refusal Choice, now time.Time, _ time.Duration) t
 	return ClampDelay(wait + time.Duration(timing.Jitter()*float64(late)))
 }
 
-// outageDelay returns a few seconds, because most servers answer again soon. In a longer outage, devices report at a random time within
-// their period. If refusal.Until is known (the end of a standstill after a restore), outageDelay returns the time until then.
+// outageDelay returns the delay of a device that was refused because a server did not answer. It is a few seconds, because most servers
+// answer again soon. In a longer outage, it is a random time within a report period. If refusal.Until is known (the end of a standstill after
+// a restore), it is the time until then.
 func outageDelay(timing Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !refusal.Until.IsZero():

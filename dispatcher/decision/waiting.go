@@ -17,20 +17,20 @@ const (
 	PassedOver                  // the device keeps its turn, but gets no offer until it reports again
 )
 
-// WaitRule is a row of the table of reasons: how a device waits after a refusal for Reason.
+// WaitRule says how a device waits after a refusal for Reason. It is a row of the table of reasons (waitRules).
 type WaitRule struct {
 	Reason   devices.Reason
 	MayPark  bool // the reason may pass while the report is parked
 	Queueing Queueing
 
 	fixedDelay time.Duration // time until the next report, before jitter, if delay is nil
-	// delay returns the time until the next report. now is the ledger's time, untilTurn the time until the queue of a full pool expects the
-	// device.
+	// delay returns the time until the next report. now is the ledger's time. untilTurn is the time until the queue of a full pool expects
+	// the device.
 	delay func(t Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration
 }
 
-// waitRules returns the table of reasons, sorted by nearness to a grant. If the tasks of a device have different reasons, the device is
-// given the last one. The table is an array, so that a report needs no allocation for it.
+// waitRules returns the table of reasons. Reasons that are nearer to a grant come later. If the tasks of a device have different reasons, the
+// device is given the reason that comes last. The table is an array, so that a report needs no allocation for it.
 func waitRules() [15]WaitRule {
 	return [...]WaitRule{
 		{Reason: devices.ReasonInvalid, fixedDelay: refusedDelay},
@@ -62,8 +62,8 @@ func rankOf(rules []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
-// nearerRefusal returns the refusal that is nearer to a grant: its reason has a later row in waitRules. If both have the same row, it
-// returns the refusal with the earlier known Until.
+// nearerRefusal returns the refusal that is nearer to a grant, which is the refusal whose reason comes later in waitRules. If both have the
+// same reason, it returns the refusal with the earlier known Until.
 func nearerRefusal(a, b Choice) Choice {
 	all := waitRules()
 	ofA, ofB := rankOf(all[:], a.rankedReason()), rankOf(all[:], b.rankedReason())
@@ -76,8 +76,8 @@ func nearerRefusal(a, b Choice) Choice {
 	return a
 }
 
-// rankedReason returns the reason by which nearerRefusal ranks a refusal. A standstill after a restore (unavailable until a known time)
-// hides no other reason, because another pool may have a slot much sooner.
+// rankedReason returns the reason by which nearerRefusal ranks a refusal. A standstill after a restore ranks like ReasonNone, behind every
+// reason that can pass sooner, because another pool may have a slot long before the standstill ends.
 func (c Choice) rankedReason() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
 		return devices.ReasonNone

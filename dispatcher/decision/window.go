@@ -6,7 +6,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// isClosedNow reports whether windows allow no task to start now. opening is their current or next opening.
+// isClosedNow reports whether the windows of a pool or a batch are closed now. opening is their current or next opening.
 func isClosedNow(opening store.Opening, now time.Time) bool {
 	return !opening.Until.IsZero() && (opening.From.After(now) || !opening.Until.After(now))
 }
@@ -16,9 +16,9 @@ func isTooShort(opening store.Opening, task *store.Candidate, now time.Time) boo
 	return !opening.Until.IsZero() && !isClosedNow(opening, now) && !opening.Until.After(now.Add(requiredTime(task)))
 }
 
-// Closed reports whether windows do not allow a task with this lease to start now. opening is their current or next opening, and zero if
-// they are always open. If finishInside is true, the window must stay open for the whole lease. The SQL of claims repeats this rule
-// (windowOpen in package store).
+// Closed reports whether the windows of a pool or a batch forbid a task with this lease to start now. opening is their current or next
+// opening, or zero if they are always open. If finishInside is true, the window must stay open for the whole lease. The SQL of claims repeats
+// this rule (windowOpen in package store).
 func Closed(opening store.Opening, lease time.Duration, finishInside bool, now time.Time) bool {
 	return isClosedNow(opening, now) || isTooShort(opening, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
 }
@@ -31,7 +31,7 @@ func requiredTime(task *store.Candidate) time.Duration {
 	return 0
 }
 
-// windowRetryTime returns the time at which task should be tried again. Windows must not allow task to start now. The result is zero if the
+// windowRetryTime returns the time at which a task that windows do not allow to start now should be tried again. The result is zero if the
 // time is unknown.
 func windowRetryTime(opening store.Opening, task *store.Candidate, now time.Time) time.Time {
 	switch {

@@ -1,5 +1,5 @@
-// Package meters creates the metrics of the dispatcher's decisions, and deletes the metrics of deleted pools. Each replica counts for
-// itself. A state is read when metrics are scraped. No label contains a device id.
+// Package meters creates the metrics of the dispatcher's decisions, and deletes the metrics of deleted pools. Each replica counts only its
+// own decisions. A GaugeFunc reads its value when metrics are scraped. No label contains a device id.
 package meters
 
 import (
@@ -30,28 +30,28 @@ func New(registerer prometheus.Registerer) *Set {
 	return &Set{registerer: registerer, tally: make(map[string]Tally)}
 }
 
-// Counter creates and registers a counter. A label pool must be the first: otherwise Forget does not delete its series.
+// Counter creates and registers a counter. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(c, labels)
 	return c
 }
 
-// Histogram creates and registers a histogram. A label pool must be the first, as in Counter.
+// Histogram creates and registers a histogram. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
 	s.add(h, labels)
 	return h
 }
 
-// Gauge creates and registers a gauge. A label pool must be the first, as in Counter.
+// Gauge creates and registers a gauge. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.add(g, labels)
 	return g
 }
 
-// GaugeFunc registers a gauge whose value is read by a call at each scrape.
+// GaugeFunc registers a gauge. At each scrape, value is called to compute the value of the gauge.
 func (s *Set) GaugeFunc(name, help string, value func() float64) {
 	s.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, value))
 }
@@ -69,15 +69,15 @@ func (s *Set) add(metric interface {
 	}
 }
 
-// OnNewPool registers a function that creates the counters of a pool with the value 0, because Prometheus computes no increase for the
-// first value of a counter.
+// OnNewPool registers a function that creates the counters of a pool with the value 0. Without these zeros, Prometheus would miss the first
+// increase of a counter.
 func (s *Set) OnNewPool(initPool func(pool string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.poolInits = append(s.poolInits, initPool)
 }
 
-// InitPool creates the counters of a pool.
+// InitPool calls the functions that OnNewPool registered, to create the counters of a new pool.
 func (s *Set) InitPool(pool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +96,8 @@ func (s *Set) Forget(pool string) {
 	}
 }
 
-// PoolBuckets returns histogram buckets, in seconds, for metrics of single pools: few, because with thousands of pools each bucket means
-// thousands of series.
+// PoolBuckets returns the histogram buckets, in seconds, of metrics with a label pool. They are few, because with thousands of pools each
+// bucket means thousands of series.
 func PoolBuckets() []float64 {
 	return []float64{0.1, 1, 5, 10, 30, 60, 300, 1800, 14400, 86400}
 }

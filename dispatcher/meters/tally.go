@@ -2,8 +2,7 @@ package meters
 
 import "maps"
 
-// Tally holds the counts of one pool that a process has made since it started. Replicas publish
-// their tallies to each other.
+// Tally holds what a process has counted for one pool since the process started. Replicas publish their tallies to each other.
 type Tally struct {
 	Denied    int64 `json:"denied,omitempty"`    // reports of devices with open work that got no grant
 	Conflicts int64 `json:"conflicts,omitempty"` // slots that Redis assigned and the ledger refused
@@ -13,7 +12,7 @@ type Tally struct {
 // maxTallies is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
 const maxTallies = 5000
 
-// AddTally adds the counts of added to the tally of a pool. It does nothing for a new pool if maxTallies pools have a tally.
+// AddTally adds the counts of added to the tally of a pool. It ignores a pool without a tally if maxTallies pools already have one.
 func (s *Set) AddTally(pool string, added Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,7 +26,7 @@ func (s *Set) AddTally(pool string, added Tally) {
 	s.tally[pool] = tally
 }
 
-// Tallies returns the counts that this process made since it started, by pool. A pool without a count is left out.
+// Tallies returns what this process has counted since it started, by pool. It leaves out pools without a count.
 func (s *Set) Tallies() map[string]Tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()

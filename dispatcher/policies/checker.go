@@ -28,7 +28,7 @@ type Ledger interface {
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
-// Limits holds the parts of a limiter, which counts in Redis. Their parameter scope names a pool or a limit set.
+// Limits holds the parts of a limiter, which keeps its counts in Redis. In the methods of these parts, a scope is a pool or a limit set.
 type Limits struct {
 	Reservations Reservations
 	Takes        Takes

@@ -14,8 +14,8 @@ import (
 // maxConcurrentChecks is the maximum number of devices or pools whose policies are checked concurrently.
 const maxConcurrentChecks = 32
 
-// LimitedTasks returns, by task id, the obstacle of each task of the pool and of the devices in views that its policies refuse now. It
-// skips a task whose policies cannot be checked: the next report checks them again.
+// LimitedTasks checks the tasks in the pool of the devices in views. It returns, by task id, the obstacle of each task that its policies
+// refuse now. It leaves out a task whose policies cannot be checked, because the next report checks them again.
 func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) map[int64]decision.Obstacle {
 	obstacles := make(map[int64]decision.Obstacle)
 	var mu sync.Mutex
@@ -43,8 +43,8 @@ func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.D
 	return obstacles
 }
 
-// HasPolicies reports whether the latest pass found policies of the pool, of one of its batches, or of a profile of a device that holds one
-// of its slots.
+// HasPolicies reports whether the latest call of SettleAll found policies of the pool, of one of its batches, or of the profile of a device
+// that holds one of its slots.
 func (k *Checker) HasPolicies(pool string) bool {
 	pools := k.poolsWithPolicies.Load()
 	return pools != nil && (*pools)[pool]

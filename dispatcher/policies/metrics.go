@@ -27,7 +27,8 @@ func newMetrics(set *meters.Set) *metrics {
 	}
 }
 
-// policyNames is the maximum number of policy names with a label value of their own, because each batch can bring new names.
+// policyNames is the maximum number of policy names with a label value of their own. There is a maximum, because each batch can bring new
+// names.
 const policyNames = 200
 
 func (m *metrics) policyLabel(policy string) string {
@@ -47,7 +48,7 @@ func (k *Checker) CountSuppressed(pool, policy string) {
 	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policy)).Inc()
 }
 
-// countChecks counts one outcome for each policy of a task.
+// countChecks counts the outcome of each policy that was checked for a task.
 func (m *metrics) countChecks(pool string, result checkResult) {
 	for i, item := range result.check.Items {
 		outcome := "passed"

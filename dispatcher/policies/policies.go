@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// pendingAgain is the delay before the next check of a start that was refused only because of an open reservation of another task.
+// pendingAgain is the delay before the next check of a start that was refused only because another task has an open reservation.
 const pendingAgain = time.Second
 
 // errNoLimits is returned if this process has no limiter, so it cannot check policies.
@@ -28,10 +28,11 @@ func taskHasPolicies(task store.Candidate) bool {
 	return task.PoolLimits != nil || task.Limits != nil || task.ProfileLimits != nil
 }
 
-// Reserve checks the policies of tasks, which belong to one pool and to the device in view, and reserves each start that they allow. The
-// caller then calls Settle with reserved. passed are the tasks that may start; refused has the obstacle of each other task, by task id.
+// Reserve checks the policies of tasks, which belong to one pool and to the device in view, and reserves each start that the policies allow.
+// passed are the tasks that may start. refused has the obstacle of each other task, by task id. When the outcome is known, the caller must
+// call Settle with reserved.
 //
-// leaseID returns the id of the lease that the start of a task would have. At most one task of the same group starts (limits.Check.Group).
+// leaseID returns the id of the lease that the start of a task would have. At most one task of a group starts (limits.Check.Group).
 func (k *Checker) Reserve(
 	ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string,
 ) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
@@ -63,7 +64,7 @@ type checkResult struct {
 	obstacle  *decision.Obstacle   // nil means that the task may start
 }
 
-// checkFunc is reserveAll or checkAll.
+// checkFunc sends checks of one pool to the limiter, and returns one answer for each. It is reserveAll or checkAll.
 type checkFunc func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
 // taskCheck is a check of the policies of one task.
@@ -74,7 +75,8 @@ type taskCheck struct {
 	neverDrop bool      // the task is not dropped, even if a policy that drops refuses it
 }
 
-// checkTasks returns the results of tasks that have policies, by task id. All tasks are of one pool and of the device in view.
+// checkTasks checks those tasks that have policies, and returns their results by task id. All tasks belong to one pool and to the device in
+// view.
 func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string, send checkFunc) map[int64]checkResult {
 	questions, out := k.newTaskChecks(ctx, view, tasks, leaseID, group)
 	for i, j := range k.runChecks(ctx, questions, send) {
@@ -83,8 +85,8 @@ func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks [
 	return out
 }
 
-// newTaskChecks returns a check for each of tasks that has policies. unreadable has the result, by task id, of a task whose policies cannot
-// be read.
+// newTaskChecks returns a check for each task that has policies. If the policies of a task cannot be read, unreadable has the result of this
+// task instead, by task id.
 func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (taskChecks []taskCheck, unreadable map[int64]checkResult) {
 	unreadable = make(map[int64]checkResult)
 	for _, c := range tasks {
@@ -105,7 +107,7 @@ func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, task
 	return taskChecks, unreadable
 }
 
-// runChecks sends the checks of one pool in one call of send, and returns their results.
+// runChecks sends taskChecks, which belong to one pool, in one call of send, and returns one result for each.
 func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, send checkFunc) []checkResult {
 	if len(taskChecks) == 0 {
 		return nil
@@ -145,12 +147,12 @@ func candidateFacts(task store.Candidate, device *store.Device) limits.Facts {
 	return f
 }
 
-// failsOpen reports whether all rules have on_error: open, so that a start or a take that cannot be checked is allowed.
+// failsOpen reports whether all rules have on_error: open. If so, a start or a take that cannot be checked is allowed.
 func failsOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
-// uncheckedResult returns the result for a start whose policies could not be checked. cause and remedy are texts for people.
+// uncheckedResult returns the result for a start whose policies could not be checked. cause and remedy are the texts of the obstacle.
 func uncheckedResult(check limits.Check, cause, remedy string) checkResult {
 	j := checkResult{check: check, unchecked: true}
 	if !failsOpen(itemRules(check.Items)) {
@@ -163,7 +165,8 @@ func uncheckedObstacle(cause, remedy string) *decision.Obstacle {
 	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: cause, Remedy: remedy}
 }
 
-// evaluateAnswer converts answer into a result. now is the ledger's time. If neverDrop is true, the task is not dropped.
+// evaluateAnswer returns the result of check, to which the limiter gave answer. now is the ledger's time. If neverDrop is true, the task is
+// not dropped, even if a policy that drops refuses it.
 func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, neverDrop bool) checkResult {
 	j := checkResult{check: check}
 	switch answer.Status {
@@ -196,8 +199,8 @@ func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, nev
 	return j
 }
 
-// decisiveRefusal returns the refusal in answer that ends last. If some refusals drop the task, drops is true, and last is the refusal that
-// ends last among these. A refusal that is only due to a reservation drops no task, because the start may be allowed later.
+// decisiveRefusal returns the refusal in answer that ends last. If some refusals drop the task, drops is true, and only these are compared. A
+// refusal that is due to an open reservation drops no task, because the start may be allowed later.
 func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(answer.Refusals), func(r limits.ItemRefusal) bool {
 		return neverDrop || r.Pending || !check.Items[r.Item].Rule.Drops()
@@ -208,8 +211,8 @@ func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (
 	return answer.LongestRefusal(), false
 }
 
-// Settle counts the reserved start whose lease id is committedLease, and releases all other reservations. If it fails, SettleAll settles
-// them later.
+// Settle counts the reserved start whose lease id is committedLease, and releases the other reservations. If Settle fails, SettleAll settles
+// all of them later.
 func (k *Checker) Settle(ctx context.Context, pool, committedLease string, reserved []limits.Check) {
 	if len(reserved) == 0 || k.config.Limits == nil {
 		return
@@ -227,7 +230,7 @@ func (k *Checker) Settle(ctx context.Context, pool, committedLease string, reser
 	}
 }
 
-// reserveAll reserves starts. If Redis lacks a rule or has overdue reservations, it repairs that and retries.
+// reserveAll reserves the starts of checks. If Redis lacks a rule or has overdue reservations, reserveAll repairs this and retries.
 func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	if k.config.Limits == nil {
 		return nil, errNoLimits
@@ -257,8 +260,9 @@ func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Che
 	return k.config.Limits.Reservations.Peek(ctx, pool, checks)
 }
 
-// FindObstacles returns, for each view and by task id, the obstacle of each waiting task that its policies refuse or that cannot be
-// checked. It checks the policies as a report does, but reserves nothing. It calls the limiter once for each pool.
+// FindObstacles checks the policies of the waiting tasks in views as a report does, but reserves nothing. It returns one map for each view.
+// The map has, by task id, the obstacle of each task that its policies refuse or whose policies cannot be checked. FindObstacles calls the
+// limiter once for each pool.
 func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
 	found := make([]map[int64]decision.Obstacle, len(views))
 	byPool := make(map[string]*poolChecks)
@@ -294,8 +298,8 @@ type poolChecks struct {
 	answers []checkResult
 }
 
-// collectChecks adds the checks of the tasks in view to byPool, with viewIndex. If the policies of a task cannot be read, it adds the
-// obstacle of the task to obstacles.
+// collectChecks adds the checks of the tasks in view to byPool. viewIndex is the index of the view. If the policies of a task cannot be read,
+// collectChecks adds the obstacle of the task to obstacles, by task id.
 func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIndex int, byPool map[string]*poolChecks, obstacles map[int64]decision.Obstacle) {
 	if store.IsCaller(view.Task.Device) { // callers are not registered; policies count by the caller's name
 		view.Device = &store.Device{ID: view.Task.Device}
@@ -315,7 +319,7 @@ func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIn
 	}
 }
 
-// RecordUncounted records starts for which it is unknown whether they were committed. SettleAll settles them later.
+// RecordUncounted records reserved starts whose claim may or may not have been committed. SettleAll settles them later.
 func (k *Checker) RecordUncounted(pool string, reserved []limits.Check) {
 	k.uncounted.add(pool, k.config.Now(), reserved)
 }

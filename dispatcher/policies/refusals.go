@@ -4,8 +4,8 @@ import "context"
 
 type refusingPolicy struct{ pool, owner, policy string }
 
-// logRefusals logs the first refusal of each policy in a minute. It does not log policies that refuse the start only because of open
-// reservations.
+// logRefusals logs the refusals of a start, but for each policy only one refusal a minute. It does not log a refusal that is due to an open
+// reservation.
 func (k *Checker) logRefusals(ctx context.Context, pool string, result checkResult) {
 	for _, refusal := range result.refused {
 		if refusal.Pending {

@@ -25,8 +25,8 @@ const (
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// repairState repairs the state that keeps Redis from answering checks: an unknown rule, or overdue reservations. It repairs only the first
-// answer that needs it. again is true if the checks are to be sent again.
+// repairState repairs the state for which Redis could not answer a check: an unknown rule, or overdue reservations. It repairs only the state
+// of the first such answer. If mustRetry is true, the caller must send the checks again.
 func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
@@ -46,8 +46,8 @@ func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuild counts in Redis, for the rules of one owner in a pool, the past starts that the ledger has. Concurrent reports share one rebuild,
-// which continues after they have stopped waiting for it.
+// rebuild reads the past starts of a pool from the ledger, and counts them in Redis for the rules of owner. Concurrent reports share one
+// rebuild. It continues after they have stopped waiting for it.
 func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {
@@ -77,8 +77,8 @@ func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limi
 	}
 }
 
-// rebuildWaitLeft returns how long a report may still wait for the rebuild with this name. After rebuildWait it may not, because the number
-// of concurrent reports is limited.
+// rebuildWaitLeft returns how long a report may still wait for the rebuild with this name. No report waits after a rebuild has run for
+// rebuildWait, because the number of concurrent reports is limited.
 func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
 	since, ok := k.filling.Load(rebuildName)
 	began, _ := since.(time.Time)
@@ -88,7 +88,7 @@ func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
 	return rebuildWait - k.config.Now().Sub(began)
 }
 
-// startHistory returns the starts in a pool that concern owner: the pool, or a batch or a profile in it.
+// startHistory returns the history of the starts in a pool that count for the rules of owner. owner is the pool, a batch or a profile.
 func (k *Checker) startHistory(pool, owner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
@@ -108,7 +108,7 @@ func (k *Checker) startHistory(pool, owner string) limits.History {
 	}
 }
 
-// readStarts returns the starts in a pool within this period before now, newest first.
+// readStarts returns the starts in a pool that are not older than period, newest first.
 func (k *Checker) readStarts(ctx context.Context, pool string, period time.Duration) iter.Seq2[store.GrantStart, error] {
 	return func(yield func(store.GrantStart, error) bool) {
 		for before := int64(0); ; {
@@ -141,7 +141,7 @@ func startFacts(start store.GrantStart) limits.Facts {
 	}
 }
 
-// startCheck rebuilds the check that allowed a past start, so that the start can be counted again.
+// startCheck returns the check that allowed a past start. With it, the start can be counted again.
 func (k *Checker) startCheck(start store.GrantStart) (limits.Check, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{
 		pool: start.Pool, batch: start.Batch, profile: start.Profile, ofPool: start.PoolLimits, ofBatch: start.Limits, ofProfile: start.ProfileLimits,
@@ -190,7 +190,7 @@ type SettleResult struct {
 	Invalidated int // rules whose counts will be filled again, because they missed a start that is too old to be counted again
 }
 
-// SettleAll settles, in all pools with policies, the reservations and starts that a replica could not settle because it ended or Redis
+// SettleAll settles the reservations and starts in all pools with policies that a replica could not settle, because the replica died or Redis
 // failed.
 func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 	var result SettleResult
@@ -218,8 +218,8 @@ func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 	return result, errors.Join(errs...)
 }
 
-// settlePool settles the overdue reservations of a pool, and counts its recent starts again. If a rule may have missed an older start, its
-// counts are deleted, so that a check fills the rule again from the ledger.
+// settlePool settles the overdue reservations of a pool, and counts its recent starts again. If a rule may have missed an older start,
+// settlePool deletes the counts of the rule. The next check then rebuilds them from the ledger.
 func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
 	missed, found := k.uncounted.take(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin

@@ -10,10 +10,10 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// keptRules is the maximum number of policy lists that a replica keeps compiled.
+// keptRules is the maximum number of compiled policy lists in the cache.
 const keptRules = 1000
 
-// ruleCache compiles each list of policies once.
+// ruleCache compiles lists of policies to rules, and caches the rules.
 type ruleCache struct {
 	mu  sync.Mutex
 	all map[string][]*limits.Rule // the key is the owner, a zero byte and the text of the policies
@@ -30,7 +30,7 @@ type startPolicies struct {
 	ofPool, ofBatch, ofProfile json.RawMessage
 }
 
-// The owners of rules. Each name begins with the kind of owner.
+// poolOwner, batchOwner and profileOwner return the name of an owner of rules. The name begins with the kind of owner.
 func poolOwner(pool string) string { return string(decision.SubjectPool) + " " + pool }
 
 func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }

@@ -51,7 +51,7 @@ func newSets(config Config) *Sets {
 }
 
 // load returns the set with this name. It returns store.ErrNotFound if there is none, and devices.ErrUnavailable if its policies cannot be
-// compiled. If any set is removed from memory during the read, it reads again: this set may have been changed.
+// compiled. If any set is removed from memory during the read, load reads again, because this set may have been changed.
 func (s *Sets) load(ctx context.Context, name string) (*cachedSet, error) {
 	set, drops := s.lookUp(name)
 	for set == nil {
@@ -71,7 +71,7 @@ func (s *Sets) load(ctx context.Context, name string) (*cachedSet, error) {
 	return set, nil
 }
 
-// lookUp returns the set if it is in memory, and the number of times a set was forgotten so far.
+// lookUp returns the set with this name, or nil if it is not in memory. drops counts how often a set was removed from memory until now.
 func (s *Sets) lookUp(name string) (set *cachedSet, drops int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -101,7 +101,7 @@ func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 	return limits.CompileSet("limit set "+set.Name, policies)
 }
 
-// ParseSet decodes and validates the policies of a limit set as the ledger stores them. nil means no policies.
+// ParseSet decodes and validates the policies of a limit set as the ledger stores them. If stored is nil, there are no policies.
 func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
 	if stored == nil {
 		return nil, nil
@@ -114,7 +114,8 @@ func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
 	return policies, err
 }
 
-// cacheSet stores a set and creates its metrics. If any set was removed from memory since drops was read, it returns false.
+// cacheSet keeps a set in memory and creates its metrics. It does nothing and returns false if any set was removed from memory after lookUp
+// returned drops.
 func (s *Sets) cacheSet(set *cachedSet, drops int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +153,8 @@ func (s *Sets) ForgetDeleted(name string) {
 	s.takes.deleteSeries(name)
 }
 
-// ForgetChanged forgets the sets that any replica changed or deleted, and unused sets. It reads one row for each set in use, and once in
-// idleSets calls one row for each set with metrics, to delete the metrics of deleted sets.
+// ForgetChanged forgets unused sets, and sets that any replica has changed or deleted. It reads one row for each set in use. Once in idleSets
+// calls, it also reads one row for each set with metrics, to delete the metrics of deleted sets.
 func (s *Sets) ForgetChanged(ctx context.Context) error {
 	kept := s.setsInUse()
 	gone := make(map[string]bool, len(kept)) // a name is removed when its row is found
@@ -181,7 +182,7 @@ func (s *Sets) ForgetChanged(ctx context.Context) error {
 	return nil
 }
 
-// addSetsWithMetrics adds the sets that have metrics to names, once in idleSets calls.
+// addSetsWithMetrics adds the names of the sets that have metrics to names. It does so only once in idleSets calls.
 func (s *Sets) addSetsWithMetrics(names map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +194,7 @@ func (s *Sets) addSetsWithMetrics(names map[string]bool) {
 	}
 }
 
-// setsInUse returns the sets in memory, after it has removed those without a take during the last idleSets calls.
+// setsInUse returns the sets in memory, by name. It first removes the sets without a take during the last idleSets calls.
 func (s *Sets) setsInUse() map[string]*cachedSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()

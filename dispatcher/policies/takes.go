@@ -21,14 +21,14 @@ type Take struct {
 	Cost   int64 // at least 1
 }
 
-// Verdict is the answer of a limit set to a Take: whether the take is allowed.
+// Verdict says whether a limit set allows a Take.
 type Verdict struct {
 	limits.TakeResult
 	Rules     []*limits.Rule // the rules of Items, in the same order
 	Unchecked bool           // Redis did not answer: Allowed follows on_error, and Items is empty
 }
 
-// globalID returns an id that is unique over all callers, or "" without an ID.
+// globalID returns an id that differs from the ids of all other callers. If t.ID is empty, it returns "".
 func (t Take) globalID() string {
 	if t.ID == "" {
 		return ""
@@ -111,7 +111,7 @@ func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 	return takings, nil
 }
 
-// uncheckedVerdicts returns the verdicts of count takes that Redis did not check: they are allowed only if all policies fail open.
+// uncheckedVerdicts returns the verdicts of count takes that Redis did not check. They are allowed only if all policies fail open.
 func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
 	if v.Allowed = failsOpen(k.rules); !v.Allowed {
@@ -120,8 +120,8 @@ func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
 	return slices.Repeat([]Verdict{v}, count)
 }
 
-// Return gives back the unused part of the earlier take with the ID and facts of take, and returns the total that was given back for it. A
-// repeated call gives back nothing more. It returns the errors of Take, and limits.ErrUnavailable.
+// Return gives back the unused cost of an earlier take with the same ID and facts, and returns how much was given back in total. A repeated
+// call gives back nothing more. Return returns the errors of Take, and limits.ErrUnavailable.
 func (s *Sets) Return(ctx context.Context, set string, take Take) (int64, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	return uses, nil
 }
 
-// Highest returns at most limit subjects with the highest usage relative to their maximum. It returns the errors of Usage.
+// Highest returns at most limit subjects of the set, those with the highest usage relative to their maximum. It returns the errors of Usage.
 func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.SubjectUse, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *Sets) loadWithLimiter(ctx context.Context, set string) (*cachedSet, err
 	return s.load(ctx, set)
 }
 
-// The outcomes of takes in the metric, as indexes of takeCounters.byOutcome. The outcome refusedTake is not among them.
+// These outcomes of takes are the indexes of takeCounters.byOutcome. The outcome refusedTake has no index.
 const (
 	allowed = iota
 	repeated
@@ -211,7 +211,7 @@ const (
 
 type refusalLabels struct{ policy, kind string }
 
-// newRefusalLabels returns the labels of rule, the policy with this index in its set.
+// newRefusalLabels returns the labels of the takes that rule refuses. index is the place of the policy in its set.
 func newRefusalLabels(index int, rule *limits.Rule) refusalLabels {
 	kind := map[limits.Algorithm]string{limits.Duplicate: "duplicate", limits.Calendar: "quota"}[rule.Algorithm]
 	name := rule.Name
@@ -235,8 +235,8 @@ func newTakeMetrics(set *meters.Set) takeMetrics {
 	}
 }
 
-// newCounters creates the counters of a set with the value 0, because Prometheus computes no increase for the first value of a counter. It
-// deletes the series of policies that the set no longer has.
+// newCounters creates the counters of a set with the value 0. Without these zeros, Prometheus would miss the first increase of a counter.
+// newCounters deletes the series of policies that the set no longer has.
 func (t takeMetrics) newCounters(set string, rules []*limits.Rule) (counters takeCounters) {
 	for i, name := range []string{"allowed", "repeated", "unchecked_allowed", "unchecked_refused"} {
 		counters.byOutcome[i] = t.all.WithLabelValues(set, name, "", "")

@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start. It is needed because the ledger does not
-// record which starts were counted. SettleAll counts a recent start again; this has no effect if the start was counted. An older start
-// could be counted twice, so SettleAll deletes the counts of its rules, and a check fills them again from the ledger.
+// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start. The ledger does not record which starts were
+// counted. SettleAll counts a recent start again, which has no effect if the start was counted. An older start could be counted twice. So
+// SettleAll deletes the counts of its rules, and the next check rebuilds them from the ledger.
 type uncountedStarts struct {
 	mu    sync.Mutex
 	pools map[string]missedRules
@@ -26,7 +26,7 @@ func newUncountedStarts() *uncountedStarts {
 	return &uncountedStarts{pools: make(map[string]missedRules)}
 }
 
-// add records that the rules of checks may have missed a start. It ignores a check with a rule without on_error: open.
+// add records that the rules of checks may have missed a start. It ignores a check unless all its rules have on_error: open.
 func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {

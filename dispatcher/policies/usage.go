@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile (profilePolicies; nil means none).
-// It leaves out policies that count by kind, batch or payload, because their subjects depend on a task.
+// Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile. profilePolicies is nil if the
+// profile has none. Usage leaves out policies that count by kind, batch or payload, because their subjects depend on a task.
 func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, profilePolicies json.RawMessage) ([]limits.SubjectUse, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: profilePolicies})
 	if err != nil || k.config.Limits == nil {
@@ -23,7 +23,7 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
 
-// Highest returns at most limit subjects of a pool with the highest usage relative to the maximum of its policies.
+// Highest returns at most limit subjects of a pool, those with the highest usage relative to the maximum of a policy of the pool.
 func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]limits.SubjectUse, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits})
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {
@@ -43,7 +43,8 @@ func subjectDependsOnTask(rule *limits.Rule) bool {
 	})
 }
 
-// readUses returns the current usage of the subjects of items. If Redis lacks the counts of a rule, it first rebuilds them from the ledger.
+// readUses returns the current usage of the subject of each item. If Redis lacks the counts of a rule, readUses first rebuilds them from the
+// ledger.
 func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.SubjectUse, error) {
 	for mends := 0; ; mends++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)

@@ -1,5 +1,5 @@
--- add: records the times of the last reports of devices. If KEYS[1] then has more devices than ARGV[1], only
--- the devices with the latest times stay.
+-- add: records the times of the last reports of devices. If KEYS[1] then has more devices than ARGV[1], the
+-- devices with the oldest times are removed.
 --
 -- KEYS[1]  ZSET  name of a device -> time of its last report (ms since 1970)
 -- ARGV[1]  maximum number of devices in KEYS[1]

@@ -19,14 +19,14 @@ type Ledger interface {
 	TouchDevices(ctx context.Context, lastReports map[string]store.LastReport) error
 }
 
-// Recent stores the devices that reported last. *List implements it.
+// Recent keeps a list of the devices that reported last. *List implements it.
 type Recent interface {
 	Add(ctx context.Context, sightings []Sighting) error
 }
 
 // Devices collects the times at which devices reported, so that an idle report causes no write. The next flush writes the time of a device
-// that can be woken; the time of a device that only polls is written about once a minute. A crash loses the times that were not flushed;
-// the next reports replace them. Devices is safe for concurrent use.
+// that can be notified. The time of a device that only polls is written about once a minute. A crash loses the times that were not flushed,
+// but the next reports replace them. Devices is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
 	recent  Recent // if nil, there is no list of the devices that reported last
@@ -44,8 +44,8 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newTimes(), Tokens: newTokens(ledger, now)}
 }
 
-// Record records a report of a device whose reach (how it can be notified) is already in the ledger. If FlushReached is to write, or has
-// just written, a different reach, Record does the same as RecordReach.
+// Record records a report of a device whose reach (how it can be notified) is already in the ledger. If FlushReached has just written a
+// different reach, or is about to write one, Record does the same as RecordReach.
 func (d *Devices) Record(device string, report store.LastReport) {
 	d.reached.correct(device, report)
 	if report.Reach == store.ReachNone && report.QuietUntil.Sub(report.At) < store.SeenPrecision {
@@ -58,15 +58,15 @@ func (d *Devices) Record(device string, report store.LastReport) {
 	}
 }
 
-// RecordReach records a report of a device whose reach differs from the reach in the ledger. FlushReached soon writes the new reach, so
-// that tasks that are queued for the device find it.
+// RecordReach records a report of a device whose reach differs from the reach in the ledger. FlushReached soon writes the new reach. It is
+// needed when a task is queued for the device.
 func (d *Devices) RecordReach(device string, report store.LastReport) {
 	d.Record(device, report)
 	d.all.set(device, report)
 	d.reached.set(device, report)
 }
 
-// LastReport returns the latest report of a device if it waits for Flush, or the zero value.
+// LastReport returns the latest report of a device that Flush has not written yet. It is zero if there is none.
 func (d *Devices) LastReport(device string) store.LastReport { return d.all.lastReport(device) }
 
 // times holds the devices that reported since the last flush.
@@ -85,8 +85,8 @@ func (s *times) set(device string, report store.LastReport) {
 	s.seen[device] = report
 }
 
-// correct records the last report of a device only if a different reach waits for a flush or was written by the last flush. Without this,
-// the ledger would keep that outdated reach: the caller may have read the ledger before that flush.
+// correct records the last report of a device only if a different reach waits for a flush or was written by the last flush. Otherwise the
+// ledger would keep the outdated reach, because the caller may have read the ledger before that flush.
 func (s *times) correct(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +99,8 @@ func (s *times) correct(device string, report store.LastReport) {
 	}
 }
 
-// setPolled records the last report of a device that only polls for one of `rounds` flushes. It updates the time of a device that waits for
-// the flush already, which costs no further write.
+// setPolled records the last report of a device that only polls, so that one of `rounds` flushes writes it. If the device already waits for
+// the next flush, setPolled updates its time, which costs no additional write.
 func (s *times) setPolled(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *times) take() map[string]store.LastReport {
 	return taken
 }
 
-// putBack puts back the entries that could not be flushed, unless a newer entry of the device has arrived.
+// putBack puts back the entries that could not be flushed. A newer entry of the same device is kept instead.
 func (s *times) putBack(unflushed map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +167,8 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes the collected reports of devices and uses of tokens. It must be called every ten seconds: rounds, store.SeenPrecision and
-// the search of package waiters for sleeping devices rely on this.
+// Flush writes the collected reports of devices and uses of tokens. It must be called every ten seconds, because rounds, store.SeenPrecision
+// and the search for sleeping devices in package waiters rely on this interval.
 func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }

@@ -13,7 +13,7 @@ import (
 // MaxRecent is the maximum number of devices in the list.
 const MaxRecent = 1000
 
-// key is the key of the list.
+// key is the Redis key of the list.
 const key = "recent:devices"
 
 //go:embed add.lua
@@ -28,8 +28,7 @@ type Sighting struct {
 	At     time.Time // truncated to milliseconds; all times must be of one clock
 }
 
-// List is the list of the devices that reported last. It is safe for concurrent use, also by several
-// replicas.
+// List is the list of the devices that reported last. Several replicas may use it concurrently.
 type List struct {
 	client redis.UniversalClient
 	add    *redis.Script

@@ -5,20 +5,20 @@ import (
 	"hash/maphash"
 )
 
-// rounds is the number of flushes, ten seconds apart, that leave out a device that only polls after a flush has written it. So
-// store.SeenPrecision is (rounds + 1) * 10 s.
+// rounds is the number of flushes for which a device that only polls is left out after a flush has written it. Flushes are ten seconds apart,
+// so store.SeenPrecision is (rounds + 1) * 10 s.
 const rounds = 5
 
-// polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids: a million devices take about 12
-// MB, without pointers that the garbage collector would follow.
+// polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids. A million devices take about 12 MB,
+// and the garbage collector has no pointers to follow.
 type polled struct {
 	seed  maphash.Seed
 	parts [rounds]map[hash]struct{}
 	round int
 }
 
-// hash has seven bytes of an 8-byte hash; the first byte selects the part. A map entry takes 8 bytes, and would take 16 with a uint64 as
-// the key.
+// hash has seven bytes of an 8-byte hash. The first byte selects the part. With seven bytes, a map entry takes 8 bytes. It would take 16 with
+// a uint64 as the key.
 type hash [7]byte
 
 func newPolled() *polled {
@@ -29,7 +29,7 @@ func newPolled() *polled {
 	return p
 }
 
-// add adds a device to the set. It returns true if the device was not in the set: then the device is to be recorded.
+// add adds a device to the set. isNew is true if the device was not in the set. Then the caller must record the device.
 func (p *polled) add(device string) bool {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], maphash.String(p.seed, device))

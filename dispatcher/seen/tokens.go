@@ -11,10 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usePrecision is the precision of the stored use of an operator token: its uses cause at most one write in this time.
+// usePrecision is the precision of the stored time at which an operator token was used. In this time, the uses of a token cause at most one
+// write.
 const usePrecision = time.Minute
 
-// Tokens counts the requests with each operator token until they are written to the ledger. It is safe for concurrent use.
+// Tokens counts the requests with each operator token until the counts are written to the ledger. It is safe for concurrent use.
 type Tokens struct {
 	ledger Ledger
 	now    func() time.Time
@@ -28,14 +29,14 @@ func newTokens(ledger Ledger, now func() time.Time) *Tokens {
 	return &Tokens{ledger: ledger, now: now, waiting: map[int64]int64{}, written: map[int64]time.Time{}}
 }
 
-// Use records that a request with the operator token with this id arrived now.
+// Use records a request with the operator token that has this id.
 func (t *Tokens) Use(tokenID int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiting[tokenID]++
 }
 
-// flush writes the uses of each token that was not written within usePrecision. If the write fails, the uses stay recorded.
+// flush writes the uses of each token, except of tokens that it has written within usePrecision. If the write fails, the uses stay recorded.
 func (t *Tokens) flush(ctx context.Context) error {
 	uses := t.dueUses()
 	if len(uses) == 0 {
