@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Expire ends the pending tasks whose time limits do not let them start any more, and returns their number.
+// Expire ends the pending tasks that may no longer start because of a time limit, and returns their number.
 func (k *Keeper) Expire(ctx context.Context) (int, error) {
 	expired, err := runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
@@ -24,7 +24,7 @@ type waitSearch struct {
 	position store.ExpiryPosition
 }
 
-// maxFruitlessParts is the number of searched parts without such a task after which a pass stops.
+// maxFruitlessParts is the number of parts in which a pass finds no task to expire before the pass stops.
 const maxFruitlessParts = 10
 
 func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
@@ -46,8 +46,8 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 	return expired, nil
 }
 
-// EndCancelled ends the waiting tasks of cancelled batches, and returns their number. A device that was granted one during the cancellation
-// is asked to stop.
+// EndCancelled ends the waiting tasks of cancelled batches, and returns their number. If a device was granted such a task during the
+// cancellation, the device is asked to stop.
 func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
 	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
@@ -76,8 +76,8 @@ func (k *Keeper) RefreshWindows(ctx context.Context) error {
 	return err
 }
 
-// runInParts calls part, with the limit partSize, until it returns less or fails. It returns the sum of the results. work names the work in
-// the error.
+// runInParts calls part with the limit partSize, until part returns a smaller number or fails. It returns the sum of the numbers. work names
+// the work in the error.
 func runInParts(ctx context.Context, work string, part func(context.Context, int) (int, error)) (int, error) {
 	total := 0
 	for {

@@ -9,25 +9,24 @@ import (
 )
 
 const (
-	// clockSlack is the maximum drift between the clocks of ledger and host. After a larger drift, a replica does not trust the times that
-	// an earlier replica stored.
+	// clockSlack is the maximum drift between the clocks of the ledger and of the host. After a larger drift, a replica does not trust the
+	// times that an earlier replica stored.
 	clockSlack = time.Second
-	// pairSlack is the maximum error of the difference between the stored times. After a larger error, they are stored again.
+	// pairSlack is the maximum error of the difference between the two stored times. After a larger error, both times are stored again.
 	pairSlack = clockSlack / 2
 )
 
-// clockGuard decides which leases have ended. The end of a lease is a time of the ledger's clock, which may step or be slewed. Elapsed time
-// comes from the monotonic clock of this process (own time). The offset is the time of the ledger minus the own time. A lease in force was
-// granted or renewed at most its own length ago, with the offset of that moment, and has ended when own time plus that offset reaches its
-// end. So the guard uses the lowest offset of that period. For leases of one length:
+// clockGuard decides which leases have ended. The end of a lease is a time of the ledger's clock, which may step or be slewed. So the guard
+// measures elapsed time by the monotonic clock of this process, called own time. The offset is the ledger's time minus the own time. A lease
+// in force was granted or renewed at most its length ago. It has ended when own time plus the offset of that moment reaches its end. The guard
+// does not know that moment, so it uses the lowest offset that was valid within the length of the lease:
 //
-//	trusted(length) = own time + the least offset since (own time - length)
+//	trusted(length) = own time + the lowest offset since (own time - length)
 //
-// No lease ends early, whatever the ledger's clock does. After a step back, the leases that were granted before end later by the size of
-// the step.
+// No lease ends early, whatever the ledger's clock does. If the clock steps back, older leases end later by the size of the step.
 //
-// The offset before the first reading is known only if an earlier replica stored the times of both clocks, and both have advanced equally
-// since, within clockSlack. Otherwise no lease that may be older than the first reading ends.
+// The offset before the first reading is known only if an earlier replica stored the times of both clocks, and if both clocks have advanced
+// equally since then, within clockSlack. Otherwise no lease that may be older than the first reading ends.
 //
 // The guard does not notice three cases: both clocks step by the same time while no replica runs; the clock steps and steps back between
 // two readings; or a step is shorter than the duration of a slow reading.
@@ -38,7 +37,7 @@ type clockGuard struct {
 	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeStepBack
 }
 
-// clockOffset is the offset from the moment since. It is a range, because a reading of the ledger's clock takes some time.
+// clockOffset is an offset that is valid from the own time since. It is a range, because a reading of the ledger's clock takes some time.
 type clockOffset struct {
 	since     time.Duration // own time
 	low, high time.Time     // the ledger's time at origin; zero means unknown
@@ -48,8 +47,8 @@ func (o clockOffset) overlaps(other clockOffset) bool {
 	return !o.high.Before(other.low) && !other.high.Before(o.low)
 }
 
-// findLapses records a reading of the ledger's clock. It returns the trusted time for each length of a lease: such a lease has ended if its
-// end is before that time. askedAt and answeredAt are the times of this process's clock before and after the reading.
+// findLapses records a reading of the ledger's clock. It returns the trusted time for each length of a lease. A lease of this length has ended
+// if its end is before the trusted time. askedAt and answeredAt are the times of this process's clock before and after the reading.
 func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time.Time) store.LapseCutoffs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,8 +74,8 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time
 	return lapses
 }
 
-// offsetBefore returns the offset before the first reading, which began at askedAt, from stored, the clock pair of an earlier replica. The
-// zero value means unknown.
+// offsetBefore computes the offset before the first reading from stored, the clock pair of an earlier replica. askedAt is the time at which
+// the first reading began. The result is zero if the offset is unknown.
 func offsetBefore(stored *store.ClockPair, first clockOffset, askedAt time.Time) clockOffset {
 	if stored == nil {
 		return clockOffset{}
@@ -88,7 +87,8 @@ func offsetBefore(stored *store.ClockPair, first clockOffset, askedAt time.Time)
 	return clockOffset{low: shown, high: shown}
 }
 
-// addReading adds a reading. It narrows the range of the last offset, or replaces all offsets that are not below it.
+// addReading adds the offset of a new reading. If it overlaps the last offset, it narrows the range of the last offset. Otherwise it becomes
+// the last offset, and replaces all offsets that are not lower.
 func (g *clockGuard) addReading(reading clockOffset) {
 	last := &g.offsets[len(g.offsets)-1]
 	if last.overlaps(reading) {
@@ -101,7 +101,7 @@ func (g *clockGuard) addReading(reading clockOffset) {
 		return
 	}
 	g.back += max(last.low.Sub(reading.high), 0)
-	// The replaced offsets are at the end of the list, so the reading is the lowest offset since the first of them began.
+	// The offsets rise along the list, so the replaced offsets are at its end. The reading is the lowest offset since the first of them began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.low.Before(reading.low) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]
@@ -109,7 +109,7 @@ func (g *clockGuard) addReading(reading clockOffset) {
 	g.offsets = append(g.offsets, reading)
 }
 
-// takeStepBack returns the minimum by which the ledger's clock stepped back since the last call.
+// takeStepBack returns how far the ledger's clock has stepped back, at least, since the last call.
 func (g *clockGuard) takeStepBack() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +118,7 @@ func (g *clockGuard) takeStepBack() time.Duration {
 	return back
 }
 
-// indexAt returns the index of the offset that was valid at moment (own time). This offset is also the lowest since moment.
+// indexAt returns the index of the offset that was valid at the own time moment. It is also the lowest offset since moment.
 func (g *clockGuard) indexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {
@@ -127,8 +127,8 @@ func (g *clockGuard) indexAt(moment time.Duration) int {
 	return max(later-1, 0)
 }
 
-// changedPair returns the pair to store: the trusted time of the ledger's clock, for the longest lease in force, and the host's time at
-// askedAt. It returns false if no time is trusted, or if stored has the same difference within pairSlack.
+// changedPair returns the pair of times to store: the trusted time of the ledger for the longest lease in force, and the host's time at
+// askedAt. mustStore is false if no time is trusted, or if the difference of the two times is still that of stored, within pairSlack.
 func (g *clockGuard) changedPair(stored *store.ClockPair, askedAt time.Time) (store.ClockPair, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

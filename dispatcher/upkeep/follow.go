@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changeOverlap is the overlap between two readings of changed pools: the time of a change is earlier than its COMMIT, by at most the
-// maximum duration of a transaction.
+// changeOverlap is the overlap of two successive readings of changed pools. It is needed because the recorded time of a change is earlier than
+// its COMMIT, by at most the maximum duration of a transaction.
 const changeOverlap = 15 * time.Second
 
 // followState is the state that a replica keeps between two passes of FollowChanges.
@@ -28,23 +28,24 @@ func newFollowState() *followState {
 	return &followState{written: make(map[string]int64), unwritten: make(map[string]int64), suspect: make(map[string]bool)}
 }
 
-// FollowChanges writes recent changes of pools to the semaphore, whichever replica took the change. It retries a change that cannot be
-// written. If the semaphore answers again after an outage, it reconciles all pools. It is cheap enough to run several times a second.
+// FollowChanges writes recent changes of pools to the semaphore, no matter which replica made a change. A change that cannot be written is
+// retried by the next call. If the semaphore answers again after an outage, FollowChanges reconciles all pools. It is cheap enough to run
+// several times a second.
 func (k *Keeper) FollowChanges(ctx context.Context) (ReconcileResult, error) {
 	if !k.followState.mu.TryLock() { // another pass is running or hangs: passes must not pile up behind it
 		return ReconcileResult{}, nil
 	}
 	defer k.followState.mu.Unlock()
-	// The changes are first, because the reconciliation of all pools may use up the time of each pass while a node of a Cluster does not
-	// answer.
+	// The changes are written first. While a node of a Redis Cluster does not answer, the reconciliation of all pools may use up the whole
+	// time of a pass.
 	result, writeErr := k.writeChanges(ctx)
 	reconciled, lost := k.reconcileSuspects(ctx)
 	result.add(reconciled)
 	return result, errors.Join(writeErr, lost)
 }
 
-// reconcileSuspects reconciles the suspect pools. After an outage of the semaphore all pools are suspect, because it may have lost any
-// data. A pool for which it does not answer stays suspect.
+// reconcileSuspects reconciles the suspect pools. After an outage of the semaphore, all pools are suspect, because the semaphore may have lost
+// any data. A pool stays suspect until the semaphore answers for it.
 func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
 	if outages := k.config.Semaphore.Outages(); outages != f.outages {
@@ -131,8 +132,8 @@ func (k *Keeper) readChanges(ctx context.Context) error {
 	return nil
 }
 
-// writeChange writes the version of a pool to the semaphore, unless the replica that took the change has written it already. If the pool
-// was deleted since, it does nothing.
+// writeChange writes this version of a pool to the semaphore, unless the replica that made the change has already done so. If the pool has
+// been deleted, writeChange does nothing.
 func (k *Keeper) writeChange(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {

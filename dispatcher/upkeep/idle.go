@@ -16,7 +16,7 @@ const (
 	idleLimit = 25 * time.Millisecond  // a pass begins queries for the count only within this time
 )
 
-// idleCounts are the counts of waiting devices that this replica continues from pass to pass.
+// idleCounts holds the counts of waiting devices. Each pass of this replica continues them.
 type idleCounts struct {
 	mu     sync.Mutex
 	last   time.Time       // time of the last pass; zero before the first one
@@ -37,13 +37,12 @@ type lap struct {
 func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*lap)} }
 
 // CountIdle adds up the slot-seconds in which slots were free although devices could have used them. For each pool it counts the devices
-// (not callers) that could be granted a task, hold no slot, and reported within three report periods, but not more than there are free
-// slots.
+// (not callers) that could be granted a task, hold no slot, and have reported within three report periods. It counts at most as many devices
+// as there are free slots.
 //
-// A call spends at most about idleLimit on the count, which the next call continues. So it may count a device that waited during the lap
-// before, and does not wait any more.
+// A call spends at most about idleLimit on the count, and the next call continues it. So the count may include a device that no longer waits.
 //
-// The ledger assigns the elapsed time to the first replica that asks, so the sum over all replicas is correct. A call that fails counts
+// The ledger gives the elapsed time to the first replica that asks, so the sum over all replicas is correct. A call that fails counts
 // nothing.
 func (k *Keeper) CountIdle(ctx context.Context) error {
 	k.idle.mu.Lock()
@@ -61,7 +60,7 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	if err := k.continueCounts(ctx, open); err != nil {
 		return err
 	}
-	// It is not known whether slots were idle before this replica's last call.
+	// The time before this replica's last call is left out, because it is unknown whether slots were idle then.
 	elapsed := min(taken, started.Sub(last))
 	for _, pool := range open {
 		k.metrics.idle.WithLabelValues(pool.Name).Add(float64(k.idle.lapOf(pool.Name).waiting(pool.Free)) * elapsed.Seconds())
@@ -69,8 +68,8 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	return nil
 }
 
-// continueCounts continues the counts of the open pools, each to the end of its lap, until idleLimit has passed. The next call begins with
-// the pool at which this call ended.
+// continueCounts continues the counts of the pools in open, each to the end of its lap, until idleLimit has passed. The next call begins with
+// the pool at which this call stopped.
 func (k *Keeper) continueCounts(ctx context.Context, open []store.OpenPool) error {
 	started := k.config.Now()
 	slices.SortFunc(open, func(a, b store.OpenPool) int { return cmp.Compare(a.Name, b.Name) })
@@ -104,7 +103,8 @@ func (c *idleCounts) lapOf(pool string) *lap {
 	return found
 }
 
-// add adds the devices that were counted to the lap. The lap has ended if no more devices follow, or if as many wait as slots are free.
+// add adds the counted devices in found to the lap. The lap has ended if no more devices follow, or if at least as many devices wait as slots
+// are free.
 func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
 	l.counted += found.Waiting
 	if l.after = found.Last; l.counted < free && found.Last != "" {
@@ -114,5 +114,6 @@ func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
 	return true
 }
 
-// waiting returns the number of waiting devices, at most free: the result of the previous lap, or of this lap if it is already higher.
+// waiting returns the number of waiting devices, but at most free. It is the count of the previous lap, or of this lap if this is already
+// higher.
 func (l *lap) waiting(free int) int { return min(free, max(l.counted, l.before)) }

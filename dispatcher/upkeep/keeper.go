@@ -25,7 +25,7 @@ type Ledger interface {
 	Retain(ctx context.Context, keep time.Duration, limit int) (store.DeletedCounts, error)
 }
 
-// leaseLedger ends grants whose lease has ended.
+// leaseLedger reads and stores the clocks that say which leases are over, and ends the grants of these leases.
 type leaseLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	StoreClockPair(ctx context.Context, pair store.ClockPair) error

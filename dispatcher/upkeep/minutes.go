@@ -32,8 +32,8 @@ const (
 	sealsPerPass  = 50   // maximum number of blocks that one call of SealEvents seals: if 100,000 events wait, it reads a part of them
 )
 
-// CountMinutes counts the events of the log by minute. All replicas together count each event once. It stops at an id below which no event
-// can appear any more, because all transactions with lower ids have ended.
+// CountMinutes counts the events of the log by minute. All replicas together count each event once. CountMinutes stops at an id below which no
+// event can appear any more, because all transactions with lower ids have ended.
 func (k *Keeper) CountMinutes(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()
@@ -61,7 +61,7 @@ func (k *Keeper) CountMinutes(ctx context.Context) error {
 	}
 }
 
-// SealEvents seals the events that CountMinutes of this replica has counted, in blocks, so that a later change of the log can be found.
+// SealEvents seals, in blocks, the events that CountMinutes of this replica has counted. The seals show whether the log is changed later.
 func (k *Keeper) SealEvents(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()

@@ -22,8 +22,8 @@ func (k *Keeper) forgetPools(pools map[string]bool) {
 	}
 }
 
-// ForgetPool removes a deleted pool from the semaphore. Data that stays in Redis is harmless: the ledger makes no grants in the pool. Other
-// replicas forget the pool in their next reconciliation.
+// ForgetPool removes a deleted pool from the semaphore. If data of the pool stays in Redis, it is harmless, because the ledger makes no grants
+// in the pool. Other replicas forget the pool in their next reconciliation.
 func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	k.forgetPools(map[string]bool{pool: true})
 	if err := k.config.Semaphore.Forget(ctx, pool); err != nil {
@@ -32,11 +32,12 @@ func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	return nil
 }
 
-// reservedShare is the part of the remaining time that Reserved may take: a page shows several pools.
+// reservedShare is the part of the remaining time of a request that one call of Reserved may take. It is small, because a page shows several
+// pools.
 const reservedShare = 0.25
 
-// Reserved returns the devices for which a slot of the pool is reserved, the offer that ends soonest first. If the semaphore does not
-// answer in time, it returns none.
+// Reserved returns the devices for which a slot of the pool is reserved. The device whose offer ends soonest is first. If the semaphore does
+// not answer in time, Reserved returns none.
 func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
 	ctx, cancel := deadline.Share(ctx, reservedShare)
 	defer cancel()

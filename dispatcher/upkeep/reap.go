@@ -14,7 +14,7 @@ const (
 	partSize      = 1000 // waiting tasks ended, or windows refreshed, in one transaction
 )
 
-// The outcomes of a task whose lease ended, as values of a metric label.
+// These label values of a metric are the outcomes of a task whose lease has ended.
 const (
 	reapedRetried = "retried"
 	reapedEnded   = "ended"
@@ -26,8 +26,8 @@ type ReapResult struct {
 	Ended   int // tasks that ended
 }
 
-// Reap ends the grants whose lease has ended: it deletes each grant from the ledger and then frees its slot. A replica that stops between
-// the two does no harm, because a slot is freed only for the lease that holds it.
+// Reap ends the grants whose lease is over. It deletes each grant from the ledger, and then frees its slot. A replica that stops between these
+// steps does no harm, because reconciliation frees the slot.
 func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	var result ReapResult
 	lapses, err := k.readLapses(ctx)
@@ -47,7 +47,7 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	return result, nil
 }
 
-// releaseAll frees slots concurrently, so that a semaphore that does not answer causes one timeout in total.
+// releaseAll frees the slots of leases in all pools concurrently. So a semaphore that does not answer causes only one timeout.
 func (k *Keeper) releaseAll(ctx context.Context, leasesByPool map[string][]string) {
 	wait := rescue.ReportingGroup{OnPanic: k.config.Panicked}
 	for pool, ended := range leasesByPool {
@@ -70,8 +70,8 @@ func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	}
 }
 
-// readLapses reads the ledger's clock and returns the trusted time for each length of a lease (clockGuard.findLapses). It stores the times
-// of both clocks for replicas that start later.
+// readLapses reads the ledger's clock, and returns the trusted time for each length of a lease (see clockGuard.findLapses). It also stores the
+// times of both clocks for replicas that start later.
 func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	asked := k.config.Now()
 	clock, err := k.config.Ledger.LeaseClock(ctx)
@@ -89,7 +89,8 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	return lapses, err
 }
 
-// logClockTrust logs when the ledger's clock stops or begins to be trusted. cutoffs are the trusted times at its time now.
+// logClockTrust logs when the ledger's clock is no longer trusted, and when it is trusted again. now is the ledger's time, and cutoffs are the
+// trusted times.
 func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store.LapseCutoffs) {
 	distrusted := false
 	for _, cutoff := range cutoffs {
@@ -104,7 +105,7 @@ func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store
 	}
 }
 
-// countReaped adds reaped to result and to the metrics, and returns the ids of the leases by pool.
+// countReaped adds reaped to result and to the metrics, and returns the ids of the ended leases by pool.
 func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {
 	leases := make(map[string][]string)
 	for _, r := range reaped {

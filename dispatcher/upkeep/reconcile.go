@@ -11,11 +11,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// orphanAge is the minimum age of a slot without a grant before it is freed. A younger slot may belong to a claim, which ends at most 8 s
-// (claimAge + claimLimit of package dispatcher) after the slot was acquired.
+// orphanAge is the age at which a slot without a grant is freed. A younger slot may belong to a claim. A claim ends at most 8 s after its slot
+// was acquired (claimAge + claimLimit of package dispatcher).
 const orphanAge = 10 * time.Second
 
-// restoreLimit is the maximum duration of the restoring of a pool. Reports wait for it.
+// restoreLimit is the maximum duration of the restore of a pool. It is short, because reports wait for the restore.
 const restoreLimit = 8 * time.Second
 
 const poolsPerPage = 500
@@ -73,8 +73,8 @@ func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 	}
 }
 
-// ReconcilePool repairs one pool immediately, after the semaphore did not know it or a claim met a taken slot. If the semaphore does not
-// answer, the ledger is not read.
+// ReconcilePool makes the semaphore agree with the ledger about one pool. It is called if the semaphore does not know the pool, or if a claim
+// met a taken slot. If the semaphore does not answer, ReconcilePool does not read the ledger.
 func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResult, error) {
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, name)
 	if err != nil {
@@ -87,8 +87,7 @@ func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResul
 	return k.reconcile(ctx, pool, snapshot)
 }
 
-// RestorePool restores a pool that the semaphore has lost. Concurrent calls share one restore, which does not use the deadline of the
-// first.
+// RestorePool restores a pool that the semaphore has lost. Concurrent calls share one restore, which has its own deadline.
 func (k *Keeper) RestorePool(ctx context.Context, pool string) error {
 	_, err, _ := k.restoring.Do(pool, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreLimit)
@@ -98,8 +97,8 @@ func (k *Keeper) RestorePool(ctx context.Context, pool string) error {
 	return err
 }
 
-// reconcile repairs the differences between the semaphore and the ledger. The snapshot must be taken before the grants are read: then a
-// grant that is made between the two is never treated as an orphan.
+// reconcile repairs the differences between snapshot, the state of the semaphore, and the ledger. snapshot must be read before the grants.
+// Otherwise a slot could be freed as an orphan although its grant was made between the two reads.
 func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
 	k.registerPool(pool)
@@ -123,8 +122,8 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 	return result, err
 }
 
-// restore writes pool and its grants to the semaphore, and then removes grants that ended during the restore: the semaphore may have
-// ignored their release while it did not know the pool.
+// restore writes pool and its grants to the semaphore. Then it removes the grants that ended during the restore, because the semaphore may
+// have ignored their release while it did not know the pool.
 func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
 	restored, err := k.config.Semaphore.Restore(ctx, pool, config, toLedgerGrants(grants))
 	if err != nil {
@@ -157,8 +156,9 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	return nil
 }
 
-// freeOrphans frees slots without a grant in the ledger for which no claim can be in progress: the grant has ended, or the slot was
-// acquired more than orphanAge ago. If the clock of Redis stepped back, the acquisition may be in the future, and the time until it counts.
+// freeOrphans frees slots that have no grant in the ledger and cannot be in the middle of a claim. Either the grant has ended, or the slot was
+// acquired more than orphanAge ago. After a step back of the Redis clock, the acquisition may be more than orphanAge in the future. Such a
+// slot is freed too.
 func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
@@ -191,8 +191,8 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	return nil
 }
 
-// addMissing adds to the semaphore the grants that it lacks, and then removes grants that have ended: the semaphore may have handled their
-// release before the addition.
+// addMissing adds to the semaphore the grants that it lacks. Then it removes those of them that have ended, because the semaphore may have
+// handled their release before they were added.
 func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	inSemaphore := make(map[string]bool, len(snapshot.Leases))
 	for _, l := range snapshot.Leases {

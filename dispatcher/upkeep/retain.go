@@ -11,8 +11,8 @@ import (
 // rowsPerRetain is the maximum number of rows that one statement of Retain deletes.
 const rowsPerRetain = 2000
 
-// Retain deletes rows that are older than keep, in parts, until none is left or ctx ends, and returns their numbers. If keep is 0, it
-// deletes only rows that have their own retention time.
+// Retain deletes rows that are older than keep, in parts, until none is left or ctx ends. It returns the numbers of deleted rows. If keep is
+// 0, it deletes only rows that have their own retention time.
 func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.DeletedCounts, error) {
 	var total store.DeletedCounts
 	for {

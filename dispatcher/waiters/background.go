@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// background runs work concurrently with the report that caused it, so that the answer to this report does not wait for the work.
+// background runs work in goroutines of its own. The answer to the report that caused the work does not wait for it.
 type background struct {
 	ctx context.Context //nolint:containedctx // it outlives the contexts of the reports
 
@@ -18,7 +18,7 @@ type background struct {
 	crew    rescue.ReportingGroup
 }
 
-// start runs work in a new goroutine. After stop, it does nothing: the passes of other replicas do the work.
+// start runs work in a new goroutine. After stop was called, start does nothing, and the passes of other replicas do the work.
 func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,8 +36,8 @@ func (b *background) stop(ctx context.Context) error {
 	return b.crew.WaitWithin(ctx)
 }
 
-// mergedWork runs work for pools, with at most one goroutine for each pool at a time. Work that is added while the goroutine runs is
-// merged.
+// mergedWork runs work for pools in the background, with at most one goroutine for each pool. Work that is added while the goroutine of the
+// pool is busy is merged, and done next.
 type mergedWork[W any] struct {
 	background *background
 	log        *slog.Logger
@@ -76,8 +76,8 @@ func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	return !taken
 }
 
-// run does the work of the pool until no work remains. After a panic of the work, it continues, because no other goroutine would do the
-// remaining work; the panic is part of the returned error.
+// run does the work of the pool until none remains. If the work panics, run continues, because no other goroutine would do the remaining
+// work. Then failed includes the panic.
 func (m *mergedWork[W]) run(ctx context.Context, pool string) (failed error) {
 	for work, ok := m.takeNext(pool); ok; work, ok = m.takeNext(pool) {
 		failed = errors.Join(failed, rescue.Call(func() error { return m.runWork(ctx, pool, work) }))

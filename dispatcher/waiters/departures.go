@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// departuresAtOnce is the maximum number of devices in one read of the ledger. A network that breaks ends thousands of connections at once.
+// departuresAtOnce is the maximum number of devices in one read of the ledger. If a network breaks, thousands of connections end at once.
 const departuresAtOnce = 500
 
 // Departures gives back the slots that are reserved for devices whose connections broke before their reports were answered.
@@ -25,8 +25,8 @@ type Departures struct {
 	reports      *mergedWork[[]parked.Report] // reports that ended; the pool of this work is always "", because their pools are not known yet
 }
 
-// Add ends a parked report whose connection broke. In the background, it gives back the slots that are reserved for the device, unless the
-// device has parked a newer report at any replica. The device keeps its place in the queue, but gets no offer until it reports.
+// Add ends the wait of a parked report whose connection broke. In the background, it gives back the slots that are reserved for the device,
+// unless the device has parked a newer report at any replica. The device keeps its place in the queue, but gets no offer until it reports.
 func (d *Departures) Add(report *ParkedReport) {
 	if d.localReports.Leave(report) == Parked {
 		d.reports.start("", []parked.Report{{Device: report.Device, Number: report.number}})
@@ -41,9 +41,9 @@ func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []par
 	return failed
 }
 
-// leaveQueues makes the queues give the devices of reports no more offers. A device may return and enter a queue before the queue is
-// updated. So leaveQueues checks at the end which devices have returned, and wakes their reports. Relay.Park wakes the reports that are
-// parked later.
+// leaveQueues stops the offers to the devices of reports until they report again. A device may return before the queues are updated, and the
+// late update would stop its offers. So leaveQueues checks at the end which devices have returned, and wakes their reports. A device that
+// returns later is woken by Relay.Park.
 func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

@@ -27,7 +27,7 @@ type Filler struct {
 	requests     *mergedWork[fillRequest]
 }
 
-// fillRequest is a request to find devices for the free slots of a pool. The zero value asks only for devices in its queue.
+// fillRequest asks to find devices for the free slots of a pool. The zero value asks only for devices in the queue of the pool.
 type fillRequest struct {
 	searchesSleepers bool // also search for devices that sleep and are in no queue (sleepers)
 	restarts         bool // begin the search with the first batch, because there are new tasks or slots
@@ -38,14 +38,14 @@ func (r fillRequest) add(other fillRequest) fillRequest {
 	return fillRequest{searchesSleepers: r.searchesSleepers || other.searchesSleepers, restarts: r.restarts || other.restarts, hasUrgent: r.hasUrgent || other.hasUrgent}
 }
 
-// Fill finds, in the background, devices for the free slots of a pool. Call it after the pool was resumed or has grown, or after tasks were
-// queued. Without the call, the next pass of a replica finds the devices.
+// Fill finds devices for the free slots of a pool, in the background. Call it after the pool was resumed or has grown, or after tasks were
+// queued. If Fill is not called, the next pass of any replica finds the devices.
 func (f *Filler) Fill(pool string) {
 	f.requests.start(pool, fillRequest{searchesSleepers: true, restarts: true})
 }
 
-// FillAll fills the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a second. It
-// also visits, in turn, pools in which no slot can be offered, to remove devices that no longer report from their queues.
+// FillAll finds devices for the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a
+// second. Each call also visits some other pools in turn, to remove devices that no longer report from their queues.
 func (f *Filler) FillAll(ctx context.Context) error {
 	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	if err != nil {
@@ -75,7 +75,7 @@ func (f *Filler) FillAll(ctx context.Context) error {
 	return errors.Join(failed, group.Wait())
 }
 
-// fillPool lets the semaphore offer the free slots of a pool, and adds sleeping devices to a queue with too few waiters.
+// fillPool lets the semaphore offer the free slots of a pool to waiters. If the queue has too few waiters, fillPool adds sleeping devices.
 func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

@@ -17,7 +17,7 @@ type forecast struct {
 	policies Policies
 }
 
-// outcomes predicts, for each of devices, what would follow from an offer of a slot of the pool (predictOutcome).
+// outcomes predicts for each device the outcome of an offer of a slot of the pool (see predictOutcome).
 func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) ([]slots.UpdateKind, error) {
 	views, err := f.ledger.DeviceViews(ctx, devices)
 	if err != nil {
@@ -30,8 +30,8 @@ func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) 
 	return kinds, nil
 }
 
-// predictOutcome returns OfferSent if the device in view could start a task of pool, WaiterPassedOver if it is only busy, and WaiterLeft if
-// it should leave the queue. obstacles holds the obstacles that policies found, by task id.
+// predictOutcome returns OfferSent if the device in view could start a task of pool now. It returns WaiterPassedOver if the device is only
+// busy, and WaiterLeft if the device should leave the queue. obstacles holds the obstacles that policies found, by task id.
 func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
 	choice := decision.Decide(decision.ExpectedSituation(view, obstacles))
@@ -46,8 +46,8 @@ func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]deci
 	return slots.WaiterLeft
 }
 
-// dropLimited returns the joiners whose tasks no policy refuses: a refused joiner in the queue could be ahead of devices that can start. If
-// the latest pass found no policies in the pool, it returns all joiners; a device that a newer policy refuses gives its offer back.
+// dropLimited returns the joiners whose tasks no policy refuses. A refused joiner must not get ahead of devices that can start. If the latest
+// pass found no policies in the pool, dropLimited returns all joiners. A device that a newer policy refuses later gives its offer back.
 func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil

@@ -10,15 +10,15 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// Handoffs records the time from the release of a slot until its next device is notified: until a push is sent, or until the grant for a
-// parked report is committed. It does not record a handoff to a device that polls, nor a slot that became free at an unknown time.
+// Handoffs records how long handoffs take: from the release of a slot until a push is sent to the next device, or until the grant for its
+// parked report is committed. It records neither handoffs to devices that poll, nor slots that became free at an unknown time.
 type Handoffs struct {
 	seconds *prometheus.HistogramVec
 	debug   *slog.Logger // for the steps of each handoff
 }
 
-// newHandoffs makes the histogram of handoffs in set. debug is the logger for their steps. The buckets are narrow up to a few milliseconds,
-// the normal duration.
+// newHandoffs creates the histogram of handoffs in set. debug is the logger for the steps of a handoff. The buckets are narrow around a few
+// milliseconds, the normal duration.
 func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	return &Handoffs{debug: debug, seconds: set.Histogram(
 		[]float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}, "handoff_duration_seconds",
@@ -26,12 +26,13 @@ func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	)}
 }
 
-// Record records one handoff: took is the time from the release of a slot of the pool until its next device was notified.
+// Record records one handoff in the pool. took is the time from the release of the slot until the next device was notified.
 func (h *Handoffs) Record(pool string, took time.Duration) {
 	h.seconds.WithLabelValues(pool).Observe(took.Seconds())
 }
 
-// Steps returns a Steps for a slot that became free at freedAt. It is nil if freedAt is zero or the debug log is off.
+// Steps returns a record for the steps of the handoff of a slot that became free at freedAt. It returns nil if freedAt is zero or the debug
+// log is off.
 func (h *Handoffs) Steps(ctx context.Context, freedAt time.Time) *Steps {
 	if freedAt.IsZero() || !h.debug.Enabled(ctx, slog.LevelDebug) {
 		return nil
@@ -46,7 +47,7 @@ type Steps struct {
 	took  []any // pairs of name and duration
 }
 
-// Done records that step ended at the time now. A step begins when the previous one ends.
+// Done records that the step with this name ended at the time now. A step begins when the previous step ends.
 func (s *Steps) Done(step string, now time.Time) {
 	if s != nil {
 		s.took = append(s.took, step, now.Sub(s.last))
@@ -54,7 +55,7 @@ func (s *Steps) Done(step string, now time.Time) {
 	}
 }
 
-// Log writes the steps to the debug log. via is the way in which the next device was notified.
+// Log writes the steps to the debug log. via says how the next device was notified: "push" or "park".
 func (s *Steps) Log(pool, via string) {
 	if s != nil {
 		s.debug.Debug("handed on", append([]any{"pool", pool, "via", via}, s.took...)...)

@@ -55,12 +55,12 @@ type Parking interface {
 
 // Waker notifies devices by push. *mqtt.Client implements it.
 type Waker interface {
-	// Wake asks a device to report now, because a slot is reserved for it for hold, or for another reason if hold is 0. Wake never blocks,
-	// and its message may be lost.
+	// Wake asks a device to report now, because a slot is reserved for it for the duration hold. If hold is 0, there is another reason. Wake
+	// never blocks, and its message may be lost.
 	Wake(device devices.ID, hold time.Duration)
 }
 
-// Config sets up a Notifier.
+// Config configures a Notifier.
 type Config struct {
 	Ledger    Ledger
 	Semaphore Semaphore
@@ -82,8 +82,8 @@ type Config struct {
 	Now      func() time.Time // for elapsed time only
 }
 
-// Notifier offers free slots to waiting devices. It is safe for concurrent use, and works in the background only after a call of one of its
-// methods and before Stop.
+// Notifier offers free slots to waiting devices. It is safe for concurrent use. It starts work in the background only when one of its methods
+// is called, and none after Stop.
 type Notifier struct {
 	Pools         *Pools         // state of the pools at this replica
 	ParkedReports *ParkedReports // parked reports of this replica
@@ -128,7 +128,7 @@ func New(config Config) *Notifier {
 	}
 }
 
-// Stop makes the Notifier start no new work, and waits until the work in progress has ended or ctx ends. The other replicas do the rest.
+// Stop prevents new work in the background, and waits until the work in progress has ended or ctx ends. The other replicas do the rest.
 func (n *Notifier) Stop(ctx context.Context) error {
 	if err := n.background.stop(ctx); err != nil {
 		return fmt.Errorf("handing off slots: %w", err)

@@ -16,13 +16,13 @@ const (
 	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
 	maxRounds    = 20              // maximum number of successive rounds (exchanges with the semaphore) in one piece of work
 
-	// oldOffer is the maximum age of an offer that the latest call to the semaphore made. An older offer was made by an earlier call whose
-	// reply was lost.
+	// oldOffer is the age above which an offer cannot come from the latest call to the semaphore. It was made by an earlier call whose reply
+	// was lost.
 	oldOffer = 100 * time.Millisecond
 )
 
-// Offers carries out the offers of free slots: it notifies the devices and sends the outcomes to the semaphore, which offers the unused
-// slots to the next waiters.
+// Offers carries out the offers of free slots. It notifies the devices and sends the outcomes to the semaphore. The semaphore then offers
+// unused slots to the next waiters.
 type Offers struct {
 	pools     *Pools
 	relay     *Relay
@@ -34,8 +34,8 @@ type Offers struct {
 	now       func() time.Time
 }
 
-// round is one exchange about a pool: first the devices are notified of offers, then the outcomes of the offers and other updates are sent
-// to the semaphore.
+// round is one exchange with the semaphore about a pool. First, the devices are notified of offers. Then the outcomes of the offers and other
+// updates are sent to the semaphore.
 type round struct {
 	offers  []timedOffer
 	updates []slots.Update
@@ -51,7 +51,8 @@ func (r round) add(other round) round {
 	return round{offers: append(r.offers, other.offers...), updates: append(r.updates, other.updates...)}
 }
 
-// Send notifies, in the background, the devices to which slots are offered. The slots became free at freedAt; zero means unknown.
+// Send notifies the devices to which slots are offered, in the background. The slots became free at freedAt. If freedAt is zero, this time is
+// unknown.
 func (o *Offers) Send(pool string, offers []slots.Offer, freedAt time.Time) {
 	if len(offers) > 0 {
 		o.rounds.start(pool, round{offers: o.addTimes(offers, freedAt)})
@@ -65,24 +66,24 @@ func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 	}
 }
 
-// RemoveBatch removes, in the background, devices that wait with a task of the batch from the queue of its pool. If many wait, some remain
+// RemoveBatch removes the devices that wait with a task of the batch from the queue of its pool, in the background. If many wait, some remain
 // until they report, but no slot is offered to them.
 func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
 }
 
-// AdmitBatch lets devices wait with tasks of the batch again, after RemoveBatch. It works in the background.
+// AdmitBatch undoes RemoveBatch: devices may wait with tasks of the batch again. It works in the background.
 func (o *Offers) AdmitBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batch}}})
 }
 
-// OfferedPools returns the elements of pools in which a slot is offered to the device.
+// OfferedPools returns those of pools in which a slot is offered to the device.
 func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string) ([]string, error) {
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device)
 }
 
-// addTimes adds to each offer the time at which its slot became free: freedAt, or the time of the offer if an earlier call to the semaphore
-// made the offer.
+// addTimes adds to each offer the time at which its slot became free. This is freedAt, or the time of the offer if an earlier call to the
+// semaphore made the offer.
 func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {
@@ -94,8 +95,8 @@ func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer 
 	return timed
 }
 
-// runRounds carries out the round first and the rounds that follow from it, at most maxRounds in all. A round follows if a device cannot
-// use its offer: the semaphore then offers the slot to the next waiter.
+// runRounds carries out the round first and the rounds that follow from it, at most maxRounds in total. A round follows if a device cannot
+// use its offer, because the semaphore then offers the slot to the next waiter.
 func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
@@ -120,7 +121,7 @@ func (o *Offers) runRounds(ctx context.Context, pool string, first round) error 
 	return failed
 }
 
-// notifyDevices notifies the devices that can use their offers. It returns the outcome of each offer whose outcome is known.
+// notifyDevices notifies the devices that can use their offers. It returns the outcomes of the offers, as far as they are known.
 func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	var pushed, parked []timedOffer
 	for _, offer := range offers {
@@ -136,8 +137,8 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 	return append(outcomes, more...), errors.Join(failed, unsent)
 }
 
-// wakeParked wakes the parked reports of the devices of offers. For a report that is not parked at this replica, it sends a message to the
-// other replicas and returns no outcome: no reply shows whether one of them has the report, so the offer counts as not sent.
+// wakeParked wakes the parked reports of the devices of offers. If a report is not parked at this replica, wakeParked sends a message to the
+// other replicas and returns no outcome. Then the offer counts as not sent, because no reply shows whether another replica has the report.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
 	calls, now := make([]parked.WakeMessage, len(offers)), o.now()
 	for i, offer := range offers {
@@ -155,8 +156,8 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 	return outcomes, err
 }
 
-// push wakes, by a push, the devices of offers that can start a task of the pool now. It returns the outcome of each offer. It reads the
-// ledger once, so that no device is woken and no slot reserved in vain.
+// push sends a wake to each device of offers that can start a task of the pool now. It returns the outcome of each offer. To find out which
+// devices can start a task, it reads the ledger once. So no device is woken, and no slot reserved, in vain.
 func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil

@@ -9,14 +9,14 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
-// Limits of a replica's parked reports.
+// These limits apply to the parked reports of one replica.
 const (
 	maxParked              = 20_000 // each needs about 40 KB over HTTP/1.1, mostly for the connection
 	maxConcurrentDecisions = 64     // maximum number of parked reports that are decided concurrently
 )
 
-// WaitState says whether ParkedReports has ended the wait of a report, and why. If the wait ends by a decision or because its time is over,
-// the WaitState stays Parked.
+// WaitState says whether ParkedReports has ended the wait of a report, and why. It stays Parked if the wait ends because of a decision or
+// because its time is over.
 type WaitState int
 
 // The states of a wait.
@@ -26,15 +26,15 @@ const (
 	Stopping                    // this process ends
 )
 
-// ParkedReport is a report whose answer may be delayed, the newest of its device. It is entered in ParkedReports before its first attempt
-// to get a task, so that no WakeMessage is missed between the attempt and the wait.
+// ParkedReport is the newest report of a device, whose answer may be delayed. It is entered in ParkedReports before its first attempt to get a
+// task, so that no WakeMessage is missed between the attempt and the wait.
 type ParkedReport struct {
 	Device string
 	Wait   time.Duration // maximum time for which the report is parked
 
 	signal chan struct{} // holds a value if state or call changed since the last Poll
 
-	// Guarded by ParkedReports.mu.
+	// ParkedReports.mu guards the fields below.
 	isParked bool  // its first attempt to get a task is over, and it waits
 	number   int64 // number of the report among all replicas; 0 if unknown
 	state    WaitState
@@ -54,7 +54,7 @@ type WakeCall struct {
 	Woken   bool
 	Offered []string // pools of the messages: in each, a slot may be offered to the device
 
-	// The fields below are from the latest message.
+	// The fields below come from the latest message.
 	Pool    string    // pool in which the device may now start a task; empty if the report was woken for another reason
 	FreedAt time.Time // when the slot became free, by this process's clock; zero if unknown
 	WokenAt time.Time
@@ -86,8 +86,8 @@ func newParkedReports(maxReports int, now func() time.Time) *ParkedReports {
 	return &ParkedReports{maxReports: maxReports, now: now, deciding: make(chan struct{}, maxConcurrentDecisions), all: make(map[string]*ParkedReport)}
 }
 
-// BeginDecision waits until a parked report may be decided again. The caller must call done after the decision. ok is false if ctx ended
-// first.
+// BeginDecision waits until few enough parked reports are being decided, so that one more may begin. The caller must call done after the
+// decision. ok is false if ctx ended first.
 func (s *ParkedReports) BeginDecision(ctx context.Context) (done func(), ok bool) {
 	select {
 	case <-ctx.Done():
@@ -111,8 +111,8 @@ func (p *ParkedReport) endWait(state WaitState) {
 	p.notify()
 }
 
-// ReplaceOlder ends the wait of an older report of the device. Then, if newer is not nil and there is room, it enters newer in s and
-// returns true. Only an entered report may be parked.
+// ReplaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in s and returns true.
+// Only an entered report may be parked.
 func (s *ParkedReports) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *ParkedReports) Leave(report *ParkedReport) WaitState {
 	return report.state
 }
 
-// Poll returns the WaitState of a report and its WakeCall, and resets the WakeCall.
+// Poll returns the state of a report and the WakeCall with the messages since the previous Poll. It then resets the WakeCall.
 func (s *ParkedReports) Poll(report *ParkedReport) (WaitState, WakeCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *ParkedReports) markParked(report *ParkedReport, number int64) {
 	s.waiting++
 }
 
-// hasReport reports whether a report of the device was entered here and has not left: it is parked, or may still be parked.
+// hasReport reports whether a report of the device is entered at this replica. Such a report is parked, or may still be parked.
 func (s *ParkedReports) hasReport(device string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,8 +171,8 @@ func (s *ParkedReports) countParked() float64 {
 	return float64(s.waiting)
 }
 
-// OnNewerReport ends the wait of the device's report at this replica if its number is lower than number, the number of a report at another
-// replica.
+// OnNewerReport is called when another replica has parked a report of the device with this number. It ends the wait of the device's report at
+// this replica if that report has a lower number.
 func (s *ParkedReports) OnNewerReport(device string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,8 +19,7 @@ const (
 	maxKinds    = 10_000          // maximum number of kinds per pool, to limit memory; if it is reached, all kinds are forgotten
 )
 
-// Pools holds the state that this replica keeps for each pool. It is safe for concurrent
-// use.
+// Pools holds the state that this replica keeps for each pool. It is safe for concurrent use.
 type Pools struct {
 	pace slots.Pace // durations for the queue of every pool; Pools.Pace adds the hold time and the longest sleep of one pool
 
@@ -53,7 +52,8 @@ func (p *Pools) stateOf(pool string) *poolState {
 	return p.all[pool]
 }
 
-// Add records that the ledger has this pool, with this longest sleep (slots.Pace). isNew is true if the pool was not recorded before.
+// Add records that the ledger has this pool. longestSleep is a setting of the pool (see slots.Pace). isNew is true if the pool was not
+// recorded before.
 func (p *Pools) Add(pool string, longestSleep time.Duration) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *Pools) Remove(name string) {
 	delete(p.all, name)
 }
 
-// NameSet returns the names of all pools with a state at this replica, including pools that the ledger does not have.
+// NameSet returns the set of the names of all pools with a state at this replica. It includes pools that the ledger does not have.
 func (p *Pools) NameSet() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,8 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// nextToRead returns the pools for which this pass reads from the ledger whether tasks wait. Successive calls go through all pools in turn.
+// nextToRead returns the pools for which the current pass reads from the ledger whether tasks wait. Successive calls go through all pools in
+// turn.
 func (p *Pools) nextToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,8 +108,8 @@ func (p *Pools) nextToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools in which this pass searches for sleeping devices: at most searchesAPass of the pools that the last call
-// of nextToRead returned and that are in withWork. The next pass continues behind the last returned pool.
+// poolsToSearch returns the pools in which the current pass searches for sleeping devices. It takes at most searchesAPass of the pools in
+// withWork that the last call of nextToRead returned. The next pass continues behind the last of them.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,8 +125,8 @@ func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	return searched
 }
 
-// roundRobin returns at most limit elements of the list sorted, beginning behind last and continuing at the start of the list. newLast is
-// the last returned element, or last if there is none.
+// roundRobin returns at most limit elements of the list sorted. It begins behind the element last, and continues at the start of the list.
+// newLast is the last returned element, or last if there is none.
 func roundRobin(sorted []string, last string, limit int) (next []string, newLast string) {
 	from, found := slices.BinarySearch(sorted, last)
 	if found {
@@ -146,8 +147,8 @@ func (p *Pools) MarkWaiting(pool string) {
 	p.stateOf(pool).waiting = true
 }
 
-// setWaiting records that devices wait in the pools withWaiters (sorted), and in no other pool. It returns the next poolsTidied of these
-// pools, in turn: this pass removes the devices that no longer report from their queues.
+// setWaiting records that devices wait in the pools withWaiters (sorted), and in no other pool. toTidy is the next part of these pools, in
+// turn. From the queues of toTidy, the current pass removes the devices that no longer report.
 func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +162,7 @@ func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	return tidy
 }
 
-// FilterWaiting returns the elements of pools in which devices wait, as far as this replica knows.
+// FilterWaiting returns those of pools in which devices wait, as far as this replica knows.
 func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,8 +174,8 @@ func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	return waiting
 }
 
-// searchProgress returns the progress of the search for sleeping devices in a pool, for the goroutine that fills the pool. If restarts is
-// true, the search begins with the first batch.
+// searchProgress returns the progress of the search for sleeping devices in a pool. Only the goroutine that fills the pool may use it. If
+// restarts is true, the search begins again with the first batch.
 func (p *Pools) searchProgress(pool string, restarts bool) *search {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,14 +192,14 @@ func (p *Pools) isUrgentResting(pool string, now time.Time) bool {
 	return now.Before(p.stateOf(pool).urgentRestUntil)
 }
 
-// restUrgentSearch prevents, before the time until, another search for devices with urgent tasks of a pool.
+// restUrgentSearch prevents another search for devices with urgent tasks of a pool before the time until.
 func (p *Pools) restUrgentSearch(pool string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stateOf(pool).urgentRestUntil = until
 }
 
-// RestartSearches makes the next pass search every pool from its first batch, because tasks that had ended may wait again.
+// RestartSearches makes the next pass search every pool from its first batch. It is called after tasks that had ended wait again.
 func (p *Pools) RestartSearches() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,7 +236,7 @@ func (p *Pools) UsualHold(pool string) (usual time.Duration, isMeasured bool) {
 	return unknownHold, false
 }
 
-// Pace returns the durations from which the queue of a pool computes when a waiting device is to report again.
+// Pace returns the durations with which the queue of a pool computes when a waiting device must report again.
 func (p *Pools) Pace(pool string) slots.Pace {
 	pace := p.pace
 	pace.MeanHold, _ = p.UsualHold(pool)
@@ -247,7 +248,8 @@ func (p *Pools) Pace(pool string) slots.Pace {
 	return pace
 }
 
-// UsualKindHold returns the usual hold time of grants of tasks of this kind, or of all grants of the pool if none of the kind has ended.
+// UsualKindHold returns the usual hold time of grants of tasks of this kind. If no grant of the kind has ended, it returns the usual hold time
+// of all grants of the pool.
 func (p *Pools) UsualKindHold(pool, kind string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,9 +22,9 @@ type Relay struct {
 	log          *slog.Logger
 }
 
-// Park marks report as parked, and ends an older parked report of the device at another replica. It does not wait for the end of report.
-// Redis keeps the number of report for numberTTL, which must be longer than report.Wait. Park works even if ctx has ended, because
-// Departures needs the number.
+// Park marks report as parked, and ends the wait of an older report of the device at another replica. It returns at once. Redis keeps the
+// number of report for numberTTL, which must be longer than report.Wait. Park works even if ctx has ended, because Departures needs the
+// number.
 func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.Duration) error {
 	var number int64
 	var gap bool
@@ -42,7 +42,7 @@ func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.D
 }
 
 // Wake wakes the parked reports to which messages are addressed. elsewhere are the messages to reports that are not parked at this replica.
-// Wake sends them to the other replicas; no reply shows whether one of them has the report.
+// Wake sends these messages to the other replicas. No reply shows whether one of the replicas has the report.
 func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
 	elsewhere = r.localReports.wake(messages)
 	if len(elsewhere) > 0 && r.board != nil {
@@ -51,8 +51,8 @@ func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (elsewh
 	return elsewhere, err
 }
 
-// WakeCallers wakes, in the background, the first waiting callers of a pool. Call it when callers may hold more slots of the pool than
-// before: callers that wait for this are in no queue. If a message is lost, its caller asks again within seconds.
+// WakeCallers wakes the first waiting callers of a pool, in the background. Call it when callers may hold more slots of the pool than before,
+// because callers that wait for this are in no queue. If a message is lost, its caller asks again within seconds.
 func (r *Relay) WakeCallers(pool string) {
 	r.background.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, handoffLimit)
@@ -71,7 +71,8 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGone records that the reports in ended have ended. It returns the reports whose devices have parked no newer report at any replica.
+// findGone records that the connections of the reports in ended are closed. gone are those of the reports whose devices have parked no newer
+// report at any replica.
 func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
 	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.localReports.hasReport(report.Device) })
 	if r.board == nil || len(gone) == 0 {
@@ -83,7 +84,7 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 	return gone, nil
 }
 
-// wakeReturned wakes the parked report of each device that has parked a newer report than its report in ended.
+// wakeReturned wakes the parked reports of devices that have returned: since their report in ended, they have parked a newer one.
 func (r *Relay) wakeReturned(ctx context.Context, ended []parked.Report) error {
 	gone, err := r.findGone(ctx, ended)
 	if err != nil {

@@ -17,14 +17,14 @@ const (
 	missedReports    = 3                // number of missed reports after which a device is not woken
 	seenSlack        = 10 * time.Second // maximum delay with which a last-seen time is written to the ledger (seen.Devices.Flush)
 
-	// A search that reached its end rests before the next one begins, for restPerTask per examined task: so about 200 tasks a second are
-	// examined at most.
+	// When a search has reached its end, the next search begins after a rest. The rest takes restPerTask for each examined task, so at most
+	// about 200 tasks a second are examined.
 	minRest     = 400 * time.Millisecond
 	restPerTask = 5 * time.Millisecond
 	maxRest     = 10 * time.Second
 )
 
-// sleepers finds devices that sleep: they could start a task of a pool and can be notified, but are in no queue.
+// sleepers finds devices that sleep. A sleeping device could start a task of a pool and can be notified, but is in no queue.
 type sleepers struct {
 	pools       *Pools
 	forecast    *forecast
@@ -42,8 +42,9 @@ type search struct {
 	rest      time.Time                    // before this time, the search does not begin again
 }
 
-// find returns the sleeping devices that should join the queue of a pool. It searches for devices with urgent tasks even if the queue has
-// enough waiters, because they go before all other waiters: it does so if there are new tasks or slots, or if an urgent task may start.
+// find returns the sleeping devices that should join the queue of a pool. It searches only if the queue has too few waiters. But if there are
+// new tasks or slots, or if an urgent task may start, it always searches for devices with urgent tasks, because they go before all other
+// waiters.
 func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
 	if request.restarts || request.hasUrgent && !s.pools.isUrgentResting(pool, s.now()) {
 		if joiners, err = s.findUrgent(ctx, pool); err != nil {
@@ -60,9 +61,9 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 	return s.forecast.dropLimited(ctx, pool, joiners)
 }
 
-// missingWaiters returns how many more waiters that can be notified a queue needs; if the result is negative, it has more than it needs. It
-// needs one for each free slot, and one for each slot that probably becomes free within two seconds (at least 4, at most tasksPerSearch).
-// hold is the mean hold time.
+// missingWaiters returns how many waiters that can be notified a queue lacks. A queue needs one for each free slot. It also needs one for each
+// slot that probably becomes free within two seconds, but at least 4 and at most tasksPerSearch. If the result is negative, the queue has more
+// waiters than it needs. hold is the mean hold time.
 func missingWaiters(queue slots.QueueState, hold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
@@ -110,8 +111,8 @@ func searchRest(examined int) time.Duration {
 	return min(minRest+time.Duration(examined)*restPerTask, maxRest)
 }
 
-// searchBatches examines the next tasks of the batches in open that may start, beginning at the positions in progress, and returns their
-// sleeping devices. reachedEnd is true if it reached the last task of each batch.
+// searchBatches examines the next tasks of the batches in open that may start, and returns the sleeping devices of these tasks. It begins at
+// the positions in progress. reachedEnd is true if it reached the last task of each batch.
 func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (joiners []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })

@@ -18,8 +18,8 @@ const (
 	secondCallFill      = 32 // if this number of requests and leases wait, a second call begins, in case the first call hangs
 )
 
-// Slots acquires and releases slots. Calls for the pools of one node of Redis that arrive while a call is in progress are sent together in
-// the next call.
+// Slots acquires and releases slots. While a call to a node of Redis is in progress, further calls for the pools of the node wait. They are
+// then sent together in the next call.
 type Slots struct {
 	pools     *Pools
 	offers    *Offers
@@ -30,7 +30,7 @@ type Slots struct {
 	now       func() time.Time
 }
 
-// refreshKey is the pool and the report period of refreshes that are sent together.
+// refreshKey identifies refreshes that can be sent together: they have the same pool and the same report period.
 type refreshKey struct {
 	pool         string
 	reportPeriod time.Duration
@@ -53,16 +53,16 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	return s
 }
 
-// pace returns the pace of the pool for devices that report once in reportPeriod. A reportPeriod that is shorter than the configured period
-// has no effect.
+// pace returns the pace of the pool for devices that report once in reportPeriod. If reportPeriod is shorter than the configured period, the
+// configured period applies.
 func (s *Slots) pace(pool string, reportPeriod time.Duration) slots.Pace {
 	pace := s.pools.Pace(pool)
 	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
 	return pace
 }
 
-// serve merges the calls for the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which
-// the replies offer slots. It returns one result for each call in separate.
+// serve merges the calls with the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which the
+// replies offer slots. It returns one result for each call in separate.
 func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
 	calls, indexes := mergeCalls(separate)
 	freed := s.now()
@@ -77,8 +77,8 @@ func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]s
 	return each, nil
 }
 
-// mergeCalls merges the calls in separate for the same pool and report period. indexes[i] is the index of the merged call that contains
-// separate[i]. The period is part of a call, because the queue computes with it when a device asks again.
+// mergeCalls merges those calls in separate that have the same pool and report period. indexes[i] is the index of the merged call that
+// contains separate[i]. Calls with different periods stay apart, because the queue computes from the period when a device must ask again.
 func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	indexes = make([]int, len(separate))
 	for i, c := range separate {
@@ -95,8 +95,8 @@ func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	return merged, indexes
 }
 
-// splitOffOutcomes removes the outcomes of the call own from the front of merged, and returns them. The outcomes of the calls before own
-// must have been removed.
+// splitOffOutcomes removes the outcomes of the call own from the front of merged, and returns them. It must be called for the merged calls in
+// their order.
 func splitOffOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.ExchangeResult {
 	if merged.Err != nil {
 		return slots.ExchangeResult{Err: merged.Err}
@@ -113,8 +113,8 @@ func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Dur
 	return done, cmp.Or(err, done.Err)
 }
 
-// Acquire requests a slot of the pool for a device that reports once in reportPeriod. A reportPeriod that is shorter than the configured
-// period has no effect.
+// Acquire requests a slot of the pool for a device that reports once in reportPeriod. If reportPeriod is shorter than the configured period,
+// the configured period applies.
 func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Duration, request slots.Request) (slots.Acquisition, error) {
 	done, err := s.exchange(ctx, pool, reportPeriod, slots.Exchange{Requests: []slots.Request{request}})
 	if err != nil {
@@ -123,13 +123,13 @@ func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Dura
 	return done.Acquisitions[0], nil
 }
 
-// Refresh records that a device which waits in the queue of the pool has reported, and returns the time after which it is to report again.
-// It returns 0 if the device must call Acquire instead (slots.Semaphore.Refresh). reportPeriod is as in Acquire.
+// Refresh records that a device in the queue of the pool has reported, and returns the time after which the device must report again. It
+// returns 0 if the caller must call Acquire instead (see slots.Semaphore.Refresh). reportPeriod has the same meaning as in Acquire.
 func (s *Slots) Refresh(ctx context.Context, pool string, reportPeriod time.Duration, refresh slots.WaiterRefresh) (reportAfter time.Duration, err error) {
 	return s.refreshes.Do(ctx, refreshKey{pool, reportPeriod}, refresh)
 }
 
-// Release frees the slots that leases hold, and offers them to the next waiters. It returns for each lease whether it held a slot.
+// Release frees the slots that leases hold, and offers them to the next waiters. freed says for each lease whether it held a slot.
 func (s *Slots) Release(ctx context.Context, pool string, leases []string) (freed []bool, err error) {
 	done, err := s.exchange(ctx, pool, 0, slots.Exchange{Leases: leases})
 	return done.Freed, err

@@ -22,8 +22,8 @@ var goneLua string
 // ErrUnavailable means that Redis did not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// WakeMessage wakes the parked report of a device that may now start a task in Pool: a slot is offered to the device or, for the holder of
-// a caller, callers may hold more slots. If Pool is empty, the report is woken for another reason.
+// WakeMessage wakes the parked report of a device that may now start a task in Pool. The reason is a slot that is offered to the device, or,
+// for the holder of a caller, that callers may hold more slots. If Pool is empty, there is another reason.
 type WakeMessage struct {
 	Device string        `json:"device"`
 	Pool   string        `json:"pool,omitempty"`
@@ -36,8 +36,8 @@ type Report struct {
 	Number int64
 }
 
-// endRemembered is the time after the end of a connection for which RegisterNewest returns a gap. All messages about the end are sent
-// within this time.
+// endRemembered is the time for which Redis remembers that a connection has ended. In this time, RegisterNewest returns gap = true. All
+// messages about the end of the connection are sent within this time.
 const endRemembered = 10 * time.Second
 
 func keyOf(device string) string { return "parked:{" + device + "}" }
@@ -56,15 +56,15 @@ type Board struct {
 func New(client redis.UniversalClient, database int) *Board {
 	return &Board{
 		client: client, newest: redis.NewScript(newestLua), gone: redis.NewScript(goneLua), replica: rand.Text(),
-		// A channel belongs to the whole server, a key to one database.
+		// The channel has the number of the database in its name, because channels belong to the whole server and keys to one database.
 		channel: "parked:" + strconv.Itoa(database), quiet: 5 * time.Second,
 	}
 }
 
-// RegisterNewest records that this replica parks a report of the device, and makes it the newest report of the device at all replicas. The
-// returned number is higher than the numbers of all earlier reports. gap means that the connection of the previous report has just ended:
-// messages about that end may still arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns ErrUnavailable if
-// Redis does not answer.
+// RegisterNewest records that this replica parks a report of the device, and makes it the newest report of the device at all replicas. number
+// is higher than the numbers of all earlier reports of the device. gap is true if the connection of the previous report has just ended, so
+// that messages about this end may still arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns ErrUnavailable
+// if Redis does not answer.
 func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
 	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
@@ -80,8 +80,8 @@ func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL tim
 	return number, reply[1] == int64(1), nil
 }
 
-// RecordEnded records that the connections of parked reports have ended. It returns the reports whose devices have parked no newer report.
-// It returns ErrUnavailable if Redis does not answer.
+// RecordEnded records that the connections of parked reports have ended. gone are those of reports whose devices have parked no newer report.
+// RecordEnded returns ErrUnavailable if Redis does not answer.
 func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -101,8 +101,8 @@ func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Repor
 	return gone, nil
 }
 
-// Wake sends messages to all replicas. A replica that has parked the report to which a message is addressed wakes it. Wake does not know
-// whether a replica has done so. Wake returns ErrUnavailable if Redis does not answer.
+// Wake sends messages to all replicas. Each replica wakes its parked reports to which messages are addressed. Wake does not know whether a
+// report was woken. It returns ErrUnavailable if Redis does not answer.
 func (b *Board) Wake(ctx context.Context, messages []WakeMessage) error {
 	if len(messages) == 0 {
 		return nil

@@ -1,12 +1,12 @@
--- gone: records that the connection of a parked report (a report that a replica answers later) has ended,
--- unless a newer report of the device was parked. A repeated call has the same effect.
+-- gone: records that the connection of a parked report has ended, unless a newer report of the device was
+-- parked. A parked report is a report that a replica answers later. A repeated call has the same effect.
 --
 -- KEYS[1]  the newest report of the device (newest.lua)
 -- ARGV[1]  number of the report whose connection has ended
 -- ARGV[2]  TTL of KEYS[1] in ms
 -- Returns  a number:
 --     1  no newer report of the device is known, so the end was recorded. Until the TTL is over, newest.lua
---        returns gap = 1 for the next parked report: messages about this end may still arrive
+--        returns gap = 1 for the next parked report, because messages about this end may still arrive
 --     0  a newer report of the device was parked, so nothing was written
 
 local newest = redis.call('GET', KEYS[1])

@@ -43,8 +43,8 @@ func (b *Board) Listen(ctx context.Context, listener Listener, onSubscribed func
 	}
 }
 
-// listen passes messages to listener until the connection fails. The Go channels of the Redis client do not detect a server that hangs, so
-// listen reads the connection itself, and pings the server after b.quiet without a message.
+// listen passes messages to listener until the connection fails. It reads the connection itself, because the Go channels of the Redis client
+// do not detect a server that hangs. After b.quiet without a message, listen pings the server.
 func (b *Board) listen(ctx context.Context, listener Listener, onSubscribed func()) error {
 	sub := b.client.Subscribe(ctx, b.channel)
 	defer func() { _ = sub.Close() }()

@@ -1,6 +1,6 @@
--- newest: records that a report which a replica parks (answers later) is the newest report of its device. If
--- another replica parked the previous report, the script sends a message to that replica, which may not know
--- yet that the connection of the previous report is dead.
+-- newest: records that the report which a replica parks now is the newest report of its device. If another
+-- replica parked the previous report, the script sends a message to that replica, which may not know yet that
+-- the connection of the previous report is dead.
 --
 -- KEYS[1]  the newest report of the device, as text: "number replica", the number of the report and the
 --          replica that parked it. After the connection of this report has ended: "number -" (gone.lua)
@@ -10,8 +10,8 @@
 -- ARGV[4]  name of the device
 -- Returns  a list of two values:
 --     number  number of this report, as text
---     gap     1 if the connection of the previous report has ended, and the TTL that gone.lua set then is not
---             over; 0 otherwise
+--     gap     1 if the connection of the previous report has ended and the TTL that gone.lua then set is not
+--             over, otherwise 0
 --
 -- Invariant: a number is at least the time in microseconds, so later reports of a device have higher
 -- numbers even if Redis loses KEYS[1].
