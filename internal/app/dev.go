@@ -286,7 +286,7 @@ func (d *DevServer) WriteBanner(out io.Writer) {
     MQTT  %[2]s
     data  %[3]s (admin-token, fleet-token, ledger.db)
 
-  In another shell, here: %[9]s pools create example --capacity 60; %[9]s --help (docs/operations.md has a tutorial)
+  In another shell, here: %[9]s pools create example --capacity 60; %[9]s --help (docs/tutorial.md has a tutorial)
 
   One device, by curl:
     curl -s -X POST %[1]s/v1/devices/my-device/report -H 'Authorization: Bearer %[5]s' -d '{"id":"r1"}'
