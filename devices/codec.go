@@ -9,11 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeReport decodes and checks one report. An *Error refuses the whole report; the returned Report then has only its ID, so that the
-// reply can name it. A bad entry of results or running is marked Invalid, and keeps its task and token if they are readable.
+// DecodeReport decodes and checks one report. If the whole report is refused, the error is an *Error, and the returned Report has only its
+// ID, so that the reply can name it. An invalid entry of results or running gets a code in its field Invalid, and keeps its task and token
+// if they are readable.
 //
-// An empty body means {}. Absent, null, "", {} and [] mean the same in every field but output, for which only absent and null mean that
-// there is none. Field names are case-sensitive. If a field is repeated, the last value counts.
+// An empty body means {}. In every field except output, the values null, "", {} and [] mean the same as an absent field. In output, only
+// null does. Field names are case-sensitive. If a field is repeated, the last value counts.
 func DecodeReport(body []byte) (Report, error) {
 	report := Report{Accept: true}
 	text, err := CheckBody(body)
@@ -41,13 +42,13 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// CheckBody returns the JSON body of a request without the space around it, and with U+FFFD in place of characters that cannot be stored,
-// or nil for an empty body. It returns an error if body is too long or nested too deep.
-func CheckBody(body []byte) ([]byte, error) {
+// CheckBody returns the JSON text in body without surrounding white space, or nil if body is empty. It replaces characters that cannot be
+// stored with U+FFFD. It returns an error if body is too long or nested too deep.
+func CheckBody(body []byte) (text []byte, err error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
 	}
-	text := bytes.Trim(body, " \t\r\n")
+	text = bytes.Trim(body, " \t\r\n")
 	if len(text) == 0 {
 		return nil, nil
 	}
@@ -65,7 +66,7 @@ func parseMembers(value []byte) (parsed members, ok bool) {
 	return parsed, err == nil && parsed != nil
 }
 
-func (m members) remove(name string) []byte {
+func (m members) remove(name string) (removed []byte) {
 	value := m[name]
 	delete(m, name)
 	return value

@@ -14,7 +14,7 @@ const (
 	CodeInvalidTopic       = "invalid_topic"
 )
 
-// The codes of a bad entry (Invalid of Result and Running) and of an Ack.
+// The codes of an invalid entry of a report: the values of Result.Invalid, Running.Invalid and Ack.Code.
 const (
 	CodeNotAnObject       = "not_an_object"
 	CodeInvalidTask       = "invalid_task"

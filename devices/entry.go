@@ -9,7 +9,7 @@ import (
 // maxInteger bounds task ids and fencing tokens: every JSON library represents integers up to it exactly.
 const maxInteger = 1<<53 - 1
 
-// decodeResult decodes an entry of results. A nil entry was not a JSON object.
+// decodeResult decodes an entry of results. entry is nil if the received entry is not a JSON object.
 func decodeResult(entry members) (result Result) {
 	if entry == nil {
 		return Result{Invalid: CodeNotAnObject}
@@ -22,8 +22,8 @@ func decodeResult(entry members) (result Result) {
 	return result
 }
 
-// decodeRunning decodes an entry of running. A nil entry was not a JSON object. An invalid progress is ignored: it is only for display and
-// must not cost a device its lease.
+// decodeRunning decodes an entry of running. entry is nil if the received entry is not a JSON object. An invalid progress is ignored,
+// because the progress is only displayed and must not cost a device its lease.
 func decodeRunning(entry members) (running Running) {
 	if entry == nil {
 		return Running{Invalid: CodeNotAnObject}
@@ -35,8 +35,8 @@ func decodeRunning(entry members) (running Running) {
 	return running
 }
 
-// decodeTaskToken decodes the task and the token of an entry. A number that cannot be decoded becomes 0; invalid is the code for the first
-// one, or "".
+// decodeTaskToken decodes the task and the token of an entry. If a number cannot be decoded, it becomes 0, and invalid is the code of the
+// first such number. Otherwise invalid is empty.
 func decodeTaskToken(entry members) (task, token int64, invalid string) {
 	task, token = decodeInteger(entry.remove("task")), decodeInteger(entry.remove("token"))
 	switch {
@@ -57,7 +57,8 @@ func decodeInteger(raw []byte) int64 {
 	return n
 }
 
-// digits returns the digits of a non-negative integer without leading zeros, sent as a JSON number or string, or "" for any other value.
+// digits returns the digits of the non-negative integer in raw, which is a JSON number or a JSON string. For any other value, or with
+// leading zeros, it returns "".
 func digits(raw []byte) string {
 	if isEmpty(raw) {
 		return ""
@@ -126,7 +127,7 @@ func (r *Result) decodeRetryAfter(raw []byte) {
 	}
 }
 
-// markInvalid marks the entry as bad. The first code stays.
+// markInvalid marks the entry as invalid with code. If the entry already has a code, that code stays.
 func (r *Result) markInvalid(code string) {
 	if r.Invalid == "" {
 		r.Invalid = code

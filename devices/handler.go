@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// AnswerAfterWait is the maximum time between the end of the wait of a parked report and its answer: at the end of the wait, a last attempt
-// to get a task may be in progress.
+// AnswerAfterWait is the maximum time between the end of the wait of a parked report and its answer. It is not 0, because an attempt to get
+// a task may still be in progress at the end of the wait.
 const AnswerAfterWait = 30 * time.Second
 
 // Handler decides how reports are answered. All transports share one Handler. An error of its methods refuses the whole report (RefusalOf).
 type Handler interface {
 	// Authenticate checks that a sender with this token may report as device, and returns the Caller of the report.
 	Authenticate(ctx context.Context, device ID, token string) (Caller, error)
-	// AuthenticateSession returns nil if the device may open a session with this token. The Caller of its reports is Caller{Device: device,
-	// Via: ViaSession}.
+	// AuthenticateSession returns nil if the device may open a session with this token. The Caller of the reports in this session is
+	// Caller{Device: device, Via: ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait, plus AnswerAfterWait. It
-	// calls onPark when the wait begins. couldWait is false if there was no room to park the report; it may be true for an answer that was
-	// given at once.
+	// HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait plus AnswerAfterWait. It calls
+	// onPark when the wait begins. couldWait is false if there was no room to park the report. It can also be true if the report was answered
+	// at once.
 	HandleWaiting(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, couldWait bool, err error)
 	// DelayAfterRefusal returns the time after which the device of a refused report should report again.
 	DelayAfterRefusal(reason Reason) time.Duration

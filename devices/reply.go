@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Reason is the reason why a reply carries a task or carries none. Devices treat an unknown
-// reason as ReasonNone.
+// Reason is the reason why a reply has a task or has none. Devices treat an unknown reason as ReasonNone.
 type Reason string
 
 // The reasons of a reply. The last four refuse the whole report over MQTT, as HTTP statuses do over HTTP. So does ReasonUnavailable with
@@ -75,7 +74,7 @@ type Reply struct {
 	FromMark bool `json:"-"` // the ledger was not read: as far as Redis knows, nothing changed for the device since its last report
 }
 
-// Limited names the policy that refuses the start of a task, and the time until which it does.
+// Limited names the policy that refuses the start of a task, and the time at which the refusal ends.
 type Limited struct {
 	Policy string `json:"policy"`
 	Until  string `json:"until" format:"date-time"` // RFC 3339, UTC, with milliseconds
@@ -108,7 +107,8 @@ type Cancel struct {
 	Why   string `json:"why"`
 }
 
-// Task is a grant. The device may use the external system for LeaseMS milliseconds, counted from the sending of the answered report.
+// Task is a grant. The device may use the external system for LeaseMS plus Reply.HeldMS milliseconds after it first sent the answered
+// report.
 type Task struct {
 	ID          int64           `json:"id"`
 	Token       int64           `json:"token"`

@@ -84,7 +84,7 @@ func nextCharacter(text []byte) (width int, isUnstorable bool) {
 	return width, r == utf8.RuneError && width == 1
 }
 
-// nextEscape is nextCharacter for a text that begins with a backslash.
+// nextEscape does what nextCharacter does, for a text that begins with a backslash.
 func nextEscape(text []byte) (width int, isUnstorable bool) {
 	const escape, pair = len(`\u0000`), 2 * len(`\u0000`)
 	unit, ok := escapedUnit(text)

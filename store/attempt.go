@@ -14,13 +14,13 @@ const (
 	recentErrorsKept = 5
 )
 
-// Many attempts fail if at least minFailures failed, and at least one in manyFailOneIn of the ended attempts.
+// Many attempts failed if their number is at least minFailures, and at least one in manyFailOneIn of the ended attempts failed.
 const (
 	minFailures   = 5
 	manyFailOneIn = 5
 )
 
-// ManyAttemptsFailed reports whether an operator should look, because many of the ended attempts failed.
+// ManyAttemptsFailed reports whether so many of the ended attempts failed that an operator should look for the cause.
 func ManyAttemptsFailed(failed, ended int) bool {
 	return failed >= minFailures && failed*manyFailOneIn >= ended
 }
@@ -33,7 +33,8 @@ type RecentAttempts struct {
 	IsSample bool          // more attempts ended in this time; only the latest were read
 }
 
-// RecentError is the error of failed attempts, and their number. Text is empty if the lease ended and the device sent no error.
+// RecentError is an error text, and the number of failed attempts with this text. Text is empty if the lease ended and the device sent no
+// error.
 type RecentError struct {
 	Text     string
 	Attempts int
@@ -81,7 +82,7 @@ func (s pools) RecentAttempts(ctx context.Context, scope TaskScope) (recent Rece
 	return recent, nil
 }
 
-// recentGroup is the kind of a row of the statement in RecentAttempts.
+// recentGroup is the kind of a row that the statement in RecentAttempts returns.
 type recentGroup int
 
 const (
@@ -91,21 +92,22 @@ const (
 )
 
 const (
-	// deviceAttemptsSpan is the time whose attempts AttemptsByDevice counts if the caller names none.
+	// deviceAttemptsSpan is the period that AttemptsByDevice covers if since is zero.
 	deviceAttemptsSpan = time.Hour
 	// deviceEventsRead is the number of the pool's newest events that AttemptsByDevice reads. It bounds the cost in a busy pool.
 	deviceEventsRead = 10_000
 )
 
-// DeviceAttempts counts the attempts of one device that ended.
+// DeviceAttempts counts the ended attempts of one device.
 type DeviceAttempts struct {
 	Ended, Failed int
 	Tags          map[string]string // present tags; nil if the device is not registered
 	Attributes    json.RawMessage   // present attributes, a JSON object; nil if the device is not registered
 }
 
-// AttemptsByDevice calls handle once for each device with attempts of a pool or a batch that ended at the time since or later. A zero since
-// means the last hour. It reads the newest deviceEventsRead events of the pool; isSample is true if more attempts ended in this time.
+// AttemptsByDevice counts the attempts of a pool or a batch that ended at the time since or later, and calls handle once for each device.
+// If since is zero, it covers the last hour. It reads only the newest deviceEventsRead events of the pool; isSample is true if the period
+// has more.
 func (s pools) AttemptsByDevice(ctx context.Context, scope TaskScope, since time.Time, handle func(DeviceAttempts)) (isSample bool, err error) {
 	pool, err := tasks(s).scopePool(ctx, scope)
 	if err != nil {

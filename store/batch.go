@@ -65,7 +65,7 @@ type Batch struct {
 	PoolSettings BatchPoolSettings   `json:"-"` // Filled when a batch is read with its counts
 }
 
-// BatchPoolSettings holds those settings of a batch's pool that decide whether a task can start.
+// BatchPoolSettings holds the settings of a batch's pool that decide whether a task can start.
 type BatchPoolSettings struct {
 	Paused   bool
 	Capacity int
@@ -213,13 +213,14 @@ type BatchFilter struct {
 // BatchOrder is the column by which batches are sorted, the highest value first; empty means by id.
 type BatchOrder string
 
-// These orders also restrict the list: to batches with failed or timed-out tasks, and to batches that have ended.
+// ByFailures also restricts the list to batches with failed or timed-out tasks, and ByEnd to batches that have ended.
 const (
 	ByFailures BatchOrder = "failed_tasks"
 	ByEnd      BatchOrder = "ended_at"
 )
 
-// batchConditionSQL returns the condition on batch b for a state or an order. The database uses the partial indexes only for these texts.
+// batchConditionSQL returns the condition on batch b for a state or an order. The database uses a partial index only if the condition has
+// exactly the text of the index.
 func batchConditionSQL(stateOrOrder string) string {
 	const open, started = `b.ended_at IS NULL AND b.cancelled_at IS NULL`, `(b.not_before IS NULL OR b.not_before <= {now})`
 	return map[string]string{
@@ -231,7 +232,7 @@ func batchConditionSQL(stateOrOrder string) string {
 }
 
 // Batches returns at most limit batches that match filter, with their counts, in the order of the filter. If beforeID is not 0, it returns
-// only batches behind the batch with this id: for newest first, batches with id < beforeID.
+// only batches that follow the batch with this id in this order. With the newest first, these are the batches with id < beforeID.
 func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64, limit int) ([]Batch, error) {
 	text, args := filter.pageSQL(beforeID, limit)
 	list, err := collect(ctx, s.readSession(), batchAndPoolScanDest, text, args...)
@@ -241,7 +242,8 @@ func (s batches) Batches(ctx context.Context, filter BatchFilter, beforeID int64
 	return list, s.fillCounts(ctx, list)
 }
 
-// pageSQL returns the statement of Batches. The lane is a literal, because Postgres uses the partial index of urgent batches only for one.
+// pageSQL returns the statement of Batches. The lane is a literal in it, because with an argument Postgres would not use the partial index
+// of urgent batches.
 func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any) {
 	q := query{text: selectBatchAndPool}
 	order := "" // the first columns of the index that serves the filter, such as (pool, id) or (kind, id)

@@ -14,13 +14,14 @@ type Abort struct {
 	Min     int64   // number of tasks that must have succeeded, failed or timed out before the rule applies, at least 1
 }
 
-// ranToEndSQL is the SQL condition that a task was started and has ended, which means: its state is succeeded, failed or timed out.
+// ranToEndSQL is the SQL condition that a task was started and has ended: its state is succeeded, failed or timed out.
 const ranToEndSQL = `state IN ('succeeded', 'failed', 'timed_out')`
 
 // batchCountsSQL selects the number n of ended tasks by batch and state: the stored counts and the deltas that Fold has not yet added.
 const batchCountsSQL = `SELECT batch, state, n FROM batch_counts UNION ALL SELECT batch, state, n FROM batch_deltas`
 
-// poolCountsSQL selects the same numbers by pool and state. The row with the state queuedState counts all tasks of the pool.
+// poolCountsSQL selects the number n of ended tasks by pool and state, from the stored counts and the deltas. The row with the state
+// queuedState counts all tasks of the pool.
 const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UNION ALL SELECT pool, state, n FROM batch_deltas WHERE id > 0`
 
 // recentMillis is the period, in milliseconds, that Batch.Recent covers.
@@ -82,15 +83,15 @@ func setPendingCount(countByState map[TaskState]int64, totalTasks int64) {
 }
 
 // Fold adds at most limit deltas (changes of counts) to the stored counts and returns their number. It pauses the batches whose abort rule
-// is now met and returns their ids in aborted. While one replica folds, Fold on another replica returns 0.
-func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error) {
+// is now met and returns their ids in pausedBatches. While one replica folds, Fold on another replica returns 0.
+func (s batches) Fold(ctx context.Context, limit int) (folded int, pausedBatches []int64, err error) {
 	const deltas = `SELECT id FROM batch_deltas ORDER BY id LIMIT $1`
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], deltas, 1)
 	if err != nil || len(waiting) == 0 {
 		return 0, nil, err
 	}
 	err = s.write(ctx, func(tx session) error {
-		folded, aborted = 0, nil
+		folded, pausedBatches = 0, nil
 		if s.tryFold != "" {
 			if mine, err := queryOne(ctx, tx, singleColumn[bool], s.tryFold); err != nil || !mine {
 				return err
@@ -105,13 +106,13 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, aborted []int
 			return err
 		}
 		folded = len(list)
-		aborted, err = tx.batches().pauseByAbortRules(ctx, batches)
+		pausedBatches, err = tx.batches().pauseByAbortRules(ctx, batches)
 		return err
 	})
 	if err != nil {
 		return 0, nil, fmt.Errorf("folding counts: %w", err)
 	}
-	return folded, aborted, nil
+	return folded, pausedBatches, nil
 }
 
 // deltasToFold selects the rows of batch_deltas with an id in {ids}. $2 and $3 are the lowest and the highest id. The condition on $2 and
@@ -135,7 +136,8 @@ func foldStatements() []string {
 	}
 }
 
-// updateListed updates the columns by which batch $1 is listed (BatchFilter). It is for one batch, so that no plan reads all batches.
+// updateListed updates the columns of batch $1 by which BatchFilter selects and orders. It updates only one batch, so that no query plan
+// reads all batches.
 const updateListed = `
 	UPDATE batches AS b SET failed_tasks = c.failed, ended_at = CASE WHEN c.ended >= b.total THEN coalesce(b.ended_at, {now}) END
 	FROM (SELECT coalesce(sum(n), 0) AS ended, coalesce(sum(CASE WHEN state IN ('failed', 'timed_out') THEN n ELSE 0 END), 0) AS failed
@@ -147,8 +149,8 @@ const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// foldDeltas adds the rows of batch_deltas with deltaIDs (ascending) to the counts, and returns the ids of the changed batches. The caller
-// must hold the lock of folding (tryFold).
+// foldDeltas adds the rows of batch_deltas with deltaIDs (ascending) to the counts, and returns the ids of the changed batches. It also
+// deletes about limit outdated rows of batch_rates. The caller must hold the lock of folding (tryFold).
 func (s batchesIn) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) (changedBatches []int64, err error) {
 	args := []any{idsInput(deltaIDs...), deltaIDs[0], deltaIDs[len(deltaIDs)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
@@ -170,7 +172,8 @@ func (s batchesIn) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) 
 	return batches, err
 }
 
-// endedAndFailedSQL selects two numbers of tasks of batch b: succeeded, failed or timed out; and failed or timed out.
+// endedAndFailedSQL selects two numbers for batch b: of the tasks that succeeded, failed or timed out, and of the tasks that failed or
+// timed out.
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
@@ -191,7 +194,7 @@ func (s batchesIn) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pau
 	if err != nil {
 		return nil, fmt.Errorf("reading abort rules: %w", err)
 	}
-	var aborted []int64
+	var pausedBatches []int64
 	for _, c := range candidates {
 		ended, failed := c.ended-c.sinceEnded, c.failed-c.sinceFailed
 		if ended < c.Abort.Min || float64(failed) < c.Abort.Failure*float64(ended) {
@@ -201,9 +204,9 @@ func (s batchesIn) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pau
 		if err := s.pause(ctx, abortRuleActor, c.Batch, reason); err != nil {
 			return nil, err
 		}
-		aborted = append(aborted, c.ID)
+		pausedBatches = append(pausedBatches, c.ID)
 	}
-	return aborted, nil
+	return pausedBatches, nil
 }
 
 const abortRuleActor = "abort rule"
@@ -215,7 +218,8 @@ type Progress struct {
 	Failed int64 // failed or timed out; included in Ended
 }
 
-// addProgress adds the folded deltas to batch_progress. The steps of a batch become longer with its age, from 5 s up to one day.
+// addProgress adds the folded deltas to batch_progress. Each row covers one period in the life of a batch. The periods become longer with
+// the age of the batch, from 5 s up to one day.
 const addProgress = `
 	INSERT INTO batch_progress (batch, since_ms, at, ended, failed)
 	SELECT batch, age / step * step, at, ended, failed FROM (

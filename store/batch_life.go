@@ -49,7 +49,7 @@ func (s batches) ResumeBatch(ctx context.Context, actor string, id int64) (Batch
 	})
 }
 
-// CancelBatch cancels a batch. After its commit no task of the batch is granted, and devices that hold a slot for it are asked to stop.
+// CancelBatch cancels a batch. After the commit, no task of the batch is granted. Devices that hold a slot for the batch are asked to stop.
 // EndCancelled ends the waiting tasks later. Error: ErrNotFound.
 func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, b Batch) error {
@@ -129,8 +129,8 @@ func instantText(moment *time.Time) string {
 	return moment.UTC().Format(time.RFC3339Nano)
 }
 
-// changeBatch takes the exclusive lock of the pool, locks the batch, runs change and returns the changed batch. Because of the lock of the
-// pool, every claim that read the old batch has committed before.
+// changeBatch takes the exclusive lock of the pool, locks the batch, runs change and returns the changed batch. The lock of the pool waits
+// for every claim that read the old batch, so these claims have ended before change runs.
 func (s batches) changeBatch(ctx context.Context, id int64, change func(tx session, b Batch) error) (Batch, error) {
 	err := s.write(ctx, func(tx session) error {
 		pool, err := queryOne(ctx, tx, singleColumn[string], `SELECT pool FROM batches WHERE id = $1`, id) // the pool of a batch never changes
@@ -152,7 +152,8 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 	return s.Batch(ctx, id)
 }
 
-// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. All code locks grants in the order of their tasks.
+// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all
+// code does.
 func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
@@ -176,8 +177,8 @@ func (s grantsIn) askToStop(ctx context.Context, actor, cancelReason, eventDetai
 	return err
 }
 
-// EndCancelled ends at most limit waiting tasks of cancelled batches and returns their number. It also stops devices that got a grant while
-// the batch was being cancelled. Replicas may call it concurrently.
+// EndCancelled ends at most limit waiting tasks of cancelled batches and returns their number. It also asks devices to stop that got a
+// grant while the batch was being cancelled. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (endedTasks int, err error) {
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {

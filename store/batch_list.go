@@ -13,14 +13,14 @@ type OpenBatch struct {
 	MayStart bool // whether its tasks may start now
 }
 
-// OpenBatches returns at most limit batches of the pool with waiting tasks and an id > afterID, lowest id first. Its cost depends on their
-// number and on the grants of the pool, not on the number of tasks.
+// OpenBatches returns at most limit batches of the pool with waiting tasks and an id > afterID, lowest id first. Its cost depends on the
+// number of these batches and of the grants of the pool, not on the number of tasks.
 func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) (_ []OpenBatch, err error) {
 	defer describeError(&err, "finding batches of pool %s", pool)
 	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
 }
 
-// openBatchesSQL jumps from batch to batch in the index of waiting tasks.
+// openBatchesSQL returns the statement of OpenBatches, which jumps from batch to batch in the index of waiting tasks.
 func openBatchesSQL() string {
 	return `
 	WITH RECURSIVE open(n, batch) AS (
@@ -75,6 +75,6 @@ func batchesNamedSQL() string {
 	return `
 		SELECT ` + batchAndPoolColumns + ` FROM (
 			SELECT id FROM (SELECT id, name, lane FROM batches WHERE id < $1 ORDER BY id DESC LIMIT ` + hideFromPlanner("$2", "integer") + `) AS looked
-			WHERE ` + like("name", "$3") + ` AND ($5 = '' OR lane = $5) ORDER BY id DESC LIMIT $4) AS found
+			WHERE ` + likeSQL("name", "$3") + ` AND ($5 = '' OR lane = $5) ORDER BY id DESC LIMIT $4) AS found
 		JOIN batches b ON b.id = found.id JOIN pools p ON p.name = b.pool ORDER BY b.id DESC`
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// retainBatches deletes tasks of batches that ended more than keepFor ago, and then the empty batches, oldest first, until the sum of both
-// numbers reaches limit. Each transaction also subtracts its tasks from the counts. A batch with a task that is open or ended later keeps
-// all its tasks.
-func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit int) (tasks, batches int64, err error) {
-	for batch := int64(0); tasks+batches < int64(limit); {
+// retainBatches deletes, oldest batch first, the tasks of batches that ended more than keepFor ago, and then each batch that has no task
+// left. It stops when it has deleted limit tasks and batches in total. A batch with a task that is open, or that ended later, keeps all its
+// tasks. Each transaction also subtracts its deleted tasks from the counts.
+func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit int) (deletedTasks, deletedBatches int64, err error) {
+	for batch := int64(0); deletedTasks+deletedBatches < int64(limit); {
 		var removed int64
 		var gone bool
 		err := s.write(ctx, func(tx session) (err error) {
@@ -19,24 +19,24 @@ func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit
 			if batch, err = tx.batches().lockOldBatch(ctx, batch, keepFor); err != nil {
 				return err
 			}
-			removed, gone, err = tx.batches().removeEndedTasks(ctx, batch, limit-int(tasks))
+			removed, gone, err = tx.batches().removeEndedTasks(ctx, batch, limit-int(deletedTasks))
 			return err
 		})
 		if errors.Is(err, ErrNotFound) {
 			break
 		}
 		if err != nil {
-			return tasks, batches, err
+			return deletedTasks, deletedBatches, err
 		}
-		tasks += removed
+		deletedTasks += removed
 		if gone {
-			batches++
+			deletedBatches++
 		}
 		if !gone && removed == 0 { // lockOldBatch does not lock the tasks. A task was retried in the meantime, so skip this batch
 			batch++
 		}
 	}
-	return tasks, batches, nil
+	return deletedTasks, deletedBatches, nil
 }
 
 // lockOldBatch locks and returns the first batch with id >= firstID whose tasks all ended more than keepFor ago, or ErrNotFound. It uses

@@ -42,7 +42,7 @@ func (s *connection) newSession(target database, news *pendingNews) session {
 	return session{target, s.dialect, s.recordsAccountChanges, news}
 }
 
-// customPlanSession returns a session in which Postgres plans each statement for its arguments, for statements with filters.
+// customPlanSession returns a session in which Postgres plans each statement for its arguments. Statements with filters use it.
 func (s *connection) customPlanSession() session { return s.newSession(reader{s.db, s, true}, nil) }
 
 // write runs change in one transaction. If the server rolls the transaction back because of a conflict (deadlock, serialization failure),
@@ -112,7 +112,8 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 	}
 }
 
-// withSnapshotSession calls read with a session in which all statements see one snapshot, but {now} is the time of each statement.
+// withSnapshotSession calls read with a session in which all statements see one snapshot of the data. {now} is still the time of each
+// statement.
 func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
 	if tx, inside := s.snapshotOf(ctx); inside {
 		return read(tx)
@@ -146,8 +147,8 @@ type Snapshot struct {
 // String returns the name of the snapshot.
 func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) }
 
-// InOneSnapshot opens a snapshot and calls read; at identifies the snapshot. All reads with the ctx of read use it, one after another;
-// nothing may be written with this ctx. One connection is in use until read returns.
+// InOneSnapshot opens a snapshot, identified by at, and calls read. All reads with the ctx of read see this snapshot and run one after
+// another. Nothing may be written with this ctx. One connection is in use until read returns.
 func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:

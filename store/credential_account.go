@@ -23,9 +23,9 @@ type AccountChange struct {
 	Wanted AccountState
 }
 
-// SetAccount gives the account of a device at the MQTT broker the secret that the store is writing. It is the last step before COMMIT; its
-// error rolls back. One call runs at a time, over all replicas, so it must return within seconds. enabled is false for a blocked device. A
-// nil SetAccount means that the broker has no accounts.
+// SetAccount sets the secret that the store is writing as the password of a device's account at the MQTT broker. The store calls it last
+// before the COMMIT, and an error rolls the transaction back. All replicas together run one call at a time, so it must return within
+// seconds. enabled is false for a blocked device. A nil SetAccount means that the broker has no accounts.
 type SetAccount func(ctx context.Context, enabled bool) error
 
 // ApplyAccount applies a change of a device to its account at the broker.
@@ -39,8 +39,8 @@ func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
 // ApplyAccountChanges calls apply for at most limit due changes, oldest first, and deletes the applied changes. Changes that a failed
 // import left (Stage) come last. At the first error of apply it stops, and moves the failed change behind the other changes. A change may
-// be applied more than once; replicas may call it concurrently. The context of apply ends applyTimeout after the first call, because other
-// changes of the devices wait.
+// be applied more than once. Replicas may call ApplyAccountChanges concurrently. The context of apply ends applyTimeout after the first
+// call, because other changes of the devices wait meanwhile.
 func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, err error) {
 	waiting, err := queryOne(ctx, s.readSession(), singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM account_changes WHERE changed_at <= (SELECT {now}))`)
 	if err != nil || !waiting {
@@ -93,7 +93,8 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 	return recorded > 0, nil
 }
 
-// applyAccountChanges runs in one transaction. applyErr is the error of apply, after which the transaction is still committed.
+// applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is an error of apply; the transaction is then still
+// committed.
 func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock of the accounts before all row locks: a transaction that waits for this lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
@@ -156,7 +157,8 @@ func (s credentialsIn) setBrokerAccount(ctx context.Context, device string, setA
 	return setAccount(ctx, enabled)
 }
 
-// lockAccounts lets only one transaction at a time change accounts at the MQTT broker.
+// lockAccounts takes the lock for changes of accounts at the MQTT broker until the transaction ends, so that one transaction at a time
+// changes them.
 func (s credentialsIn) lockAccounts(ctx context.Context) error {
 	if s.lockExclusive == "" {
 		return nil

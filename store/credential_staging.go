@@ -12,10 +12,10 @@ import (
 
 // Stage identifies the accounts that one import creates at the MQTT broker before the ledger has the devices; 0 means none.
 //
-// Before the broker gets an account, the ledger commits a note, a row of account_changes with the stage: the account is to be deleted when
-// the note is due. The import moves this time forward while it runs, and deletes its notes with the transaction that registers the devices.
-// So a note that remains means that the import was not committed. While a note is not due, no other import can create its account. A
-// request that creates one account deletes its note. All this runs under lockAccounts.
+// Before the broker gets an account, the ledger commits a note: a row of account_changes by which the account is deleted when the note is
+// due. While the import runs, it postpones this time. The transaction that registers the devices also deletes the notes, so a note that
+// remains means that the import was not committed. Until a note is due, no other import can create its account. A request that creates a
+// single account deletes the note of this account. All these changes are made under lockAccounts.
 type Stage int64
 
 // NewStage returns a random Stage. If once is not nil, all stages with the same idempotency key have the same upper half.
@@ -129,7 +129,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 		if n < len(devices) {
 			return ErrAccountConflict
 		}
-		// The due time is moved only if less than two thirds of keepFor are left, so that the many calls of one import seldom write it.
+		// The due time is moved only if less than two thirds of noteDueAfter are left, so that the many calls of one import seldom write it.
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
@@ -162,7 +162,7 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devi
 	return err
 }
 
-// DropStage makes the notes of the stage due now, so the accounts that still have one are deleted soon. devices are all devices of the
+// DropStage makes the notes of the stage due now, so the accounts that still have a note are deleted soon. devices are all devices of the
 // stage.
 func (s credentials) DropStage(ctx context.Context, stage Stage, devices []string) error {
 	_, err := s.execInTx(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)

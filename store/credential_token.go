@@ -162,8 +162,9 @@ func jsonListOrNull(values []string) any {
 	return string(text)
 }
 
-// releaseTokenName takes the name from an expired token, so that a new token can have it. It returns ErrExists for a reserved name: an
-// actor is identified by its name alone in kindOfActor, paused_by and registered_by. A name of a valid token makes the later INSERT fail.
+// releaseTokenName takes the name from an expired token, so that a new token can have it. It returns ErrExists for a reserved name, because
+// kindOfActor and the columns paused_by and registered_by identify an actor by its name alone. If a valid token has the name, the later
+// INSERT fails.
 func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	if strings.HasPrefix(strings.ToLower(name), FleetTokenPrefix) || slices.ContainsFunc(append(programActors(), SessionRegistrant, "bootstrap", "metrics", unknownActor), isReserved) {
@@ -191,8 +192,7 @@ type TokenUse struct {
 	Requests int64 `json:"requests"`
 }
 
-// RecordTokenUses adds uses, in ascending order of tokens, to the numbers of requests with operator tokens, and records that they were used
-// now.
+// RecordTokenUses adds uses to the request counts of operator tokens, and records that these tokens were used now.
 func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error {
 	_, err := s.execInTx(ctx, `
 		INSERT INTO token_uses (token, used_at, requests) SELECT k.id, {now}, requests FROM {uses} JOIN tokens k ON k.id = uses.token WHERE TRUE ORDER BY k.id
@@ -200,8 +200,8 @@ func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error
 	return err
 }
 
-// RevokeToken revokes an operator token and returns it. After the commit, the ledger no longer finds it. Error: ErrNotFound, also if
-// revoked.
+// RevokeToken revokes an operator token and returns it. After the commit, TokenByHash no longer returns it. Error: ErrNotFound, also if the
+// token was revoked before.
 func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (Token, error) {
 	var t Token
 	err := s.write(ctx, func(tx session) (err error) {
@@ -215,8 +215,8 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 	return t, err
 }
 
-// RotateToken replaces the secret of an operator token by the one with this SHA-256, and returns the token. Error: ErrNotFound, also if
-// revoked.
+// RotateToken replaces the secret of an operator token by the secret with this SHA-256, and returns the token. Error: ErrNotFound, also if
+// the token was revoked.
 func (s credentials) RotateToken(ctx context.Context, actor string, id int64, secretHash []byte) (t Token, err error) {
 	err = s.write(ctx, func(tx session) error {
 		t, err = queryOne(ctx, tx, tokenScanDest, `
@@ -253,7 +253,7 @@ func Covers(patterns []string, name string) bool {
 	return false
 }
 
-// changesKept is the time for which changes of tokens are kept. It must be longer than replicas cache a valid token.
+// changesKept is the time for which changes of tokens are kept. It must be longer than the time for which replicas cache a valid token.
 const changesKept = 2 * time.Hour
 
 // TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.
@@ -299,12 +299,14 @@ func (s credentials) OpenSession(ctx context.Context, actor, address string, sec
 	})
 }
 
-// Session returns the hash of the operator token of the session with this SHA-256, or ErrNotFound. The token may have been revoked since.
+// Session returns the hash of the operator token of the dashboard session whose secret has the SHA-256 secretHash, or ErrNotFound. The
+// token may have been revoked since.
 func (s credentials) Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) {
 	return queryOne(ctx, s.readSession(), singleColumn[[]byte], `SELECT token_hash FROM web_sessions WHERE hash = $1 AND expires_at > {now}`, secretHash)
 }
 
-// CloseSession deletes the session with this SHA-256, if it exists, and records that actor signed out from the network address.
+// CloseSession deletes the dashboard session whose secret has the SHA-256 secretHash. If there was such a session, it records that actor
+// signed out from the network address.
 func (s credentials) CloseSession(ctx context.Context, actor, address string, secretHash []byte) error {
 	return s.write(ctx, func(tx session) error {
 		if deleted, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE hash = $1`, secretHash); err != nil || deleted == 0 {

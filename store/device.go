@@ -134,7 +134,8 @@ func (s devices) Devices(ctx context.Context, filter DeviceFilter) (found []Devi
 	return found, err
 }
 
-// readFiltered runs read with a session that plans statements for their arguments and, for tags, can use the index of tags.
+// readFiltered runs read with a session in which Postgres plans each statement for its arguments. If filter has tags, the session can use
+// the index of tags.
 func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read func(session) error) error {
 	if len(filter.Tags) == 0 {
 		return read(s.customPlanSession())
@@ -147,7 +148,7 @@ func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read fun
 	})
 }
 
-// enableTagIndex lets the transaction use the index of tags, which Postgres reads only by a bitmap scan; withSettings disables these.
+// enableTagIndex lets the transaction use the index of tags. Postgres reads this index only by bitmap scans, which withSettings disables.
 func (s session) enableTagIndex(ctx context.Context) error {
 	if s.tagIndexSQL == "" {
 		return nil
@@ -261,21 +262,23 @@ type seenRow struct {
 	Wire   string `json:"wire"`
 }
 
-// maxSeenError is the largest error of the time of a report: a replica may compute the ledger's time too late by the duration of a reading.
+// maxSeenError is the largest error in the time of a report. A replica computes the ledger's time, and can be too late by the duration of
+// one reading of the ledger's clock.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices stores the time, the quiet time and the reach of the latest report of each device. It never moves a last-seen time back. The
-// keys of reports are device ids; unknown ids are ignored. If two reports are less than maxSeenError apart, their order is unclear, and a
-// reach other than ReachNone is kept: with ReachNone, a waiting device would be offered no task. A stored time in the future means that the
-// ledger's clock was set back; then the new reach is stored.
-func (s devices) TouchDevices(ctx context.Context, reports map[string]LastReport) error {
-	if len(reports) == 0 {
+// TouchDevices stores the time, the quiet time, the reach and the wire of the latest report of each device. It never moves a last-seen time
+// back, and ignores unknown devices. If two reports are less than maxSeenError apart, their order is unclear. Then it keeps a reach other
+// than ReachNone, because a waiting device with ReachNone would be offered no task. If the stored time is in the future, the ledger's clock
+// was set back, and the new reach is stored.
+func (s devices) TouchDevices(ctx context.Context, reportByDevice map[string]LastReport) error {
+	if len(reportByDevice) == 0 {
 		return nil
 	}
-	rows := make([]seenRow, 0, len(reports))
-	for _, id := range slices.Sorted(maps.Keys(reports)) {
-		at := reports[id].At.UnixMilli()
-		rows = append(rows, seenRow{id, at, max(at, reports[id].QuietUntil.UnixMilli()), reports[id].Reach, reports[id].Wire})
+	rows := make([]seenRow, 0, len(reportByDevice))
+	for _, id := range slices.Sorted(maps.Keys(reportByDevice)) {
+		report := reportByDevice[id]
+		at := report.At.UnixMilli()
+		rows = append(rows, seenRow{id, at, max(at, report.QuietUntil.UnixMilli()), report.Reach, report.Wire})
 	}
 	return s.write(ctx, func(tx session) error {
 		const (

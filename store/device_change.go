@@ -147,8 +147,8 @@ func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []device
 	return err
 }
 
-// SetBlocked blocks or unblocks a device. Blocking asks it to stop its task. reason, for people, may be empty; a blocked device keeps its
-// reason. Error: ErrNotFound.
+// SetBlocked blocks or unblocks a device. A device that is blocked is asked to stop its task. reason is for people and may be empty. If the
+// device is already blocked, its old reason stays. Error: ErrNotFound.
 func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool, reason string) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.devices().byID(ctx, id); err != nil {
@@ -235,7 +235,8 @@ func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew 
 	return isNew, err
 }
 
-// addNoisyCondition adds the condition of Noisy to q. IS NOT NULL repeats the condition of the index devices_noisy, because SQLite needs that.
+// addNoisyCondition adds the condition of Noisy to q. IS NOT NULL repeats the condition of the index devices_noisy, because SQLite uses the
+// index only then.
 func (f DeviceFilter) addNoisyCondition(q *query) {
 	switch {
 	case f.Noisy == nil:
@@ -246,8 +247,8 @@ func (f DeviceFilter) addNoisyCondition(q *query) {
 	}
 }
 
-// mergeAttributes applies patch (a merge patch) to old and returns the result; changed is false if it equals old. It returns ErrTooLarge
-// beyond the limits of attributes. It keeps the digits of numbers exactly.
+// mergeAttributes returns old with the merge patch applied. changed is false if the result equals old. If the result exceeds the limits of
+// attributes, the error is ErrTooLarge. The digits of numbers stay exactly as they are.
 func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, changed bool, err error) {
 	target, err := decodeObject(old)
 	if err != nil {
@@ -289,7 +290,7 @@ func decodeObject(raw json.RawMessage) (map[string]any, error) {
 }
 
 // mergePatch implements MergePatch of RFC 7396 for a patch that is an object. It changes target and returns it.
-func mergePatch(target, patch map[string]any) map[string]any {
+func mergePatch(target, patch map[string]any) (changedTarget map[string]any) {
 	for name, value := range patch {
 		switch v := value.(type) {
 		case nil:

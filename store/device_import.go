@@ -90,7 +90,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 	return gotToken, err
 }
 
-// checkImport returns the errors of ImportDevices for newDevices, except for registered devices (RefuseExisting).
+// checkImport returns the error that ImportDevices would return for newDevices, except the error for registered devices (RefuseExisting).
 func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
 	if err := s.profiles().lockProfiles(ctx, newDevices); err != nil || onExisting != UpdateExisting {
 		return err
@@ -145,8 +145,8 @@ type importRow struct {
 	update  func(*DeviceSpec) error
 }
 
-// importOrder returns the indexes of newDevices by device id: concurrent imports lock rows in this order and cannot deadlock.
-func importOrder(newDevices []NewDevice) []int {
+// importOrder returns the indexes of newDevices, sorted by device id. Concurrent imports lock rows in this order, so they cannot deadlock.
+func importOrder(newDevices []NewDevice) (indexes []int) {
 	order := make([]int, len(newDevices))
 	for i := range newDevices {
 		order[i] = i
@@ -155,7 +155,8 @@ func importOrder(newDevices []NewDevice) []int {
 	return order
 }
 
-// importRows returns the rows of the chunk of newDevices with these indexes. All rows at once would be a second copy of the list.
+// importRows returns the rows of the newDevices with these indexes. It serves one chunk at a time, because the rows of all devices would be
+// a second copy of the list.
 func importRows(newDevices []NewDevice, indexes []int) []importRow {
 	rows := make([]importRow, len(indexes))
 	for n, i := range indexes {
@@ -177,7 +178,7 @@ type importChunk struct {
 }
 
 // importDevices registers the new devices of the chunk with tokens and returns their number. onExisting decides about registered devices;
-// with RotateExisting, the older tokens of these devices expire after tokenOverlap. No event is recorded for a single new device.
+// with RotateExisting, the older tokens of these devices expire after tokenOverlap. It records no event for each new device.
 func (p importChunk) importDevices(ctx context.Context, onExisting OnExisting, tokenOverlap time.Duration) (created int, err error) {
 	fresh, err := p.insertNewDevices(ctx)
 	if err != nil {
@@ -199,7 +200,7 @@ func (p importChunk) importDevices(ctx context.Context, onExisting OnExisting, t
 	return 0, &EntryError{first.entry, fmt.Errorf("device %s: %w", first.Device, ErrExists)}
 }
 
-func (p importChunk) insertNewDevices(ctx context.Context) ([]importRow, error) {
+func (p importChunk) insertNewDevices(ctx context.Context) (inserted []importRow, err error) {
 	created, err := collect(ctx, p.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
 		SELECT device, tags::json, '{}', {now}, nullif(profile, ''), $2 FROM {imports} WHERE TRUE ORDER BY n

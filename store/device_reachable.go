@@ -78,7 +78,8 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 	return found, nil
 }
 
-// reachableSQL reads the tasks after a TaskPosition in two parts, each a range of the index: the same priority, then lower priorities.
+// reachableSQL returns the statement of ReachableDevices. It reads the tasks after a TaskPosition in two parts, each a range of the index:
+// first the tasks with the same priority, then the tasks with lower priorities.
 func reachableSQL() string {
 	return `
 	WITH looked AS (

@@ -78,7 +78,7 @@ func (s devicesIn) registerMissing(ctx context.Context, requests []Registration)
 	return registeredInOrder(requests, found, created), nil
 }
 
-// registeredInOrder returns the devices in found, in the order of requests. created has the ids of the new ones.
+// registeredInOrder returns the devices in found, in the order of requests. created has the ids of the devices that were just registered.
 func registeredInOrder(requests []Registration, found []Device, created []string) []Registered {
 	byID := make(map[string]Registered, len(found))
 	for _, d := range found {

@@ -21,8 +21,9 @@ func (s devices) SearchDevices(ctx context.Context, filter DeviceFilter, maxSear
 	return s.searchDevices(ctx, filter, "", nil, maxSearched)
 }
 
-// SilentDevices searches at most maxSearched of the devices that match filter, by ids, for devices that never reported or were silent
-// (LastReport.QuietUntil) for longer than silentFor. No index has quiet_until, because each report would have to write to it.
+// SilentDevices searches at most maxSearched of the devices that match filter, in ascending order of ids. It returns the devices that never
+// reported, or that have been silent (LastReport.QuietUntil) for longer than silentFor. No index has quiet_until, because each report would
+// have to write to it.
 func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentFor time.Duration, maxSearched int) (DeviceSearchPage, error) {
 	return s.searchDevices(ctx, filter, `(quiet_until IS NULL OR quiet_until < {now} - %s * {ms})`, silentFor.Milliseconds(), maxSearched)
 }
@@ -81,9 +82,10 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL
 	return found, nil
 }
 
-// DevicesWithIDPart searches at most maxSearched of the devices that match filter, by ids, for ids that contain idPart in any case.
+// DevicesWithIDPart searches at most maxSearched of the devices that match filter, in ascending order of ids, for ids that contain idPart
+// in any case.
 func (s devices) DevicesWithIDPart(ctx context.Context, filter DeviceFilter, idPart string, maxSearched int) (DeviceSearchPage, error) {
-	return s.searchDevices(ctx, filter, like("id", "%s"), likePattern(idPart), maxSearched)
+	return s.searchDevices(ctx, filter, likeSQL("id", "%s"), likePattern(idPart), maxSearched)
 }
 
 // keySearchLimit is the number of devices, lowest ids first, in which DevicesWithTag and DevicesWithAttribute search for a name.

@@ -86,9 +86,9 @@ func forbiddenSettings() []forbiddenSetting {
 	}
 }
 
-// inputReplacements returns the words such as {ids}, each with the columns of the JSON array $1, which have the names of the members of its
-// objects. The first column must be a number >= 0, because it becomes a range condition (few).
-func inputReplacements() map[string]string {
+// inputReplacements returns, for each word such as {ids}, the columns of the rows that the word reads from the objects in the JSON array
+// $1. A column has the name of its member. The first column must be a number >= 0, because it gets a range condition (few).
+func inputReplacements() (columnsByWord map[string]string) {
 	return map[string]string{
 		"ids":       "id bigint",
 		"points":    "batch bigint, at bigint",
@@ -109,8 +109,9 @@ func inputReplacements() map[string]string {
 	}
 }
 
-// postgresReplacements returns words in braces, each followed by its replacement for Postgres. inputs and lookUpReplacements have the other words.
-func postgresReplacements() []string {
+// postgresReplacements returns words in braces, each followed by its replacement for Postgres. inputReplacements and lookUpReplacements
+// have the other words.
+func postgresReplacements() (wordsWithReplacements []string) {
 	return []string{
 		"{now}", "clock_timestamp()",
 		"{ms}", "interval '1 millisecond'",
@@ -143,7 +144,7 @@ func postgresReplacements() []string {
 	}
 }
 
-func postgres() dialect {
+func postgresDialect() dialect {
 	words := append(postgresReplacements(), lookUpReplacements()...)
 	// The condition few is always true; it affects only the plan. Without it, Postgres expects 100 rows in any array, and reads whole tables
 	// to join them. With a range condition, Postgres expects one row. (A LIMIT would help, too, but would read the array twice.)
@@ -184,7 +185,7 @@ func postgres() dialect {
 }
 
 // lookUpReplacements returns the words such as {device of w}, each followed by its join. OFFSET 0 makes Postgres look up one row at a time.
-func lookUpReplacements() []string {
+func lookUpReplacements() (wordsWithReplacements []string) {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
 		"{attempt w}", "CROSS JOIN LATERAL (SELECT * FROM attempts WHERE token = w.token OFFSET 0) AS a",
@@ -203,7 +204,7 @@ func lookUpReplacements() []string {
 }
 
 // sqliteReplacements returns the words in braces and the names of Postgres, each followed by its replacement for SQLite.
-func sqliteReplacements() []string {
+func sqliteReplacements() (wordsWithReplacements []string) {
 	return []string{
 		"least(", "min(", "greatest(", "max(", "::json", "",
 		"{now}", "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
@@ -266,7 +267,7 @@ func sqliteDialect() dialect {
 	}
 }
 
-// formatNumberList formats numbers as one argument, a list.
+// formatNumberList returns numbers as one argument of a statement: an array of Postgres, or a JSON array for SQLite.
 func (d dialect) formatNumberList(numbers []int64) string {
 	text := []byte(d.brackets[:1])
 	for i, n := range numbers {
@@ -289,8 +290,8 @@ func hasTagsSQL(tagsExpr string) string {
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the last fencing token (tokenSQL) and the last id of each table (tableSQL, with a
-// placeholder). A client may know a number that a restored ledger has lost, so no such number may be given again.
+// advanceStatements returns the statements that increase the last fencing token (tokenSQL) and the last id of each table (tableSQL, in
+// which %[1]s stands for the table). A client may know a number that a restored ledger has lost, so no such number may be given again.
 func advanceStatements(tokenSQL, tableSQL string) []string {
 	all := []string{tokenSQL}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
@@ -348,7 +349,7 @@ func newSQLTranslator(words []string, omitted *regexp.Regexp) *sqlTranslator {
 	return &sqlTranslator{words: strings.NewReplacer(words...), omitted: omitted, texts: map[string]string{}}
 }
 
-// translate returns the query for the database.
+// translate returns query as a statement of the database, with its words replaced and without the omitted clauses.
 func (w *sqlTranslator) translate(query string) (statement string) {
 	w.mu.RLock()
 	text, known := w.texts[query]

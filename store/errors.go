@@ -52,7 +52,7 @@ func describeError(err *error, format string, args ...any) {
 	}
 }
 
-// fullFor is the time for which the ledger counts as full after a refused write: longer than the interval of the background writes.
+// fullFor is the time for which the ledger counts as full after a refused write. It is longer than the interval of the background writes.
 const fullFor = 15 * time.Second
 
 // fullDisk stores when the disk last refused a write. A later success does not reset this time, because small rows may fit into the pages

@@ -79,7 +79,7 @@ func eventScanDest(e *Event) (scanDest []any) {
 	return []any{&e.ID, &e.At, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
 }
 
-// EventPosition is a position in the log. Events up to Last can be read when all transactions with an id < xidBound have ended.
+// EventPosition is a position in the log. All events up to Last are committed when all transactions with an id < xidBound have ended.
 type EventPosition struct {
 	Last     int64 // the highest event id given so far
 	xidBound int64 // a transaction id; each transaction that gave an event an id up to Last has a lower transaction id

@@ -79,16 +79,16 @@ func (s events) WithIDRange(ctx context.Context, filter EventFilter) (EventFilte
 	return filter, nil
 }
 
-// eventSearch is an EventFilter and the column whose index finds the events: the first of device, kind, actor, actorKind and pool that is
-// not empty, else the primary key.
+// eventSearch is an EventFilter with the values that choose an index. The first of device, kind, actor, actorKind and pool that is not
+// empty names the column whose index finds the events. If all are empty, the primary key finds them.
 type eventSearch struct {
 	EventFilter
 	device, kind, actor, actorKind, pool string
 }
 
-// planSearch returns the search for filter. For a task it looks up the device, and for a batch the pool, which all events of the task or
-// batch name. If the task or batch was deleted, that column stays empty. The indexes of kinds and actor kinds lack the events of tasks and
-// devices.
+// planSearch returns the search for filter. If filter names a task, planSearch looks up the device of the task, which all its events have.
+// If filter names a batch, it looks up the pool of the batch. For a deleted task or batch, that field stays empty. The indexes of kinds and
+// actor kinds lack the events of tasks and devices.
 func (s events) planSearch(ctx context.Context, filter EventFilter) (search eventSearch, err error) {
 	search = eventSearch{EventFilter: filter, device: filter.Device, pool: filter.Pool, actor: filter.Actor}
 	if !strings.HasPrefix(filter.Kind, "task.") {
@@ -122,8 +122,9 @@ func (f eventSearch) isIndexed() bool {
 	return len(q.conds) == 0 || len(q.conds) == 1 && cmp.Or(f.Device, f.kind, f.actorKind, f.Pool) != ""
 }
 
-// candidatesSQL returns the query for at most maxRows events in the order of the filter, to be checked against the filter, and adds its
-// arguments to q. It repeats the conditions of partial indexes, because SQLite does not infer them.
+// candidatesSQL returns the query that reads at most maxRows events by an index, in the order of the filter, and adds its arguments to q.
+// The caller must add the other conditions of the filter. The query repeats the conditions of partial indexes, because SQLite does not
+// infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.directionSQL(), limit: q.arg(maxRows)}
 	switch {
@@ -190,8 +191,8 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 	return stretch, err
 }
 
-// Events returns the events that match filter, by ids, within the EventSearchBound; beyond it some may be missing. Ids are given before the
-// commit, so an event with a lower id can become readable later: see ReadEventPosition and EventsComplete.
+// Events returns the events that match filter, in the order of ids. Beyond the EventSearchBound, some events may be missing. Ids are given
+// before the commit, so an event with a lower id can become readable later: see ReadEventPosition and EventsComplete.
 func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error) {
 	search, err := s.planSearch(ctx, filter)
 	if err != nil {

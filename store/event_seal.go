@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// EventSeal is the seal of a block, the events with After < id <= Last. Its hash covers the hash of the seal before, every column of its
-// events, and its other fields. The first seal is the start of the chain; its events were deleted, or it never had any.
+// EventSeal is the seal of a block, the events with After < id <= Last. Its hash covers the hash of the previous seal, every column of the
+// events of the block, and the other fields of the seal. The first seal is the start of the chain. Its events were deleted, or it never had
+// any.
 type EventSeal struct {
 	After, Last int64
 	Events      int       // number of events of the block when it was sealed; 0 for the first seal
@@ -21,7 +22,7 @@ type EventSeal struct {
 	Hash        string    // SHA-256 in hexadecimal digits
 }
 
-// CheckedSeal is a seal together with what the ledger has now in its place. The zero time as At means that the events are not sealed yet.
+// CheckedSeal is a seal, with the number and the hash of the events that its block has now. If At is zero, the events are not sealed yet.
 type CheckedSeal struct {
 	EventSeal
 	Found    int    // number of events after the previous seal, up to Last. Counting stops at Events + 1, or at searchLimit if the events are not sealed
@@ -56,8 +57,8 @@ func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sea
 	}
 	seal := EventSeal{After: previous.Last, Last: b.last, Events: b.events, At: now.Truncate(time.Millisecond)}
 	err = s.write(ctx, func(tx session) error {
-		// Another replica that sealed this block wrote the same unique value of after. Retention may have deleted that row, but keeps the
-		// last one.
+		// If another replica has sealed this block, its row has the same value in the unique column after. Retention may have deleted that row,
+		// but never the last row.
 		_, err := tx.exec(ctx, `
 			INSERT INTO event_seals (`+sealColumns+`) SELECT $1, $2, $3, {epoch} + $4 * {ms}, $5
 			WHERE NOT EXISTS (SELECT 1 FROM event_seals WHERE last > $1) ON CONFLICT DO NOTHING`,
@@ -160,8 +161,8 @@ func (e Event) appendLine(line []byte) []byte {
 	return append(line, '\n')
 }
 
-// oldBlocksSQL selects the last event of the oldest blocks that were sealed more than $1 ms ago and have at least $2 events together, or
-// the last event of all such blocks. Without such blocks it selects 0.
+// oldBlocksSQL selects the id of the last event of the oldest blocks, as many as have at least $2 events together. It counts only blocks
+// that were sealed more than $1 ms ago. If there are no such blocks, it selects 0.
 const oldBlocksSQL = `
 	SELECT coalesce(max(last), 0) FROM (
 		SELECT last, at, sum(events) OVER (ORDER BY last) - events AS before FROM event_seals WHERE events > 0 ORDER BY last LIMIT $2) AS oldest

@@ -166,7 +166,7 @@ type Reaped struct {
 	State TaskState // state of the task afterwards
 }
 
-// grantColumns are the columns of a grant g with its task t and batch b, and the database's time. All others may be NULL.
+// grantColumns are the columns of a grant g with its task t and batch b, and the database's time. Each column except the time may be NULL.
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
@@ -200,7 +200,8 @@ func (s remaining) Scan(column any) error {
 	return nil
 }
 
-// Grants returns the grants of a pool in the order of slots, without Kind and Payload, including lapsed grants that are not reaped yet.
+// Grants returns the grants of a pool in the order of slots, without Kind and Payload. It also returns a grant whose lease has ended, if it
+// is not reaped yet.
 func (s grants) Grants(ctx context.Context, pool string) ([]Grant, error) {
 	return collect(ctx, s.readSession(), grantScanDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.pool = $1 ORDER BY g.slot`, pool)
 }
@@ -234,7 +235,7 @@ type TaskLease struct {
 	LeaseID string `json:"name"`
 }
 
-// Redeliver adds 1 to the deliveries of the task's grant and returns it. It returns ErrNotFound if the grant has ended or has another
+// Redeliver adds 1 to Redelivered of the task's grant, and returns the grant. It returns ErrNotFound if the grant has ended or has another
 // token, or if its pool grants nothing after a restore.
 func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
 	var g Grant
@@ -253,8 +254,8 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 	return g, err
 }
 
-// AskCancel records that the device with this task and fencing token is asked to stop. An earlier reason stays. A grant that has ended is
-// no error.
+// AskCancel records that the device with this task and fencing token is asked to stop for reason. If the device was asked before, the
+// earlier reason stays. If the grant has ended, AskCancel does nothing.
 func (s grants) AskCancel(ctx context.Context, task, token int64, reason string) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, reason)

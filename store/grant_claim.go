@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// claimRow is a claim as a statement reads it. N is its index.
+// claimRow is a claim as a statement reads it. N is its index in the list of claims.
 type claimRow struct {
 	N int `json:"n"`
 	Claim
@@ -51,9 +51,9 @@ func (s grants) Claim(ctx context.Context, claims []Claim, waitForLock bool) (_ 
 	return outcomes, err
 }
 
-// These constants end an INSERT of grants and decide about a taken key. failTaken fails. skipTaken skips the row, but it is slower: it
-// checks each key once more, among dead rows that a long transaction may leave. Redis chose the slots, so a key is seldom taken, and only a
-// second INSERT uses skipTaken.
+// failTaken and skipTaken end an INSERT of grants. If a unique key is taken, an INSERT with failTaken fails, and an INSERT with skipTaken
+// skips the row. skipTaken is slower, because it checks each key once more, among dead rows that a long transaction may leave. Redis chose
+// the slots, so a key is seldom taken. Only a second INSERT uses skipTaken.
 const (
 	failTaken = ``
 	skipTaken = `ON CONFLICT DO NOTHING`
@@ -85,9 +85,9 @@ func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock b
 	return outcomes, s.markConflicts(ctx, outcomes, claims)
 }
 
-// lockPools locks the pools of the claims against changes of their capacity and returns the claims of locked pools. Unless waitForLock is
-// true, claims of pools that others lock get ClaimLocked. The lock is a statement of its own, because only a later statement reads the
-// capacity after a resize.
+// lockPools locks the pools of the claims against changes of their capacity and returns the claims of locked pools. If waitForLock is false
+// and a pool is being resized, its claims get ClaimLocked in outcomes. The lock is a statement of its own, because only a later statement
+// reads the capacity after a resize.
 func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) (lockable []claimRow, err error) {
 	if s.lockShared == "" {
 		return claims, nil
@@ -111,7 +111,7 @@ func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock 
 	return rows, nil
 }
 
-// poolNames returns the pools of the claims once each, in ascending order: the order of locks, so that claims cannot deadlock.
+// poolNames returns the distinct pools of the claims in ascending order. All claims lock pools in this order, so they cannot deadlock.
 func poolNames(claims []claimRow) []string {
 	pools := make([]string, len(claims))
 	for i, c := range claims {
@@ -125,8 +125,8 @@ func poolNames(claims []claimRow) []string {
 // failTaken or skipTaken. Concurrent claims cannot deadlock, because all of them lock and insert rows in one order, each task before its
 // grant.
 //
-// IS NOT DISTINCT FROM cannot use an index: with =, Postgres sometimes read all open tasks of the pool to find one. The state is hidden
-// from the planner for the same reason.
+// IS NOT DISTINCT FROM prevents the use of an index on device or pool. With =, Postgres sometimes read all open tasks of the pool to find
+// one. hiddenPending hides the state from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claimsJSON, onTakenSlot string) (taskIDs []int64, err error) {
 	defer describeError(&err, "inserting grants")
 	return collect(ctx, s.session, singleColumn[int64], `
@@ -150,7 +150,8 @@ func (s grantsIn) insertGrants(ctx context.Context, claimsJSON, onTakenSlot stri
 		RETURNING task`, claimsJSON)
 }
 
-// fillGranted gives the inserted grants of tasks their fencing tokens, and sets the outcomes of their claims; outcomes is indexed by N.
+// fillGranted gives the inserted grants of taskIDs their fencing tokens, and sets the outcomes of their claims. outcomes is indexed by
+// claimRow.N.
 func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, taskIDs []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range taskIDs {

@@ -75,9 +75,9 @@ func (e *grantEnding) applyResult(result Result, settle Settle) {
 
 // setTaskState stores the state of the task, which the function settle decides. requestedDelay is the delay before the next attempt that
 // the device requested, or 0.
-func (e *grantEnding) setTaskState(setTaskState Settle, requestedDelay time.Duration) {
+func (e *grantEnding) setTaskState(settle Settle, requestedDelay time.Duration) {
 	e.grant.Kind = e.task.kind
-	e.settlement = setTaskState(SettleInput{
+	e.settlement = settle(SettleInput{
 		Cause: e.cause, CancelWhy: e.grant.CancelWhy, Attempts: e.task.attempts, Returned: e.task.returned,
 		MaxAttempts: e.task.maxAttempts, RetryOn: e.task.retryOn, OnLost: e.task.onLost,
 		RetryBackoff: e.task.backoff, RetryAfter: requestedDelay,

@@ -13,9 +13,9 @@ type ForcedRelease struct {
 	AtOnce bool   // end the grant at once, even though the device may continue until its lease ends
 }
 
-// ForceRelease takes a slot from its holder and returns the grant. With release.AtOnce the grant ends at once, and settle decides the state
-// of its task. Without it, the device is asked to stop, and keeps the slot until its result or the end of its lease. It returns ErrNotFound
-// if nobody holds the slot, or under another token than release.Token.
+// ForceRelease takes a slot from its holder and returns the grant. If release.AtOnce is true, the grant ends at once, and settle decides
+// the state of its task. Otherwise the device is asked to stop, and keeps the slot until its result or the end of its lease. ForceRelease
+// returns ErrNotFound if nobody holds the slot, or if the grant has another token than release.Token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (_ Grant, err error) {
 	defer describeError(&err, "releasing slot %d of pool %s", slot, pool)
 	var released Grant

@@ -28,9 +28,9 @@ func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
 	return toJSONInput(list), latest
 }
 
-// Reap ends at most limit grants whose lease has ended by cutoffs, the earliest first. settle decides the states of their tasks. Replicas
-// may call it concurrently: it skips grants that others end or renew. If one grant cannot be ended, it ends the other grants and also
-// returns the error.
+// Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest first. settle decides the states of their tasks.
+// Replicas may call it concurrently: it skips grants that others end or renew. If one grant cannot be ended, it ends the other grants and
+// also returns the error.
 func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := cutoffs.rowsJSON()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
@@ -55,7 +55,7 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 	return reaped, errors.Join(failures...)
 }
 
-// reapTasks ends the grants of tasks in one transaction, except those whose lease has not ended by cutoffs.
+// reapTasks ends the grants of the tasks taskIDs in one transaction, except grants whose lease has not ended according to cutoffs.
 func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
@@ -78,8 +78,8 @@ func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCut
 	return reaped, nil
 }
 
-// lockLapsed locks the tasks, then their grants. It returns the grants that have ended by cutoffs: a grant may have been renewed since the
-// search.
+// lockLapsed locks the tasks, then their grants. It returns the grants whose lease has ended according to cutoffs, because a grant may have
+// been renewed since the search.
 func (s grantsIn) lockLapsed(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskScanDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
@@ -106,7 +106,8 @@ func (s grantsIn) lockLapsed(ctx context.Context, taskIDs []int64, cutoffs Lapse
 	return endings, nil
 }
 
-// NextLapse returns the time left until the next lease ends. It is negative if that grant is not reaped yet. found is false without grants.
+// NextLapse returns the time left until the next lease ends. left is negative if the lease has ended and its grant is not reaped yet. found
+// is false if there are no grants.
 func (s grants) NextLapse(ctx context.Context) (left time.Duration, found bool, err error) {
 	var ends, now time.Time
 	err = s.readSession().scanRow(ctx, []any{&ends, &now}, `

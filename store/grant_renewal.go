@@ -14,8 +14,8 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// shouldRenewSQL is the condition that a renewal is written: the lease must end later, and has not ended or been cancelled. A renewal
-// without a length also needs that a third of the lease has passed, so that frequent reports cause few writes.
+// shouldRenewSQL is the condition for writing a renewal: it makes the lease end later, and the grant is neither ended nor cancelled. A
+// renewal without a length is written only after a third of the lease, so that frequent reports cause few writes.
 const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`
 
@@ -24,8 +24,8 @@ const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_
 const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE least(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
-// Renew extends the leases that are due for it, and returns one outcome per renewal, in their order. A lease never ends earlier than
-// before, because the holder may rely on an earlier answer. Its length changes only together with its end.
+// Renew extends the leases for which shouldRenewSQL is true, and returns one outcome per renewal, in their order. A lease never ends
+// earlier than before, because the holder may rely on an earlier answer. Its length changes only together with its end.
 func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
 	if len(renewals) == 0 {
 		return nil, nil

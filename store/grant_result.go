@@ -107,7 +107,8 @@ func (s grants) recordResult(ctx context.Context, result Result, settle Settle) 
 
 // handleResult records one result. settle decides the state of the task.
 func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
-	// Every transaction that creates or ends a grant locks its task first, so the grant stays as the next statement reads it.
+	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other one creates or
+	// ends the grant.
 	task, err := s.lockTask(ctx, result.Task)
 	if errors.Is(err, ErrNotFound) {
 		return s.recordUnknown(ctx, result)

@@ -58,7 +58,7 @@ func startsSQL(condition, orderAndLimit string) string {
 		ORDER BY x.token DESC`
 }
 
-// Starts returns at most limit starts of a pool, highest fencing tokens first; if beforeToken is not 0, only starts with token <
+// Starts returns at most limit starts of a pool, highest fencing tokens first. If beforeToken is not 0, it returns only starts with token <
 // beforeToken. Tokens are in the order of start times, except for concurrent claims.
 func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limit int) ([]GrantStart, error) {
 	if beforeToken == 0 {

@@ -13,7 +13,7 @@ func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
 
-// taskTimesAllow is the part of isEligibleSQL for task t alone.
+// taskTimesAllow is the part of isEligibleSQL about the times of task t.
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
 // withinMaxWait is the condition that task t was started before, or has not waited longer than the MaxWait of batch b. The wait begins at
@@ -71,7 +71,7 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// wasDeletedSQL is true if the device of row w was deleted. It has no EXISTS, for which Postgres may read a whole table.
+// wasDeletedSQL is true if the device of row w was deleted. It uses no EXISTS, because Postgres may read a whole table for an EXISTS.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
 // viewRow is a row of a DeviceView: the device and its grant, or one candidate, or both. n is the index of the view.
@@ -106,7 +106,8 @@ func mergeViewRows(rows []viewRow, count int) []DeviceView {
 	return read
 }
 
-// viewsInOrder returns one view per requested name. rows are the rows of distinctNames; indexes has the index of each requested name there.
+// viewsInOrder returns one view per requested device. rows are the rows of distinctNames. indexes[i] is the index of the requested device i
+// in distinctNames.
 func viewsInOrder(rows []viewRow, distinctNames []string, indexes []int) []DeviceView {
 	read := mergeViewRows(rows, len(distinctNames))
 	for i := range read {
@@ -214,9 +215,10 @@ func distinct(texts []string) (unique []string, indexes []int) {
 // hiddenPending is the state pending as a sub-select. The planner does not know its value, so it cannot use the indexes of pending tasks.
 const hiddenPending = `(SELECT 'pending')`
 
-// These queries find the best open tasks of a device in one batch. A task has its own priority or the priority of its batch. It was never
-// tried (sorted by priority), or has a retry time or a not_before (sorted by time). An index finds the first tasks of each of the four
-// groups. Batches that ended and tasks past their not_after are left out.
+// These queries find the best open tasks of a device in one batch. They read four groups, and an index finds the first tasks of each. Tasks
+// with a priority of their own are separate from tasks with the priority of their batch. In each of these two, tasks without a retry time
+// or not_before (sorted by priority) are separate from tasks with one (sorted by time). Batches that ended and tasks past their not_after
+// are left out.
 const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
@@ -230,9 +232,9 @@ const (
 )
 
 // viewsText selects the views of the devices {names}: it goes from batch to batch of each device in the index of open tasks, and reads the
-// best tasks of each batch. The first step of a device also reads the device and its grant. Go code decides which candidates are shown; the
-// held task is not, so each group reads one more. waitingViewText, for devices with many waiting tasks, reads only the 16 oldest batches
-// and the batch of the task.
+// best tasks of each batch. The first step of a device also reads the device and its grant. Go code decides which candidates are shown. It
+// never shows the held task, so each group reads one task more. waitingViewText, for devices with many waiting tasks, reads only the 16
+// oldest batches and the batch of the task.
 //
 // Each lookup is a query of its own, so that only one plan is possible: Postgres plans this text once, perhaps with empty tables. Only the
 // index of open tasks has the expression batch * 1.

@@ -10,8 +10,8 @@ import (
 // hawkbit holds the actions of devices which speak hawkBit's DDI.
 type hawkbit struct{ *connection }
 
-// hawkbitJump is added to the numbers of actions by a restore, because the lost part may have used the next ones. Numbers fit into 32 bits,
-// so there is room for about 2,000 restores.
+// A restore adds hawkbitJump to the numbers of actions, because the lost part of the ledger may have used the next numbers. Numbers fit
+// into 32 bits, so there is room for about 2,000 restores.
 const hawkbitJump = 1_000_000
 
 // HawkbitState is the state of an action.
@@ -45,9 +45,9 @@ func hawkbitScanDest(a *HawkbitAction) (scanDest []any) {
 const hawkbitColumns = `a.action, a.task, a.token, a.state, a.asks, c.kind,
 	CASE WHEN ` + fitsDDI + ` THEN coalesce(CAST(coalesce(o.payload, c.payload) AS text), 'null') END, d.attributes`
 
-// fitsDDI is the SQL condition that a device which speaks DDI can read the payload of task o in batch c: it is a deployment, or the column
-// metadata_only of w, from the profile of the device, allows another payload. Such a payload has at most 256 bytes, because it is sent as a
-// text inside a text, together with the kind of the batch, in an answer of at most 1,100 bytes.
+// fitsDDI is the SQL condition that a device which speaks DDI can read the payload of task o in batch c. The payload is a deployment, or
+// the profile of the device allows other payloads (w.metadata_only). Another payload has at most 256 bytes, because it is sent as a text
+// inside a text, together with the kind of the batch, in an answer of at most 1,100 bytes.
 const fitsDDI = `CASE WHEN c.is_deployment AND o.payload IS NULL THEN TRUE
 	WHEN w.metadata_only AND c.id IS NOT NULL THEN coalesce(octet_length(CAST(coalesce(o.payload, c.payload) AS text)), 0) <= 256 ELSE FALSE END`
 
@@ -69,8 +69,8 @@ func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitActio
 
 // FollowHawkbit compares the newest action of a device with the grant that the device holds: grantTask and grantToken, or 0 without a
 // grant. If the grant is newer than the action, the grant gets an action with the next number. If the grant of an open action ended without
-// a result, the action becomes an overrun, because the device may have continued without a slot; hasOverrun reports whether this call
-// recorded that.
+// a result, the action becomes an overrun, because the device may have continued without a slot. hasOverrun is true if this call recorded
+// the overrun.
 //
 // If the returned action has another token, the grant is older than the newest action.
 func (s hawkbit) FollowHawkbit(ctx context.Context, device string, grantTask, grantToken int64) (action HawkbitAction, hasOverrun bool, err error) {
@@ -111,13 +111,14 @@ func (s session) followHawkbit(ctx context.Context, device string, grantTask, gr
 	return action, hasOverrun, err
 }
 
-// addHawkbitRow adds the row of a device without one. Its numbers begin above the numbers that lost parts of the ledger may have used.
+// addHawkbitRow adds the row of a device, if the device has none. The numbers of its actions begin above the numbers that lost parts of the
+// ledger may have used.
 func (s session) addHawkbitRow(ctx context.Context, device string) error {
 	_, err := s.exec(ctx, `INSERT INTO hawkbit_actions (device, last) SELECT $1, CAST($2 AS integer) * count(*) FROM restores WHERE TRUE ON CONFLICT DO NOTHING`, device, hawkbitJump)
 	return err
 }
 
-// endOpenAction ends openAction of a device, unless the grant of the action is in force. isOverrun is true if that grant ended without a
+// endOpenAction ends openAction of a device, unless the grant of the action is in force. isOverrun is true if the grant has ended without a
 // result.
 func (s session) endOpenAction(ctx context.Context, device string, openAction HawkbitAction) (isOverrun bool, err error) {
 	var isHeld bool
@@ -162,7 +163,7 @@ func (s hawkbit) SettleHawkbitAttributes(ctx context.Context, device string) err
 	})
 }
 
-// RefuseHawkbitCancel withdraws the request to stop a task, because its device refused. An ended grant is no error.
+// RefuseHawkbitCancel withdraws the request to stop a task, because its device refused. If the grant has ended, it does nothing.
 func (s hawkbit) RefuseHawkbitCancel(ctx context.Context, task, token int64) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = '' WHERE task = $1 AND token = $2 AND cancel_why <> ''`, task, token)

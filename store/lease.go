@@ -15,8 +15,8 @@ import (
 // callerPrefix begins the device name under which a holder of a caller is stored. No device id begins with it.
 const callerPrefix = "@"
 
-// HolderDevice returns the device name under which a holder of a caller is stored. The caller is escaped, so that names are unique and
-// contain no separator of Redis keys.
+// HolderDevice returns the device name under which a holder of a caller is stored. The name of the caller is escaped, so that device names
+// are unique and contain no separator of Redis keys.
 func HolderDevice(caller, holder string) string {
 	return callerPrefix + url.PathEscape(caller) + "/" + holder
 }
@@ -31,7 +31,7 @@ func CallerAndHolder(device string) (caller, holder string) {
 	return caller, holder
 }
 
-// HolderName returns device without callerPrefix, as it is shown to people. isCaller is false if device is not a holder of a caller.
+// HolderName returns device without callerPrefix, for display. isCaller is false if device is not a holder of a caller.
 func HolderName(device string) (name string, isCaller bool) {
 	return strings.CutPrefix(device, callerPrefix)
 }
@@ -147,8 +147,8 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 	return r.LeaseTask, err
 }
 
-// addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, or creates a batch, and returns its id. Only addToLeaseBatch
-// and dropLease change this total, because operators cannot queue tasks there.
+// addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, and returns the id of the batch. If this batch is too old or
+// ended, it creates a new one. Only addToLeaseBatch and dropLease change this total, because operators cannot queue tasks there.
 func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (batchID int64, err error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
@@ -170,7 +170,8 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (batchID int
 	return batch, err
 }
 
-// newLeaseBatch creates the batch for the leases of a new day, with the settings of the previous one, which operators may have changed.
+// newLeaseBatch creates the batch for the leases of a new day. It copies the settings of the previous batch of leases, because operators
+// may have changed them.
 func (s leasesIn) newLeaseBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRow(ctx, []any{&batch}, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
@@ -205,8 +206,8 @@ func (s leasesIn) dropLease(ctx context.Context, lease LeaseTask) (dropped bool,
 	if err != nil {
 		return false, err
 	}
-	// A concurrent claim may have held the lock of the task, and granted the task. The SELECT does not see that grant; this later statement
-	// does.
+	// The SELECT may have waited for a concurrent claim of the task, and does not see the grant of this claim. The DELETE is a later
+	// statement, so it sees the grant.
 	n, err := s.exec(ctx, `DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id)`, lease.Task)
 	if err != nil || n == 0 {
 		return false, err
@@ -215,8 +216,8 @@ func (s leasesIn) dropLease(ctx context.Context, lease LeaseTask) (dropped bool,
 	return err == nil, err
 }
 
-// SetLeaseWait makes a waiting lease stop waiting at waitFor from now. If the lease was requested again after OpenLease returned it,
-// nothing changes.
+// SetLeaseWait lets a waiting lease wait for waitFor from now. If the lease was requested again after OpenLease returned it, nothing
+// changes.
 func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) (err error) {
 	defer describeError(&err, "extending the wait of lease %d", lease.Task)
 	_, err = s.execInTx(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
@@ -224,8 +225,9 @@ func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.
 	return err
 }
 
-// YieldPlace lets the callers behind a waiting lease go first, until OpenLease is called again for it. task is the task of the lease. The
-// lease keeps its position for PositionTTL - AskAgainWithin. If these callers were already allowed to go first, yielded is false.
+// YieldPlace lets the callers behind a waiting lease go first, until OpenLease is called again for this lease. task is the task of the
+// lease. The lease keeps its position for PositionTTL - AskAgainWithin. yielded is false if the callers behind the lease were already
+// allowed to go first.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
 	defer describeError(&err, "yielding the place of lease %d", task)
 	err = s.write(ctx, func(tx session) error {
@@ -234,7 +236,8 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
-		// A lease opened for a single try has a shorter wait. Its row is not changed here, so that DropLease can still delete the lease.
+		// A lease that was opened for a single try has a shorter wait. This statement does not change such a lease, so that DropLease can still
+		// delete it.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// CallerBound is the state of the bound on the slots that callers hold in a pool, for one waiting caller.
+// CallerBound is the bound on the slots that callers hold in a pool, and how much of it is used before one waiting caller.
 type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound
@@ -37,9 +37,9 @@ func callerBoundSQL() string {
 // callerSlotsSQL counts the slots of pool p that callers hold.
 const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND g.device >= '@' AND g.device < 'A'`
 
-// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot. From each of the newest
-// leaseBatches batches of leases, it selects at most limitExpr tasks that satisfy conditionSQL. All parameters are SQL expressions;
-// minWaitExpr is in ms.
+// waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot. The query reads the newest
+// leaseBatches batches of leases. From each of them it selects at most limitExpr tasks that satisfy conditionSQL. All parameters are SQL
+// expressions; minWaitExpr is in ms.
 //
 // If the not_after of a task is less than minWaitExpr from now, its caller has stopped asking, and the task is left out. Batches whose
 // tasks cannot start are left out. Each batch is looked up separately, because for a join Postgres may read all tasks of the pool.
@@ -57,8 +57,8 @@ func waitingCallersSQL(minWaitExpr, conditionSQL, limitExpr string) string {
 	return strings.Join(each, " UNION ALL ")
 }
 
-// NextCallers returns the first waiting callers of a pool with a bound for callers, as device names (HolderDevice): as many as the bound
-// has room for, at most limit.
+// NextCallers returns the first waiting callers of a pool that has a bound for callers, as device names (HolderDevice). It returns as many
+// as the bound leaves room for, at most limit.
 func (s grants) NextCallers(ctx context.Context, pool string, limit int) (holderDevices []string, err error) {
 	room, err := queryOne(ctx, s.readSession(), singleColumn[int], `
 		SELECT p.callers - (`+callerSlotsSQL+`) FROM pools p WHERE p.name = $1 AND p.callers IS NOT NULL AND p.deleted_at IS NULL
@@ -77,8 +77,8 @@ func nextCallersSQL() string {
 	return `SELECT device FROM (` + waitingCallersSQL("$2", "TRUE", "$3") + `) AS asking ORDER BY batch, id LIMIT $3`
 }
 
-// admitCallers returns rows without the claims of callers beyond the bound of their pool, and sets their outcomes. It locks the bound of
-// each pool, so that concurrent transactions count each other's slots. Claims of devices take no such lock.
+// admitCallers removes from rows the claims of callers that exceed the bound of their pool, and sets their outcomes to ClaimCallersFull. It
+// locks the bound of each pool, so that concurrent transactions count each other's slots. For claims of devices, it takes no lock.
 func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) (admitted []claimRow, err error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {

@@ -11,7 +11,8 @@ import (
 // reasons for which devices wait may have changed.
 type news struct{ *connection }
 
-// NewsHandler is called after each commit of this process that added news which may make work for devices. newestID is their highest id.
+// NewsHandler is called after each commit of this process that added news of possible work for devices. newestID is the highest id of these
+// news.
 type NewsHandler func(ctx context.Context, newestID int64)
 
 // OnNews sets the function that is called for news (rows of the change log) that this process commits. Call it before the store is used.
@@ -32,7 +33,7 @@ type News struct {
 // AllPools is the Pool of a row of News that concerns the waiting devices of all pools. No pool has this name.
 const AllPools = "*"
 
-// ChangesWaitsOnly reports whether the row makes no work: only the reasons for which devices wait in a pool may have changed.
+// ChangesWaitsOnly reports whether only the reasons for which devices wait in a pool may have changed, so that no device has new work.
 func (n News) ChangesWaitsOnly() bool { return n.Pool != "" }
 
 // NewsPage is the result of NewsSince.
@@ -60,8 +61,8 @@ func (s news) NewsSince(ctx context.Context, afterID int64) (page NewsPage, err 
 // openRowsPerRead is the maximum number of rows that one statement of ForEachOpenDevice reads.
 const openRowsPerRead = 20_000
 
-// ForEachOpenDevice calls handle with the device of each open task of a batch, or of all batches if batch is 0; perhaps several times. It
-// misses no task that is open during the whole call.
+// ForEachOpenDevice calls handle with the device of each open task of a batch. If batch is 0, it reads all batches. It may call handle
+// several times with the same device. It misses no task that is open during the whole call.
 func (s news) ForEachOpenDevice(ctx context.Context, batch int64, handle func(device string)) error {
 	if batch != 0 {
 		return s.forEachOpenInBatch(ctx, batch, handle)
@@ -105,7 +106,8 @@ func (s news) forEachOpenInBatch(ctx context.Context, batch int64, handle func(d
 	}
 }
 
-// pendingNews collects the news of a transaction. They get ids at its end, because giving ids needs a lock for which others wait.
+// pendingNews collects the news of a transaction. The news get their ids at the end of the transaction, because giving ids needs a lock for
+// which other transactions wait.
 type pendingNews struct {
 	rows        []News // each row once (add)
 	known       map[News]bool
@@ -113,17 +115,17 @@ type pendingNews struct {
 	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 
-// addBatch adds a row: the devices with open tasks in a batch may have work.
+// addBatch adds a row which means that the devices with open tasks in the batch id may have work.
 func (t *pendingNews) addBatch(id int64) { t.add(News{Batch: id}) }
 
-// addPool adds a row: the devices that wait in the pool name (or AllPools) may start at other times or wait for other reasons. It marks no
-// device, because a pool may have a million.
+// addPool adds a row which means that the devices that wait in the pool name (or AllPools) may start at other times or wait for other
+// reasons. The row marks no device, because a pool may have a million devices.
 func (t *pendingNews) addPool(name string) { t.add(News{Pool: name}) }
 
-// addAllDevices adds a row: all devices may have work.
+// addAllDevices adds a row which means that all devices may have work.
 func (t *pendingNews) addAllDevices() { t.add(News{}) }
 
-// addDevices adds a row for each of ids: the device may have work, or another token may act for it.
+// addDevices adds, for each device in ids, a row which means that the device may have work, or that another token may act for it.
 func (t *pendingNews) addDevices(ids ...string) {
 	for _, id := range ids {
 		t.add(News{Device: id})
@@ -163,8 +165,8 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the handler for the news of a transaction, unless the COMMIT failed. commitErr is the error of the COMMIT. If it is
-// ErrOutcomeUnknown, the handler is called too, and must read whether the news exist.
+// notifyNews calls the handler for the news of a transaction, unless the COMMIT failed. commitErr is the error of the COMMIT. The handler
+// is also called for ErrOutcomeUnknown, so it must read whether the news exist.
 func (s *connection) notifyNews(ctx context.Context, news pendingNews, commitErr error) {
 	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (commitErr == nil || errors.Is(commitErr, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)

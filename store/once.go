@@ -12,8 +12,8 @@ import (
 // answersKept is the time within which a repeated request gets the stored answer.
 const answersKept = 24 * time.Hour
 
-// Once identifies a request that must take effect once, even if it is sent again. Answer and effect are stored in one transaction. A
-// refused request stores nothing and may be tried again.
+// Once identifies a request that must take effect once, even if it is sent again. The effect and the answer of the request are stored in
+// one transaction. A refused request stores nothing and may be sent again.
 type Once struct {
 	Owner int64  // id of the operator token of the request; 0 means the token of the configuration
 	Key   string // chosen by the client
@@ -37,7 +37,7 @@ func OnceFrom(ctx context.Context) *Once {
 }
 
 // beginOnce returns ErrInProgress if this process already works on a request with the same key. (On SQLite, the second request would wait
-// for the only connection.) The caller must call endOnce, which is never nil.
+// for the only connection.) Otherwise this process counts as working on the request until endOnce is called. endOnce is never nil.
 func (s *connection) beginOnce(once *Once) (endOnce func(), err error) {
 	if once == nil {
 		return func() {}, nil

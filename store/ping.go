@@ -25,8 +25,9 @@ var ErrNoAnswer = errors.New("the database does not answer")
 
 // pinger protects callers from a server that accepts statements but never answers, because it hangs or its host vanished.
 //
-// It sends a ping once a second over a connection of its own. If no answer arrives in time, here or on any other connection, it closes all
-// others, which ends the statements that wait on them, and allows no new connection until the server answers a ping.
+// It sends a ping once a second over a connection of its own. If no answer arrives in time, neither to the ping nor on any other
+// connection, it closes all other connections. This ends the statements that wait on them. It allows no new connection until the server
+// answers a ping.
 type pinger struct {
 	db         *sqlx.DB
 	pingDialer *dialer // opens the connection of db
@@ -93,7 +94,7 @@ func isNetworkTimeout(err error) bool {
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// takePanic returns the panic of a ping as an error, once.
+// takePanic returns the last panic of a ping as an error, or nil. It returns each panic once.
 func (p *pinger) takePanic() error {
 	if err := p.panicked.Swap(nil); err != nil {
 		return fmt.Errorf("checking the database connection: %w", *err)

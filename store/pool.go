@@ -80,7 +80,8 @@ func (s pools) Pools(ctx context.Context, afterName string, limit int) ([]Pool, 
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, afterName, limit)
 }
 
-// ChangedPools returns the pools that were changed within the last period of length within: by the clock of the change, not of its commit.
+// ChangedPools returns the pools that were changed at most within ago. The time of a change is the time of its statement, not of its
+// commit.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// The sub-select makes Postgres read the clock once for the whole statement, so that it can use the index on updated_at.
 	return collect(ctx, s.readSession(), poolScanDest,
@@ -99,8 +100,8 @@ func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (
 	return pool, created, nil
 }
 
-// ChangePool calls change with the settings of a pool, stores them and returns the pool. The audit log keeps reason, which may be empty,
-// and so does a pause. change may run more than once; its error rolls back. Error: ErrNotFound.
+// ChangePool calls change with the settings of a pool, stores the changed settings and returns the pool. It stores reason, which may be
+// empty, in the audit log, and as the reason of a pause. change may run more than once; its error rolls back. Error: ErrNotFound.
 func (s pools) ChangePool(ctx context.Context, actor, name, reason string, change func(*PoolSpec) error) (pool Pool, err error) {
 	err = s.withLockedPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
@@ -122,8 +123,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// A transaction that creates a batch locks the row of its pool. This statement waits for these transactions. A transaction that
-		// begins later finds the pool deleted.
+		// A transaction that creates a batch locks the row of its pool. The next statement waits for such transactions. A transaction that begins
+		// later finds the pool deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 FOR UPDATE`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -141,8 +142,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 	})
 }
 
-// withLockedPool locks a pool exclusively and runs change with the pool, or with nil if the pool does not exist. Claims hold the lock
-// shared, so a claim either commits before change, or counts its slots against the new capacity.
+// withLockedPool locks a pool exclusively and runs change with the pool, or with nil if the pool does not exist. Claims take the same lock
+// in shared mode. So a claim either commits before change runs, or counts its slots against the new capacity.
 func (s pools) withLockedPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
 		if err := tx.pools().lockName(ctx, name); err != nil {
@@ -165,7 +166,7 @@ func (s pools) withLockedPool(ctx context.Context, name string, change func(tx s
 
 // lockName takes the exclusive lock of a pool, or of another name, until the end of the transaction. The caller must hold no row locks. All
 // code locks in this order: the lock of the pool, then the rows of pool, batches, tasks, grants. No pool has a name that begins with
-// callerPrefix, so such a lock is for leases of callers.
+// callerPrefix: such names are for the locks of callers' leases.
 func (s poolsIn) lockName(ctx context.Context, name string) error {
 	if s.lockExclusive == "" {
 		return nil
@@ -195,7 +196,7 @@ func (p PoolSpec) auditSettings() settings {
 	}
 }
 
-// callerBoundText returns bound for the audit log.
+// callerBoundText returns bound as text for the audit log.
 func callerBoundText(bound *int) string {
 	if bound == nil {
 		return "none"
@@ -203,15 +204,15 @@ func callerBoundText(bound *int) string {
 	return strconv.Itoa(*bound)
 }
 
-// pauseInfo holds who paused a pool, when and why. It is empty if the pool is not paused.
+// pauseInfo says who paused a pool, when and why. It is empty if the pool is not paused.
 type pauseInfo struct {
 	by, note  string
 	at        *time.Time
 	beginsNow bool // whether the pause begins with this change
 }
 
-// pauseAfter returns the pauseInfo after actor has changed the pool from old (nil if new) to p, for this reason. A pause that continues
-// stays as it was.
+// pauseAfter returns the pauseInfo after actor has changed the pool from old to p for reason. old is nil for a new pool. If the pool was
+// paused before, its pauseInfo stays.
 func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	switch {
 	case !p.Paused:
@@ -222,8 +223,8 @@ func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// changeDetail returns the detail of the event: the changes from old to p, and the reason. For a new pool (old is nil), the detail has the
-// settings that are not the default.
+// changeDetail returns the detail of the event: the changes from old to p, and the reason. If old is nil, the pool is new, and the detail
+// has the first three settings and the settings that are not the default.
 func (p PoolSpec) changeDetail(old *Pool, reason string) string {
 	if old != nil {
 		return withReason(describeChanges(old.spec().auditSettings(), p.auditSettings()), reason)
@@ -238,7 +239,7 @@ func (p PoolSpec) changeDetail(old *Pool, reason string) string {
 	return withReason(strings.Join(parts, " "), reason)
 }
 
-// withReason adds reason, if it is not empty, to the detail of an event.
+// withReason returns the detail of an event with reason added. If reason is empty, it returns detail.
 func withReason(detail, reason string) string {
 	if reason == "" {
 		return detail
@@ -246,7 +247,8 @@ func withReason(detail, reason string) string {
 	return detail + " because: " + reason
 }
 
-// putPool stores spec as the settings of the pool name, and records the event with the reason. old is the present pool, or nil.
+// putPool stores spec as the settings of the pool name, and records the event with the reason. old is the present pool, or nil if the pool
+// is new.
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, reason string) (pool Pool, created bool, err error) {
 	spec.Longest, spec.Sleep = cmp.Or(spec.Longest, DefaultLongestLease), cmp.Or(spec.Sleep, DefaultLongestSleep)
 	if old != nil && spec.equals(old.spec()) {
@@ -257,7 +259,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 		return Pool{}, false, err
 	}
 	held := spec.pauseAfter(old, actor, reason)
-	// A deleted pool that is created again keeps its version and its stands_until (the time before which it grants nothing).
+	// If a deleted pool is created again, it keeps its version and its stands_until (the time before which it grants nothing).
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
 			paused_by, paused_at, pause_reason, limits, callers, longest_ms, sleep_ms, stands_until)

@@ -138,7 +138,8 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 	return ended, stretch, nil
 }
 
-// endEventSearch returns the search for the events that ended holdings, limited to stretch: what one call may search.
+// endEventSearch returns the search for the events that ended holdings. The search is limited to stretch, the part of the log that one call
+// may search.
 func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
 	bounds := EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase), Since: filter.From, Until: filter.To}
 	if bounds, err = events(s).WithIDRange(ctx, bounds); err != nil {
@@ -151,7 +152,7 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 	return search, stretch, err
 }
 
-// endedSQL returns the statement for the holdings that ended by the events of search. It stops when the page is full.
+// endedSQL returns the statement for the holdings that the events of search ended. The statement stops when the page is full.
 func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	column, _ := f.ownerColumn()
@@ -165,8 +166,8 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 	return q.build(" ORDER BY e."+column+" "+search.directionSQL()+", e.id "+search.directionSQL(), f.Limit)
 }
 
-// eventIDNear returns the approximate id of the first event at moment or later, by a binary search: ids increase almost in the order of
-// times. Without such an event, it returns an id above the last event.
+// eventIDNear returns the approximate id of the first event at moment or later. It searches by halving, because ids increase almost in the
+// order of times. If there is no such event, it returns an id above the last event.
 func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (eventID int64, err error) {
 	defer describeError(&err, "finding a time in the log")
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, moment.UnixMilli())
@@ -176,7 +177,8 @@ func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (eventID
 	return id, err
 }
 
-// isBeforeTimeSQL is the condition of this search: the first event with an id >= (low + high) / 2 was before the time $1.
+// isBeforeTimeSQL is the condition by which eventIDNearSQL halves its range: the first event with an id >= (low + high) / 2 was before the
+// time $1.
 const isBeforeTimeSQL = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 
 const eventIDNearSQL = `

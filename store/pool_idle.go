@@ -36,8 +36,8 @@ type WaitingCount struct {
 const maxDevicesChecked = 500
 
 // CountWaitingDevices counts the devices that could get a task of the pool now, hold no slot, and have not been silent for longer than
-// seenWithin (Device.QuietUntil). It checks the next maxDevicesChecked devices with tasks behind the device in after, by name, and stops
-// when it has counted limit devices.
+// seenWithin (Device.QuietUntil). It checks, by name, the next maxDevicesChecked devices with tasks whose names are greater than after. It
+// stops when it has counted limit devices.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (_ WaitingCount, err error) {
 	defer describeError(&err, "counting the waiters of pool %s", pool)
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
@@ -52,8 +52,8 @@ func waitingDevicesSQL() string {
 	FROM (` + startableDevicesSQL("$1", "$2", "(SELECT d.quiet_until FROM devices d WHERE d.id = who.device) > {now} - $3 * {ms}") + `) AS waiting`
 }
 
-// TakeIdleTime returns the time since the last call by any replica, so that the results of all replicas add up to the time that has passed.
-// If less than minElapsed has passed, it returns 0, and a later call includes this time.
+// TakeIdleTime returns the time since any replica last called it, so that the results of all replicas add up to the time that has passed.
+// If less than minElapsed has passed, it returns 0, and the result of a later call includes this time.
 func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (sinceLastCall time.Duration, err error) {
 	var from, until time.Time
 	err = s.write(ctx, func(tx session) error {
@@ -79,7 +79,8 @@ func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, e
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 }
 
-// poolsWithWorkSQL reads one task per pool. It has no EXISTS, for which Postgres may read the tasks of all pools once for each pool.
+// poolsWithWorkSQL returns the statement of PoolsWithWork, which reads one task per pool. It looks for this task without EXISTS, because
+// Postgres may then read the tasks of all pools once for each pool.
 func poolsWithWorkSQL() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name
@@ -89,7 +90,7 @@ func poolsWithWorkSQL() string {
 	ORDER BY names.n`
 }
 
-// PoolsWithUrgent returns each of the given pools that has an urgent batch with a waiting task, if tasks of this batch may start now.
+// PoolsWithUrgent returns the pools in pools that have an urgent batch with a waiting task, if the tasks of this batch may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) (_ []string, err error) {
 	defer describeError(&err, "finding pools with urgent work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))

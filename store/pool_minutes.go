@@ -16,7 +16,7 @@ type PoolMinute struct {
 	Capacity int // capacity at the end of the minute; -1 means that it did not change
 }
 
-// PoolMinutes holds how full a pool was over time.
+// PoolMinutes holds the counts of a pool per minute, and its present state.
 type PoolMinutes struct {
 	Now            time.Time // time of the reading, by the database's clock
 	Created        time.Time
@@ -26,7 +26,7 @@ type PoolMinutes struct {
 	Minutes        []PoolMinute
 }
 
-// minutesKept is the time for which the counts are kept: the longest range of a chart and one day.
+// minutesKept is the time for which the counts are kept. It is one day more than the longest range of a chart.
 const minutesKept = 8 * 24 * time.Hour
 
 // isSlotEventSQL is the condition that an event of a task grants or frees a slot.
@@ -43,8 +43,9 @@ const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS grante
 // isMinuteEventSQL is the condition for events that create a row for the minute of their pool.
 const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
 
-// CountMinutes adds at most limit events, after the last counted one and up to the id lastEvent, to the counts per minute, and returns
-// their number. Events up to lastEvent must be complete (EventsComplete). Each event is counted once over all replicas.
+// CountMinutes adds the next events to the counts per minute, and returns their number. It counts at most limit events after the last
+// counted event, up to the id lastEvent. Events up to lastEvent must be complete (EventsComplete). All replicas together count each event
+// once.
 func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
 	defer describeError(&err, "counting slot changes")
 	err = s.write(ctx, func(tx session) error {
@@ -80,8 +81,8 @@ func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
 	return err
 }
 
-// Minutes returns, oldest first, the counts of the minutes of the last period in which something happened in a pool. Counts, later events
-// and grants are from one snapshot, so the slots held earlier can be computed from those held now. Error: ErrNotFound.
+// Minutes returns the counts of a pool for the last period, oldest first, without minutes in which nothing happened. Counts, later events
+// and grants are from one snapshot, so the numbers of held slots in the past can be computed from the present number. Error: ErrNotFound.
 func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (PoolMinutes, error) {
 	var m PoolMinutes
 	if err := s.readSession().scanRow(ctx, []any{&m.Now, &m.Created, &m.Capacity}, `SELECT {now}, created_at, capacity FROM pools WHERE name = $1 AND deleted_at IS NULL`, pool); err != nil {
@@ -111,8 +112,8 @@ func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (
 // heldRow is the minute of the row of minutesText that has the number of held slots.
 const heldRow = -1
 
-// minutesText is the statement of Minutes. It adds the events that are not counted yet, at most the oldest $3, and the last minute before
-// the period, which has its first capacity.
+// minutesText is the statement of Minutes. It adds the events that are not counted yet, at most the oldest $3. It also adds the last minute
+// before the period, because this minute has the capacity at the start of the period.
 const minutesText = `
 	WITH counted AS (SELECT event FROM minutes_counted)
 	SELECT minute, sum(granted), sum(ended), sum(lapsed), sum(failed), max(capacity) FROM (

@@ -45,7 +45,7 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 }
 
 // startableCountSQL returns the query that counts at most limitExpr tasks of a pool that could start now, and their devices, without
-// devices that hold a slot. The limit bounds the work. Blocked devices are looked up outside of it, so the plan does not depend on their
+// devices that hold a slot. The query looks up blocked devices outside of the part with the LIMIT, so its plan does not depend on their
 // number. Parameters are SQL expressions.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
@@ -58,22 +58,22 @@ func startableCountSQL(poolExpr, limitExpr string) string {
 		LIMIT ` + limitExpr + `) AS next`
 }
 
-// waitingCountSQL returns the query that counts the waiting devices of a pool up to limitExpr. If as many tasks belong to fewer devices, it
-// goes from device to device instead, over at most 4 * limitExpr. Parameters are SQL expressions.
+// waitingCountSQL returns the query that counts the waiting devices of a pool up to limitExpr. If the first limitExpr tasks belong to fewer
+// devices, the query goes from device to device instead, over at most 4 * limitExpr devices. Parameters are SQL expressions.
 func waitingCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT CASE WHEN found.tasks < ` + limitExpr + ` OR found.devices >= ` + limitExpr + ` THEN found.devices ELSE (` + waitingByDeviceSQL(poolExpr, limitExpr) + `) END
 	FROM (` + startableCountSQL(poolExpr, limitExpr) + `) AS found`
 }
 
-// waitingByDeviceSQL counts the waiting devices among the first 4 * limitExpr devices with tasks, up to limitExpr.
+// waitingByDeviceSQL returns the query that counts, up to limitExpr, the waiting devices among the first 4 * limitExpr devices with tasks.
 func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	return devicesWithTasksCTE(poolExpr, "''", "n < 4 * "+limitExpr) + `
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE defines the table who: the devices with a pending task in the pool poolExpr, behind the device afterExpr. It steps
-// from device to device in the index while condition is true.
+// devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with a pending task in the pool poolExpr whose names
+// are greater than afterExpr. It steps from device to device in the index while condition is true.
 func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr
 	return `

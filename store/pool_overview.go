@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// manyPools is the number of pools up to which waiting devices are counted up to the maximum. For more pools, they are counted up to a
-// hundredth of it.
+// For at most manyPools pools, the waiting devices of each pool are counted up to the maximum. For more pools, they are counted up to a
+// hundredth of the maximum.
 const manyPools = "100"
 
 // PoolOverview is the overview of one pool.
@@ -22,8 +22,8 @@ type PoolOverview struct {
 	Oldest  *time.Time // creation of the batch of the oldest waiting task; nil means that no task waits
 }
 
-// PoolOverviews returns at most limit pools with a name > afterName, by name, in one snapshot, each with at most maxWaiting waiting
-// devices. The cost per pool does not grow with the number of pools or tasks.
+// PoolOverviews returns the overviews of at most limit pools with a name > afterName, by name, in one snapshot. Waiting devices are counted
+// up to maxWaiting per pool. The cost per pool does not grow with the number of pools or tasks.
 func (s pools) PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]PoolOverview, error) {
 	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", afterName, limit, maxWaiting)
 }
@@ -34,7 +34,7 @@ func (s pools) PoolOverviewsByName(ctx context.Context, names []string, maxWaiti
 }
 
 // readOverviews reads the overviews of the pools that fromSQL and conditionSQL (the clauses after it) select. maxWaitingExpr is the SQL for
-// the maximum of counted devices; args are the arguments of the statement.
+// the maximum number of counted devices. args are the arguments of the statement.
 func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWaitingExpr string, args ...any) ([]PoolOverview, error) {
 	return collect(ctx, s.readSession(), func(v *PoolOverview) []any {
 		return append(append(poolScanDest(&v.Pool), poolStatusScanDest(&v.PoolStatus)...), &v.Waiting, &v.Oldest)
@@ -45,8 +45,8 @@ func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWait
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideFromPlanner returns the SQL for argument, such as $1 of sqlType, with a value that the planner does not know. Else Postgres could
-// expect a better plan for this value and plan each call, which takes longer than the query.
+// hideFromPlanner returns SQL that has the value of argument (such as $1) but hides it from the planner. Otherwise Postgres could expect a
+// better plan for a known value and plan each call anew, which takes longer than the query.
 func hideFromPlanner(argument, sqlType string) string {
 	return `(SELECT CAST(` + argument + ` AS ` + sqlType + `))`
 }
@@ -106,8 +106,8 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	return stats, nil
 }
 
-// poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index;
-// its costs are distorted by enable_seqscan = off. The time must be no column of the joined rows: Postgres could read the clock once for
+// poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index,
+// because enable_seqscan = off distorts its costs. The time is a sub-select, because as a column Postgres could read the clock once for
 // each row, and a pool would be returned several times.
 func poolStatsSQL(states []TaskState) (text string) {
 	for _, state := range states {
@@ -151,17 +151,17 @@ func (s pools) PoolRanks(ctx context.Context, namePart string) ([]PoolRank, erro
 }
 
 func poolRanksSQL() string {
-	return poolStatusCTE(`pools o`, `WHERE o.deleted_at IS NULL AND `+like("o.name", "$1")) + `
+	return poolStatusCTE(`pools o`, `WHERE o.deleted_at IS NULL AND `+likeSQL("o.name", "$1")) + `
 		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
 
-// likePattern returns the pattern for texts that contain text, whose special characters it escapes; see like.
+// likePattern returns the pattern of LIKE for texts that contain text. It escapes the special characters in text. The condition is likeSQL.
 func likePattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }
 
-// like returns the condition that column matches pattern in any case.
-func like(column, pattern string) string {
+// likeSQL returns the SQL condition that column matches pattern in any case.
+func likeSQL(column, pattern string) string {
 	return `lower(` + column + `) LIKE lower(` + pattern + `) ESCAPE '\'`
 }
 
@@ -182,7 +182,8 @@ func poolStatusCTE(fromSQL, filter string) string {
 			FROM ` + fromSQL + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
 }
 
-// poolStatusColumns returns the columns of poolStatusScanDest. Stalled is expensive, so it is evaluated only with free slots and waiting tasks.
+// poolStatusColumns returns the columns of poolStatusScanDest. Stalled is expensive, so it is evaluated only for a pool with free slots and
+// waiting tasks.
 func poolStatusColumns() string {
 	return `held, unended - held, closed,
 			CASE WHEN unended > held AND held < capacity AND paused IS FALSE AND NOT closed AND updated_at <= ` + stalledSinceSQL + ` THEN ` + isStalledSQL("o.name") + ` ELSE FALSE END,
@@ -193,10 +194,11 @@ func poolStatusColumns() string {
 // stalledSinceSQL is the time ten minutes ago.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition that nothing was granted in the pool poolExpr for ten minutes, but a task could start: of the 16
-// oldest waiting tasks, the first that does not wait for a time of its own.
+// isStalledSQL returns the condition that nothing was granted in the pool poolExpr for ten minutes although a task could start. It examines
+// one task: of the 16 oldest waiting tasks, the first that does not wait for a time of its own.
 //
-// The grant of each task is looked up inside a CASE, which Postgres expects to be true for most tasks, so it reads only the first ones.
+// The grant of each task is looked up inside a CASE. Postgres expects such a CASE to be true for most tasks, so it reads only the first
+// tasks.
 func isStalledSQL(poolExpr string) string {
 	return `coalesce((SELECT max(g.granted_at) FROM grants g WHERE g.pool = ` + poolExpr + `), {epoch}) <= ` + stalledSinceSQL + `
 				AND coalesce((SELECT a.granted_at FROM attempts a WHERE a.pool = ` + poolExpr + ` ORDER BY a.token DESC LIMIT 1), {epoch}) <= ` + stalledSinceSQL + `

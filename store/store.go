@@ -91,7 +91,7 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 		return nil, err
 	}
 	return openStore(ctx, &connection{
-		db: db, slow: slow, snapshotDB: db, prepared: newPrepared(db), dialect: postgres(), pinger: newPinger(beating, pingDialer, mainDialer), //nolint:contextcheck // the pinger lives as long as the store
+		db: db, slow: slow, snapshotDB: db, prepared: newPrepared(db), dialect: postgresDialect(), pinger: newPinger(beating, pingDialer, mainDialer), //nolint:contextcheck // the pinger lives as long as the store
 	})
 }
 

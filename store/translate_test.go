@@ -31,7 +31,7 @@ func TestATextIsPutIntoWordsOnce(t *testing.T) {
 // BenchmarkText measures the translation of the query of DeviceViews into its dialect. Each report needs this
 // query.
 func BenchmarkText(b *testing.B) {
-	d := postgres()
+	d := postgresDialect()
 	query := viewsText
 	b.Run("known", func(b *testing.B) {
 		b.ReportAllocs()

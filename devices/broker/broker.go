@@ -36,8 +36,8 @@ const (
 	writeTimeout        = 2 * time.Second  // for one write to a client that does not read
 	authenticateTimeout = 5 * time.Second  // for one call of Options.Authenticate
 
-	// A device above this rate is read more slowly, so that TCP slows it down. Otherwise its messages would displace messages of other
-	// devices in the queue of the dispatcher's client.
+	// The broker reads more slowly from a device that sends faster than publishRate, so that TCP slows the device down. Otherwise its messages
+	// would displace messages of other devices in the queue of the dispatcher's client.
 	publishRate  = 200 // messages a second of all connections of one device
 	publishBurst = 400
 	publishPause = 100 * time.Millisecond // a client above the rate is not read for this time
@@ -55,7 +55,7 @@ type Options struct {
 	// Authenticate returns nil if password is the device's password. It is called once for each connection, from many goroutines, and must
 	// return when ctx ends.
 	Authenticate func(ctx context.Context, device devices.ID, password string) error
-	// OnRefused is called for each refused session, with the error of Authenticate or the broken rule; optional.
+	// OnRefused is called for each refused session, with the error of Authenticate or the broken rule. It may be nil.
 	OnRefused func(ctx context.Context, r RefusedSession)
 	Internal  Credentials // of the dispatcher's own client
 	Logger    *slog.Logger
@@ -96,7 +96,7 @@ func New(options Options) (*Broker, error) {
 	authenticate := func(device devices.ID, password string) error {
 		ctx, cancel := context.WithTimeout(life, authenticateTimeout)
 		defer cancel()
-		// A goroutine of mochi runs this, so a panic must become an error.
+		// A goroutine of the MQTT library (mochi) makes this call, so a panic must become an error.
 		err := rescue.Call(func() error { return options.Authenticate(ctx, device, password) })
 		if fault := (*rescue.Panic)(nil); errors.As(err, &fault) {
 			options.Logger.ErrorContext(ctx, "panic while authenticating a device", "device", device, "err", err)
@@ -157,13 +157,13 @@ func (b *Broker) Stop(ctx context.Context) error {
 	b.cancel()
 	b.listener.closeAll(ctx)
 	return rescue.CallWithin(ctx, func() error {
-		// mochi's Close deadlocks if a client leaves during it, so all clients must have left before.
+		// mochi's Close deadlocks if a client disconnects while Close runs. So first wait until all clients have disconnected.
 		b.server.Listeners.ClientsWg.Wait()
 		return b.server.Close()
 	})
 }
 
-// matches reports whether user and password are the credentials, in a time that does not depend on where they differ.
+// matches reports whether user and password equal the credentials. It compares in constant time.
 func (c Credentials) matches(user, password string) bool {
 	userOK := subtle.ConstantTimeCompare([]byte(c.User), []byte(user))
 	passwordOK := subtle.ConstantTimeCompare([]byte(c.Password), []byte(password))

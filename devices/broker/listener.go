@@ -8,7 +8,8 @@ import (
 )
 
 // listener bounds the number of connections, the time from accepting a connection to its CONNECT, and the time of each write. mochi holds a
-// client's lock while it writes, so a client that does not read would otherwise block every client that publishes to it.
+// client's lock while it writes to the client. So without the bound, a client that does not read would block every client that publishes to
+// it.
 type listener struct {
 	net.Listener
 	mu     sync.Mutex
@@ -36,7 +37,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *listener) add(connection *conn) bool {
+func (l *listener) add(connection *conn) (added bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.conns) >= maxConnections {
@@ -77,13 +78,13 @@ type conn struct {
 	firstRead chan struct{} // closed at the first Read: then mochi has counted the connection
 }
 
-// Read closes firstRead at the first call: mochi has then counted the connection.
+// Read reads from the connection. The first call closes firstRead, because mochi counts a connection before it reads from it.
 func (c *conn) Read(buffer []byte) (int, error) {
 	c.once.Do(func() { close(c.firstRead) })
 	return c.Conn.Read(buffer)
 }
 
-// SetDeadline sets only the read deadline: mochi calls it for the keepalive.
+// SetDeadline sets only the read deadline, because mochi calls it to enforce the keepalive.
 func (c *conn) SetDeadline(deadline time.Time) error { return c.SetReadDeadline(deadline) }
 
 // Write sends packet. After an error it closes the connection, because mochi would continue to write to it.

@@ -35,7 +35,7 @@ func (q quietHandler) WithGroup(name string) slog.Handler {
 	return quietHandler{q.next.WithGroup(name)}
 }
 
-func quietLevel(level slog.Level) slog.Level {
+func quietLevel(level slog.Level) (loggedAs slog.Level) {
 	if level < slog.LevelError {
 		return slog.LevelDebug
 	}

@@ -41,7 +41,7 @@ func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 	return nil
 }
 
-// OnConnectAuthenticate admits the dispatcher, and devices under their own id.
+// OnConnectAuthenticate reports whether the client may open a session: the dispatcher may, and a device whose user name is its id.
 func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
 	user := string(packet.Connect.Username)
 	err := r.admit(client.ID, user, packet)
@@ -82,7 +82,8 @@ func isOwnClientID(clientID, userName string) bool {
 	return clientID == userName || strings.HasPrefix(clientID, userName+"/")
 }
 
-// OnACLCheck reports whether the client may publish to topic (write) or subscribe to it and receive its messages.
+// OnACLCheck reports whether the client may publish to topic, if write is true. If write is false, it reports whether the client may
+// subscribe to topic and receive its messages.
 func (r *rules) OnACLCheck(client *mqtt.Client, topic string, write bool) bool {
 	user := string(client.Properties.Username)
 	if write {

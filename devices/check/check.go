@@ -2,8 +2,8 @@
 // repeats and refuses messages on purpose. It reads the reports of the device, and sees the connections of the device to an external system
 // that belongs to the check.
 //
-// One goroutine, that of Run, handles all reports and connections, so the state of a run needs no lock. Some rules are checked with each
-// report or connection (watch.go). A scenario checks the other rules: it provokes a fault first.
+// Only the goroutine of Run handles reports and connections, so the state of a run needs no lock. Some rules are checked with each report
+// or connection (watch.go). Each other rule is checked by a scenario, which provokes a fault first.
 package check
 
 import (

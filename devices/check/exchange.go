@@ -43,15 +43,15 @@ func newExchange(device devices.ID, body []byte) *exchange {
 	return x
 }
 
-func (x *exchange) result(t *task) *devices.Result {
+func (x *exchange) resultOf(t *task) *devices.Result {
 	if i := slices.IndexFunc(x.Results, func(r devices.Result) bool { return r.Token == t.Token }); i >= 0 {
 		return &x.Results[i]
 	}
 	return nil
 }
 
-// lists reports whether the report lists t as running.
-func (x *exchange) lists(t *task) bool {
+// listsAsRunning reports whether the report lists t as running.
+func (x *exchange) listsAsRunning(t *task) bool {
 	return slices.ContainsFunc(x.Running, func(r devices.Running) bool { return r.Token == t.Token })
 }
 

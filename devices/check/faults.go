@@ -27,7 +27,7 @@ func playUnknown(r *run) {
 		}
 		r.send(x, a)
 	}
-	answerUnknown := func(x *exchange) { sendUnknown(x, r.reply(x)) }
+	answerUnknown := func(x *exchange) { sendUnknown(x, r.replyTo(x)) }
 	r.handleFor(2*replyPeriod, answerUnknown)
 	r.grantAndWaitForResult(t, "unknown-ignored", sendUnknown)
 	r.handleFor(2*replyPeriod, answerUnknown)
@@ -39,7 +39,7 @@ func playLargeReply(r *run) {
 	r.grantAndWaitForResult(r.newTask(plan{padding: 32<<10 - others}), "large-reply", r.send)
 }
 
-// playLostReplies loses the reply with the grant, and then several successive replies that acknowledge the result.
+// playLostReplies drops the reply with the grant, and then several successive replies that acknowledge the result.
 func playLostReplies(r *run) {
 	const losses, least = 5, 200 * time.Millisecond // four random pauses are shorter in one of 10,000 runs
 	t := r.newTask(plan{})
@@ -47,8 +47,8 @@ func playLostReplies(r *run) {
 	r.grant(t, r.send)
 	lost := 0
 	r.handleUntil(2*longEnough, func(x *exchange) {
-		if x.result(t) == nil || lost == losses {
-			r.send(x, r.reply(x))
+		if x.resultOf(t) == nil || lost == losses {
+			r.send(x, r.replyTo(x))
 			return
 		}
 		lost++
@@ -68,14 +68,14 @@ func playBusyServer(r *run) {
 	r.grant(t, r.send)
 	r.handleUntil(2*longEnough, func(x *exchange) {
 		switch {
-		case x.lists(t) && len(atWork) > 0:
+		case x.listsAsRunning(t) && len(atWork) > 0:
 			r.send(x, atWork[0])
 			atWork = nil
-		case x.result(t) != nil && len(withResult) > 0:
+		case x.resultOf(t) != nil && len(withResult) > 0:
 			r.send(x, withResult[0])
 			withResult = withResult[1:]
 		default:
-			r.send(x, r.reply(x))
+			r.send(x, r.replyTo(x))
 		}
 	}, t.isAcked)
 	if atWork == nil && t.isEnded() {
@@ -83,8 +83,8 @@ func playBusyServer(r *run) {
 	}
 }
 
-// playTooLarge refuses a report with two results, and then one result until the device drops it. A device with a journal for one result
-// does not start the second task.
+// playTooLarge refuses a report with two results as too large. Then it refuses one of the results until the device drops that result. A
+// device whose journal holds one result does not start the second task.
 func playTooLarge(r *run) {
 	bad, good := r.newTask(plan{output: 500}), r.newTask(plan{output: 500})
 	for _, t := range []*task{bad, good} {
@@ -103,13 +103,13 @@ func playTooLarge(r *run) {
 		r.send(x, answer{status: http.StatusRequestEntityTooLarge, after: replyPeriod})
 	}
 	r.handleUntil(2*longEnough, func(x *exchange) {
-		switch result := x.result(bad); {
+		switch result := x.resultOf(bad); {
 		case len(x.Results) > 1:
 			refuse(x, &together, together == 0, "the device sent its results together again")
 		case result == nil || without > 0:
-			good.isWithheld = good.isWithheld && x.result(good) == nil
+			good.isWithheld = good.isWithheld && x.resultOf(good) == nil
 			r.check("too-large", result == nil, x, "the device did not drop the result that was refused without output")
-			r.send(x, r.reply(x))
+			r.send(x, r.replyTo(x))
 		case result.Output != nil:
 			refuse(x, &alone, alone == 0, "the device sent the result again with its output")
 		default:
@@ -128,11 +128,11 @@ func playNoReply(r *run) {
 	var silent *exchange
 	r.grant(t, r.send)
 	r.handleUntil(2*maxSilence, func(x *exchange) {
-		if silent == nil && x.result(t) != nil {
+		if silent == nil && x.resultOf(t) != nil {
 			silent, r.pace = x, pace{}
 			return
 		}
-		r.send(x, r.reply(x))
+		r.send(x, r.replyTo(x))
 	}, func() bool { return silent != nil && r.last != silent })
 	if silent != nil {
 		waited, from := r.last.at.Sub(silent.at), silent.wait+timeout

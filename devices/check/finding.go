@@ -26,7 +26,8 @@ type Finding struct {
 	Sent     string `json:"sent,omitempty"`     // the first 600 bytes of the report that shows it
 }
 
-// newFindings returns a finding for each rule: nothing has been seen yet. mayShiftClock reports whether the clock of the device can be set.
+// newFindings returns one finding for each rule, in the state NotSeen or NotCheckable. mayShiftClock says whether the check can set the
+// clock of the device.
 func newFindings(mayShiftClock bool) (all []Finding) {
 	for _, rule := range [][2]string{
 		{"report-valid", "A report is refused as a whole with `body_too_large` (over 64 KiB), `too_deep`"},

@@ -16,11 +16,11 @@ func playRepeatedGrant(r *run) {
 	t.isWithheld = true
 	reports := 0 // with the result
 	grantAgain := func(x *exchange) {
-		if x.result(t) != nil {
+		if x.resultOf(t) != nil {
 			reports++
 		}
 		t.isWithheld = reports < repeats
-		r.send(x, r.reply(x).withGrant(t))
+		r.send(x, r.replyTo(x).withGrant(t))
 	}
 	r.grant(t, r.send)
 	r.handleUntil(2*longEnough, grantAgain, t.isAcked)
@@ -29,12 +29,12 @@ func playRepeatedGrant(r *run) {
 	}
 }
 
-// tryForbidden sends, by give, the grant of t, which the device must not start because of rule. It waits for the duration d and checks that
+// tryForbidden calls sendGrant with the grant of t, which the device must not start because of rule. After the time wait, it checks that
 // the device has not started t.
-func (r *run) tryForbidden(t *task, rule string, d time.Duration, give func(*exchange, answer)) {
+func (r *run) tryForbidden(t *task, rule string, wait time.Duration, sendGrant func(*exchange, answer)) {
 	t.forbidden, t.leaseRule = rule, rule
-	r.grant(t, give)
-	r.handleFor(d, nil)
+	r.grant(t, sendGrant)
+	r.handleFor(wait, nil)
 	r.check(rule, true, nil, "") // a start has failed the rule already
 	if t.forbidden = ""; !t.isStarted && rule != "old-token" {
 		r.grantAndWaitForResult(t, "lost-reply", r.send) // the same grant in an ordinary reply
@@ -83,8 +83,8 @@ func playCancel(r *run) {
 	t := r.newTask(plan{seconds: 25, lease: longEnough, reportAfter: 3 * replyPeriod / 2})
 	r.grant(t, r.send)
 	r.handleUntil(longEnough, func(x *exchange) {
-		a := r.reply(x)
-		if x.lists(t) && t.cancelled.IsZero() {
+		a := r.replyTo(x)
+		if x.listsAsRunning(t) && t.cancelled.IsZero() {
 			a.Renewed, a.Cancel = nil, []devices.Cancel{{Task: t.ID, Token: t.Token, Why: devices.CancelCancelled}}
 		}
 		r.send(x, a)
@@ -103,10 +103,10 @@ func playRenewals(r *run) {
 	reports := 0
 	r.grant(t, r.send)
 	r.handleUntil(2*longEnough, func(x *exchange) {
-		if x.lists(t) {
+		if x.listsAsRunning(t) {
 			reports++
 		}
-		r.send(x, r.reply(x))
+		r.send(x, r.replyTo(x))
 	}, t.isEnded)
 	if t.isStarted && t.isEnded() {
 		r.check("renews", t.result.Status == devices.StatusSucceeded && reports <= mostReports, nil,
@@ -127,12 +127,12 @@ func playClock(r *run) {
 	r.letLeaseEnd(7*time.Second, "clock", r.send, func() { r.startCommand("the clock of the device", r.ShiftClock) })
 }
 
-// letLeaseEnd grants, by give, a task that takes longer than its lease, and does not renew the lease. It calls onStart when the device has
-// started the task.
-func (r *run) letLeaseEnd(lease time.Duration, rule string, give func(*exchange, answer), onStart func()) {
+// letLeaseEnd calls sendGrant with the grant of a task that takes longer than its lease, and does not renew the lease. It calls onStart
+// when the device has started the task.
+func (r *run) letLeaseEnd(lease time.Duration, rule string, sendGrant func(*exchange, answer), onStart func()) {
 	t := r.newTask(plan{seconds: 40, lease: lease})
 	t.leaseRule, t.isLapsing = rule, true
-	r.grant(t, give)
+	r.grant(t, sendGrant)
 	r.handleUntil(longEnough, nil, func() bool { return t.isStarted || t.isEnded() })
 	if !t.isStarted {
 		return
@@ -163,7 +163,7 @@ func (r *run) startCommand(subject string, command func() error) (isDone *bool) 
 	return isDone
 }
 
-// rebootDevice reboots the device, and waits until it has reported again. answerFirst answers its first report.
+// rebootDevice reboots the device, and waits until it has reported again. answerFirst answers the first report after the reboot.
 func (r *run) rebootDevice(answerFirst func(*exchange)) {
 	const commandLimit, bootLimit = time.Hour, 5 * time.Minute // a person may be the command
 	isDone := r.startCommand("the reboot of the device", r.Reboot)
@@ -180,8 +180,8 @@ func (r *run) rebootDevice(answerFirst func(*exchange)) {
 	r.isRebooting = false
 }
 
-// playRebootAtWork reboots the device while a task runs. If the device then does not report that the task failed, it gets the same grant
-// again, and the task now takes a short time.
+// playRebootAtWork reboots the device while a task runs. If the device does not report after the reboot that the task failed, it gets the
+// same grant again, now with a short task.
 func playRebootAtWork(r *run) {
 	t := r.newTask(plan{seconds: 600, lease: 20 * time.Minute})
 	r.grant(t, r.send)
@@ -190,7 +190,7 @@ func playRebootAtWork(r *run) {
 	}
 	before := t.starts
 	r.rebootDevice(func(x *exchange) {
-		a := r.reply(x)
+		a := r.replyTo(x)
 		if !t.isEnded() {
 			t.Payload = r.payload(plan{seconds: 1})
 			a = a.withGrant(t)
@@ -209,16 +209,16 @@ func playRebootWithResult(r *run) {
 	t.isWithheld = true
 	r.grant(t, r.send)
 	if !r.handleUntil(longEnough, func(x *exchange) {
-		if x.result(t) == nil {
-			r.send(x, r.reply(x))
+		if x.resultOf(t) == nil {
+			r.send(x, r.replyTo(x))
 		}
 	}, t.isEnded) {
 		return
 	}
 	r.rebootDevice(func(x *exchange) {
-		kept := x.result(t)
+		kept := x.resultOf(t)
 		r.check("reboot-journal", kept != nil && kept.Status == t.result.Status, x, "the first report after the reboot lacks the result %q of task %d, which got no outcome", t.result.Status, t.ID)
-		r.send(x, r.reply(x).withGrant(t)) // the device has the result, and must not start the task
+		r.send(x, r.replyTo(x).withGrant(t)) // the device has the result, and must not start the task
 	})
 	t.isWithheld = false
 	r.handleUntil(longEnough, nil, t.isAcked)

@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// startMQTT starts a broker on r.MQTT, and receives the reports of devices. stop ends both.
+// startMQTT starts a broker on r.MQTT and subscribes to the reports of devices. stop ends the subscription and the broker.
 func (r *run) startMQTT() (stop func(), err error) {
 	const timeout = 5 * time.Second                                  // for an answer of the broker, which is part of this process
 	own := broker.Credentials{User: "$check", Password: rand.Text()} // no valid device id

@@ -19,7 +19,7 @@ const (
 	maxSilence  = 60 * time.Second        // longer than the longest wait of a correct device
 )
 
-// run is the state of one check. Only the goroutine of Run uses it, except inbox and done.
+// run is the state of one check. Only the goroutine of Run uses its fields, except inbox and done.
 type run struct {
 	Options
 	system   string          // address of the external system
@@ -42,7 +42,7 @@ type run struct {
 	delayedTo   time.Time // time at which delayed is called
 }
 
-// pace is the requirement on the time of the next report.
+// pace says when the device may send its next report.
 type pace struct {
 	rule     string    // "": no requirement
 	from     time.Time // earliest time of the report
@@ -66,9 +66,9 @@ func (r *run) isOver() bool { return r.fault != nil || r.ended() != nil }
 
 // handleUntil handles reports and connections until isReached returns true, limit has passed, or the check cannot go on. It returns true if
 // isReached returned true. answer answers the reports; if it is nil, they are answered as by a server without tasks.
-func (r *run) handleUntil(limit time.Duration, answer func(*exchange), isReached func() bool) bool {
+func (r *run) handleUntil(limit time.Duration, answer func(*exchange), isReached func() bool) (reached bool) {
 	if r.answer = answer; answer == nil {
-		r.answer = func(x *exchange) { r.send(x, r.reply(x)) }
+		r.answer = func(x *exchange) { r.send(x, r.replyTo(x)) }
 	}
 	end := time.Now().Add(limit)
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -114,8 +114,8 @@ func (r *run) waitUntilIdle() {
 	})
 }
 
-// reply returns the reply of a server without tasks to the report x. It acknowledges the results and renews the leases in x.
-func (r *run) reply(x *exchange) answer {
+// replyTo returns the reply of a server without tasks to the report x. It acknowledges the results and renews the leases in x.
+func (r *run) replyTo(x *exchange) answer {
 	a := answer{Reply: devices.Reply{Reason: devices.ReasonNone, ReportAfterMS: replyPeriod.Milliseconds()}}
 	for _, result := range x.Results {
 		ack := devices.Ack{Task: result.Task, Token: result.Token, Outcome: devices.OutcomeUnknown}
@@ -148,23 +148,23 @@ func (a answer) withGrant(t *task) answer {
 	return a
 }
 
-// grant waits for a report without running tasks, and calls give with this report and the reply that grants t. give sends the reply; it may
-// be r.send.
-func (r *run) grant(t *task, give func(*exchange, answer)) {
+// grant waits for a report without running tasks. Then it calls sendGrant with this report and the reply that grants t. sendGrant sends the
+// reply; it may be r.send.
+func (r *run) grant(t *task, sendGrant func(*exchange, answer)) {
 	isGiven := false
 	r.handleUntil(2*longEnough, func(x *exchange) {
 		if isGiven || len(x.Running) > 0 || !x.Accept {
-			r.send(x, r.reply(x))
+			r.send(x, r.replyTo(x))
 			return
 		}
 		isGiven = true
-		give(x, r.reply(x).withGrant(t))
+		sendGrant(x, r.replyTo(x).withGrant(t))
 	}, func() bool { return isGiven })
 }
 
-// grantAndWaitForResult grants t by give, and waits for the result. If no result comes, the device has broken rule.
-func (r *run) grantAndWaitForResult(t *task, rule string, give func(*exchange, answer)) {
-	r.grant(t, give)
+// grantAndWaitForResult grants t with sendGrant, and waits for the result. If no result comes, the device has broken rule.
+func (r *run) grantAndWaitForResult(t *task, rule string, sendGrant func(*exchange, answer)) {
+	r.grant(t, sendGrant)
 	r.handleUntil(longEnough, nil, t.isEnded)
 	r.check(rule, t.isEnded(), nil, "task %d: no result within %s of its grant", t.ID, longEnough)
 }
@@ -181,21 +181,21 @@ func (r *run) send(x *exchange, a answer) {
 	case a.status != 0:
 		r.pace = pace{map[int]string{413: "too-large-waits", 503: "refused-waits"}[a.status], from(a.after), true}
 	default:
-		r.record(x, a)
+		r.recordReply(x, a)
 		r.pace = pace{"paced", from(time.Duration(a.ReportAfterMS) * time.Millisecond), false}
 	}
 	x.transmit(a)
 	x.transmit = nil
 }
 
-// sendAfter returns a function that sends an answer to a report after the delay d.
-func (r *run) sendAfter(d time.Duration) func(*exchange, answer) {
-	return func(x *exchange, a answer) { r.delayedTo, r.delayed = time.Now().Add(d), func() { r.send(x, a) } }
+// sendAfter returns a function that sends an answer to a report after delay.
+func (r *run) sendAfter(delay time.Duration) (sendGrant func(*exchange, answer)) {
+	return func(x *exchange, a answer) { r.delayedTo, r.delayed = time.Now().Add(delay), func() { r.send(x, a) } }
 }
 
-// record updates the tasks with what the reply a to the report x tells the device. A lease begins when x arrived, even if the reply is sent
-// later.
-func (r *run) record(x *exchange, a answer) {
+// recordReply updates the tasks with the acknowledgements, renewals, cancels and the grant in the reply a to the report x. A lease begins
+// when x arrived, even if the reply is sent later.
+func (r *run) recordReply(x *exchange, a answer) {
 	extend := func(t *task, leaseMS int64) {
 		if end := x.at.Add(time.Duration(a.HeldMS+leaseMS) * time.Millisecond); end.After(t.end) {
 			t.end = end

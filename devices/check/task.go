@@ -68,7 +68,8 @@ func (t *task) isEnded() bool   { return !t.reported.IsZero() && !t.isInside() }
 func (t *task) isPending() bool { return !t.reported.IsZero() && t.acked.IsZero() }
 func (t *task) isAcked() bool   { return !t.acked.IsZero() }
 
-// serveSystem plays the external system until ctx ends: it accepts the connections of the device. The device is inside while one is open.
+// serveSystem plays the external system until ctx ends: it accepts the connections of the device. The device counts as inside the external
+// system while a connection is open.
 func (r *run) serveSystem(ctx context.Context) error {
 	defer rescue.After(ctx, r.System.Close)()
 	for {

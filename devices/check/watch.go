@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// receive checks one report and answers it. Other devices get no answer.
+// receive checks and answers one report of the examined device. Reports of other devices get no answer.
 func (r *run) receive(x *exchange) {
 	if r.Device == "" {
 		r.Device = x.device
@@ -26,7 +26,7 @@ func (r *run) receive(x *exchange) {
 		r.checkToken(x, x.token)
 	}
 	for _, t := range r.tasks {
-		if x.lists(t) {
+		if x.listsAsRunning(t) {
 			r.watchRunning(x, t)
 		}
 		r.watchResult(x, t)
@@ -34,7 +34,7 @@ func (r *run) receive(x *exchange) {
 	r.answer(x)
 }
 
-// checkToken checks the token of the device. x is the report that has the token, or nil.
+// checkToken checks the token of the device. x is the report that has the token; it is nil if the token opened a session.
 func (r *run) checkToken(x *exchange, token string) {
 	r.check("credential", token != "" && (r.Token == "" || token == r.Token), x, "the device sent no token, or another token than that of --token-file")
 }
@@ -63,7 +63,7 @@ func (r *run) watchRunning(x *exchange, t *task) {
 	}
 }
 
-// checkLease checks whether the device may work on t at the time. x is the report that lists t, or nil.
+// checkLease checks whether the lease of t allows the device to work on t at the time at. x is the report that lists t as running, or nil.
 func (r *run) checkLease(t *task, at time.Time, x *exchange) {
 	if late := at.Sub(t.end); !t.end.IsZero() && late > tolerance {
 		r.check(t.leaseRule, false, x, "task %d: the device works %s after the end of its lease", t.ID, late.Round(time.Millisecond))
@@ -73,7 +73,7 @@ func (r *run) checkLease(t *task, at time.Time, x *exchange) {
 // watchResult checks whether the report must have, may have or must not have the result of t.
 func (r *run) watchResult(x *exchange, t *task) {
 	keeps := map[bool]string{false: "results-repeated", true: "refused-keeps"}[r.pace.rule == "refused-waits"]
-	switch result := x.result(t); {
+	switch result := x.resultOf(t); {
 	case result == nil && t.isAcked():
 		r.check("outcome-final", true, x, "")
 	case result == nil && t.isPending() && !t.isWithheld:
@@ -91,7 +91,7 @@ func (r *run) watchResult(x *exchange, t *task) {
 	}
 }
 
-// watchEntry checks whether the device may enter the external system for t. t is nil if no task has the token of the device.
+// watchEntry checks whether the device may enter the external system for t. t is nil if no task has the token that the device sent.
 func (r *run) watchEntry(t *task, at time.Time) {
 	if t == nil {
 		return
@@ -107,7 +107,7 @@ func (r *run) watchEntry(t *task, at time.Time) {
 	r.checkLease(t, at, nil)
 }
 
-// watchExit checks when the device has left the external system. t is nil if no task has the token of the device.
+// watchExit checks whether the device left the external system in time. t is nil if no task has the token that the device sent.
 func (r *run) watchExit(t *task, at time.Time) {
 	if t == nil || !t.isInside() {
 		return

@@ -20,7 +20,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// clientID contains a slash, so it is not a valid device id.
+// clientID is the MQTT client id of every replica. It contains a slash, so it is not a valid device id.
 const clientID = "$dispatcher/accounts"
 
 // Options configures a Client. URL, User and Password are required.
@@ -68,7 +68,7 @@ func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 		}
 		var commands []command
 		for _, a := range existing {
-			commands = append(commands, modifyRole(deviceRole(a.Device)), modifyClient(a), enableClient(a.Device, a.Enabled))
+			commands = append(commands, modifyRoleCommand(deviceRole(a.Device)), modifyClientCommand(a), enableClientCommand(a.Device, a.Enabled))
 		}
 		answers, err := conn.ask(ctx, commands...)
 		if err != nil {
@@ -78,13 +78,13 @@ func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 	})
 }
 
-// create creates accounts, and returns the accounts that exist already, unchanged.
+// create creates the accounts that do not exist yet. It changes no existing account, and returns the existing ones.
 func (c *connection) create(ctx context.Context, accounts []devices.Account) (existing []devices.Account, err error) {
 	var commands []command
 	for _, a := range accounts {
-		commands = append(commands, createRole(deviceRole(a.Device)), createClient(a))
+		commands = append(commands, createRoleCommand(deviceRole(a.Device)), createClientCommand(a))
 		if !a.Enabled { // The broker rewrites its whole list for each command, so no unnecessary command is sent.
-			commands = append(commands, enableClient(a.Device, false))
+			commands = append(commands, enableClientCommand(a.Device, false))
 		}
 	}
 	answers, err := c.ask(ctx, commands...)
@@ -105,12 +105,12 @@ func (c *connection) create(ctx context.Context, accounts []devices.Account) (ex
 
 // Enable allows the account to open sessions. It is no error if the account does not exist.
 func (c *Client) Enable(ctx context.Context, device devices.ID) error {
-	return c.sendIdempotent(ctx, enableClient(device, true))
+	return c.sendIdempotent(ctx, enableClientCommand(device, true))
 }
 
 // Disable ends the account's session and allows no new one. It is no error if the account does not exist.
 func (c *Client) Disable(ctx context.Context, device devices.ID) error {
-	return c.sendIdempotent(ctx, enableClient(device, false))
+	return c.sendIdempotent(ctx, enableClientCommand(device, false))
 }
 
 // Delete ends the account's session and deletes the account and its role. It is no error if they do not exist.

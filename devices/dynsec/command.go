@@ -25,7 +25,7 @@ type roleEntry struct {
 	RoleName string `json:"rolename"`
 }
 
-// acl is a right: whether clients may do something (Type) with a topic.
+// acl is a right: Allow says whether clients may do the action Type with a topic.
 type acl struct {
 	Type  string `json:"acltype"`
 	Topic string `json:"topic,omitempty"`
@@ -99,7 +99,7 @@ func dispatcherRole() role {
 	}}
 }
 
-// defaultACLs returns the rights that apply where no role has a matching one.
+// defaultACLs returns the rights that apply if no role of an account has a matching right.
 func defaultACLs() []acl {
 	return []acl{
 		{Type: "publishClientSend"},
@@ -109,28 +109,28 @@ func defaultACLs() []acl {
 	}
 }
 
-func createRole(newRole role) command {
+func createRoleCommand(newRole role) command {
 	return command{Command: "createRole", RoleName: newRole.name, ACLs: newRole.acls}
 }
 
-func modifyRole(changed role) command {
+func modifyRoleCommand(changed role) command {
 	return command{Command: "modifyRole", RoleName: changed.name, ACLs: changed.acls}
 }
 
-func createClient(account devices.Account) command {
+func createClientCommand(account devices.Account) command {
 	return command{
 		Command: "createClient", Username: string(account.Device), ClientID: string(account.Device), Password: account.Password,
 		Roles: []roleEntry{{roleName(account.Device)}},
 	}
 }
 
-func modifyClient(account devices.Account) command {
-	c := createClient(account)
+func modifyClientCommand(account devices.Account) command {
+	c := createClientCommand(account)
 	c.Command = "modifyClient"
 	return c
 }
 
-func enableClient(device devices.ID, enabled bool) command {
+func enableClientCommand(device devices.ID, enabled bool) command {
 	if enabled {
 		return command{Command: "enableClient", Username: string(device)}
 	}

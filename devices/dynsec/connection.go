@@ -73,7 +73,8 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// subscribe subscribes to the plugin's answers. paho does not notice that the network connection is closed when ctx ends.
+// subscribe subscribes to the plugin's answers. It also waits for the end of ctx, because paho does not notice that open then closes the
+// network connection.
 func (c *connection) subscribe(ctx context.Context) error {
 	token := c.paho.Subscribe(responseTopic, 1, nil)
 	select {
@@ -100,7 +101,8 @@ func (c *Client) pahoOptions(networkConn net.Conn, pluginConn *connection) *paho
 		SetConnectionLostHandler(func(paho.Client, error) { close(pluginConn.lost) })
 }
 
-// run runs work. If ctx has ended, it closes the connection: a command without an answer must not take effect after later commands.
+// run calls work. If ctx has ended by then, run closes the connection, because a command without an answer must not take effect after later
+// commands.
 func (c *connection) run(ctx context.Context, work func(*connection) error) error {
 	err := work(c)
 	if ctx.Err() != nil {
@@ -139,8 +141,8 @@ func (c *connection) ask(ctx context.Context, commands ...command) ([]pluginAnsw
 	}
 }
 
-// parseAnswers returns the answers in received. ok is false if it is not valid or has another correlationID.
-func parseAnswers(correlationID string, received []byte) ([]pluginAnswer, bool) {
+// parseAnswers returns the answers in received. ok is false if received is not valid or has another correlation id.
+func parseAnswers(correlationID string, received []byte) (answers []pluginAnswer, ok bool) {
 	var message struct{ Responses []pluginAnswer }
 	if json.Unmarshal(received, &message) != nil {
 		return nil, false

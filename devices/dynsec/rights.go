@@ -45,9 +45,9 @@ func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, 
 	}
 	switch {
 	case currentRole.hasError(roleNotFound):
-		changes = append(changes, createRole(wantedRole))
+		changes = append(changes, createRoleCommand(wantedRole))
 	case !haveSameRights(currentRole.Data.Role.ACLs, wantedRole.acls):
-		changes = append(changes, modifyRole(wantedRole))
+		changes = append(changes, modifyRoleCommand(wantedRole))
 	}
 	if !slices.Contains(account.Data.Client.Roles, roleEntry{wantedRole.name}) {
 		// This command must be last: it ends this session.

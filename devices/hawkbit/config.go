@@ -14,7 +14,7 @@ type configBody struct {
 }
 
 // patch returns the change of attributes as a merge patch (RFC 7396). stored has the current attributes of the device.
-func (c configBody) patch(stored json.RawMessage) (map[string]any, error) {
+func (c configBody) patch(stored json.RawMessage) (mergePatch map[string]any, err error) {
 	patch := make(map[string]any)
 	switch c.Mode {
 	case "", "merge", "remove":
@@ -35,7 +35,7 @@ func (c configBody) patch(stored json.RawMessage) (map[string]any, error) {
 	return patch, nil
 }
 
-// putConfig handles the attributes of a device.
+// putConfig handles the request in which a device sends its attributes.
 func (x *exchange) putConfig() (answer, error) {
 	var got configBody
 	if err := x.readBody(&got); err != nil {

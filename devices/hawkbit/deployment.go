@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// deployment answers the request for the deployment of an action. It renews the grant, and answers 404 unless the grant is in force.
-func (x *exchange) deployment() (answer, error) {
+// getDeployment answers the request for the deployment of an action. It renews the grant, and answers 404 unless the grant is in force.
+func (x *exchange) getDeployment() (answer, error) {
 	newest, err := x.readAction()
 	if err != nil || newest.ID != x.action || !newest.IsOpen || newest.Payload == nil {
 		return notFoundAnswer(), err
@@ -22,26 +22,26 @@ func (x *exchange) deployment() (answer, error) {
 	case stop != "":
 		return notFoundAnswer(), nil
 	}
-	return deploymentAnswer(newest)
+	return newDeploymentAnswer(newest)
 }
 
-// installed answers the request for the deployment that the device installed last.
-func (x *exchange) installed() (answer, error) {
+// getInstalled answers the request for the deployment that the device installed last.
+func (x *exchange) getInstalled() (answer, error) {
 	newest, err := x.readAction()
 	if err != nil || newest.ID != x.action || !newest.IsInstalled || newest.Payload == nil {
 		return notFoundAnswer(), err
 	}
-	return deploymentAnswer(newest)
+	return newDeploymentAnswer(newest)
 }
 
-// deploymentAnswer returns the answer with the deployment of an action. A payload that is no deployment is sent as a deployment without
+// newDeploymentAnswer returns the answer with the deployment of an action. A payload that is no deployment is sent as a deployment without
 // artifacts.
-func deploymentAnswer(of Action) (answer, error) {
-	payload, err := ParsePayload(of.Payload)
+func newDeploymentAnswer(action Action) (answer, error) {
+	payload, err := ParsePayload(action.Payload)
 	if err != nil {
-		payload = metadataPayload(of.Kind, of.Payload)
+		payload = metadataPayload(action.Kind, action.Payload)
 	}
-	return answer{http.StatusOK, payload.body(of.ID)}, nil
+	return answer{http.StatusOK, payload.body(action.ID)}, nil
 }
 
 // cancelBody is the answer to the request for the cancel of an action.
@@ -52,8 +52,8 @@ type cancelBody struct {
 	} `json:"cancelAction"`
 }
 
-// cancelAction answers the request for the cancel of an action. The cancel has the number of the action that it stops.
-func (x *exchange) cancelAction() (answer, error) {
+// getCancelAction answers the request for the cancel of an action. The cancel has the number of the action that it stops.
+func (x *exchange) getCancelAction() (answer, error) {
 	newest, err := x.readAction()
 	if err != nil || newest.ID != x.action || !newest.IsOpen {
 		return notFoundAnswer(), err
@@ -67,9 +67,9 @@ func (x *exchange) cancelAction() (answer, error) {
 	return answer{http.StatusOK, body}, nil
 }
 
-// cancelFeedback handles the feedback of the device to a cancel. Feedback with the status closed ends the task. Feedback with the status
+// postCancelFeedback handles the feedback of the device to a cancel. Feedback with the status closed ends the task. Feedback with the status
 // rejected withdraws the cancel: the device continues, and reports the end of the action later.
-func (x *exchange) cancelFeedback() (answer, error) {
+func (x *exchange) postCancelFeedback() (answer, error) {
 	got, newest, err := x.readFeedback()
 	if err != nil {
 		return answer{}, err

@@ -34,13 +34,13 @@ func (f feedbackBody) progress() float64 {
 	return 0
 }
 
-// skipped is the detail of swupdate's feedback to a deployment that it did not install, although the feedback is a success. swupdate sends
-// it if the action is cancelled between the two times that it reads the deployment.
+// skipped is the detail of a feedback of swupdate that reports success although swupdate did not install the deployment. swupdate sends it
+// if the action is cancelled between its two requests for the deployment.
 const skipped = "Skipped Update."
 
-// feedback handles feedback to the action in the path. Feedback that ends the action becomes a result of the task; any other feedback
+// postFeedback handles feedback to the action in the path. Feedback that ends the action becomes a result of the task; any other feedback
 // renews the grant. Feedback to an action that is not the newest changes nothing.
-func (x *exchange) feedback() (answer, error) {
+func (x *exchange) postFeedback() (answer, error) {
 	got, newest, err := x.readFeedback()
 	if err != nil {
 		return answer{}, err
@@ -66,10 +66,10 @@ func (x *exchange) feedback() (answer, error) {
 	return answer{status: http.StatusOK}, err
 }
 
-// reportEnd reports the end of an action as the result of its task, with this status. Only the first report of an end is answered with 200.
-// An end that comes late is recorded as a late result. If the device sent no details, defaultError is the error of the task.
-func (x *exchange) reportEnd(of Action, status devices.Status, defaultError string, got feedbackBody) (answer, error) {
-	result := map[string]any{"task": of.Task, "token": of.Token, "status": status}
+// reportEnd reports the end of an action as the result of its task, with this status. Only the first report of the end is answered with
+// 200. After the end of the grant, the result is recorded as late. If the device sent no details, defaultError is the error of the task.
+func (x *exchange) reportEnd(action Action, status devices.Status, defaultError string, got feedbackBody) (answer, error) {
+	result := map[string]any{"task": action.Task, "token": action.Token, "status": status}
 	if len(got.Status.Details) > 0 {
 		result["output"] = map[string]any{"details": got.Status.Details}
 	}
@@ -86,11 +86,11 @@ func (x *exchange) reportEnd(of Action, status devices.Status, defaultError stri
 	}
 	outcome := reply.Acks[0].Outcome
 	if outcome == devices.OutcomeRecorded {
-		err = x.Ledger.Close(x.request.Context(), x.caller.Device, of.ID, status == devices.StatusSucceeded)
+		err = x.Ledger.Close(x.request.Context(), x.caller.Device, action.ID, status == devices.StatusSucceeded)
 		return answer{status: http.StatusOK}, asUnavailable(err)
 	}
 	_, err = x.follow(0, 0)
-	return x.goneAnswer(of.ID, string(outcome)), err
+	return x.goneAnswer(action.ID, string(outcome)), err
 }
 
 // readFeedback returns the feedback in the body of the request, and the newest action of the device.

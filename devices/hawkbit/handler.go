@@ -31,7 +31,7 @@ type Ledger interface {
 	RefuseCancel(ctx context.Context, task, token int64) error
 }
 
-// Action is a grant, under a number that fits into 32 bits.
+// Action is a grant as DDI clients know it, under a number that fits into 32 bits.
 type Action struct {
 	ID             int64
 	Task, Token    int64
@@ -70,11 +70,11 @@ func (h *Handler) Register(mux *http.ServeMux) {
 	}{
 		{"GET " + base, (*exchange).poll},
 		{"PUT " + base + "/configData", (*exchange).putConfig},
-		{"GET " + base + "/deploymentBase/{action}", (*exchange).deployment},
-		{"POST " + base + "/deploymentBase/{action}/feedback", (*exchange).feedback},
-		{"GET " + base + "/cancelAction/{action}", (*exchange).cancelAction},
-		{"POST " + base + "/cancelAction/{action}/feedback", (*exchange).cancelFeedback},
-		{"GET " + base + "/installedBase/{action}", (*exchange).installed},
+		{"GET " + base + "/deploymentBase/{action}", (*exchange).getDeployment},
+		{"POST " + base + "/deploymentBase/{action}/feedback", (*exchange).postFeedback},
+		{"GET " + base + "/cancelAction/{action}", (*exchange).getCancelAction},
+		{"POST " + base + "/cancelAction/{action}/feedback", (*exchange).postCancelFeedback},
+		{"GET " + base + "/installedBase/{action}", (*exchange).getInstalled},
 	} {
 		mux.HandleFunc(route.pattern, func(response http.ResponseWriter, request *http.Request) { h.serve(response, request, route.answer) })
 	}
@@ -128,7 +128,8 @@ func (x *exchange) run(handle func(*exchange) (answer, error)) (answer, error) {
 	return handle(x)
 }
 
-// admit sets the caller from the header Authorization: TargetToken has the device's own token, GatewayToken the fleet token.
+// admit authenticates the request by its header Authorization, and sets the caller. The scheme TargetToken carries the device's own token,
+// and the scheme GatewayToken carries the fleet token.
 func (x *exchange) admit(device devices.ID) error {
 	scheme, token, _ := strings.Cut(x.request.Header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
@@ -180,10 +181,10 @@ func (x *exchange) follow(task, token int64) (Action, error) {
 	return followed, asUnavailable(err)
 }
 
-// renew renews the grant of an action. stop is empty if the grant is in force and its task may continue. Otherwise stop is the reason why
-// the task must stop, such as devices.CancelCancelled.
-func (x *exchange) renew(of Action, progress float64) (reply devices.Reply, stop string, err error) {
-	reply, err = x.report(devices.Report{Running: []devices.Running{{Task: of.Task, Token: of.Token, Progress: progress}}})
+// renew renews the grant of an action. stopReason is empty if the grant is in force and its task may continue. Otherwise it is the reason
+// why the task must stop, such as devices.CancelCancelled.
+func (x *exchange) renew(action Action, progress float64) (reply devices.Reply, stopReason string, err error) {
+	reply, err = x.report(devices.Report{Running: []devices.Running{{Task: action.Task, Token: action.Token, Progress: progress}}})
 	switch {
 	case err != nil:
 		return reply, "", err
@@ -195,9 +196,9 @@ func (x *exchange) renew(of Action, progress float64) (reply devices.Reply, stop
 	return reply, "", devices.ErrUnavailable
 }
 
-// isGrantLost reports whether stop, the second result of renew, means that the grant is no longer in force.
-func isGrantLost(stop string) bool {
-	return stop == devices.CancelExpired || stop == devices.CancelStale
+// isGrantLost reports whether stopReason, a result of renew, means that the grant is no longer in force.
+func isGrantLost(stopReason string) bool {
+	return stopReason == devices.CancelExpired || stopReason == devices.CancelStale
 }
 
 // asUnavailable wraps an error of the ledger in devices.ErrUnavailable, which refuses the request, so that the client sends it again.
@@ -208,11 +209,11 @@ func asUnavailable(err error) error {
 	return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 }
 
-// notFoundAnswer is the answer to a request for an action that the device does not have, or that has no such resource.
+// notFoundAnswer returns the answer to a request for an action that the device does not have, or that has no such resource.
 func notFoundAnswer() answer { return answer{status: http.StatusNotFound} }
 
-// goneAnswer is the answer to feedback for an action that is no longer active. The log keeps such feedback.
-func (x *exchange) goneAnswer(newest int64, why string) answer {
-	x.Intake.Logger.InfoContext(x.request.Context(), "feedback for an action that is not active", "device", x.caller.Device, "action", x.action, "newest", newest, "why", why)
+// goneAnswer logs feedback for an action that is no longer active, and returns the answer to it.
+func (x *exchange) goneAnswer(newestAction int64, why string) answer {
+	x.Intake.Logger.InfoContext(x.request.Context(), "feedback for an action that is not active", "device", x.caller.Device, "action", x.action, "newest", newestAction, "why", why)
 	return answer{status: http.StatusGone}
 }

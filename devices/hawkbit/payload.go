@@ -73,7 +73,8 @@ func ParsePayload(raw []byte) (Payload, error) {
 	return p, err
 }
 
-// metadataPayload returns a deployment without artifacts that carries a payload which is no deployment. kind may be empty.
+// metadataPayload returns a deployment without artifacts that carries payload as metadata. It serves payloads that are no deployment. kind
+// may be empty.
 func metadataPayload(kind string, payload json.RawMessage) (p Payload) {
 	p.Deployment.Chunks = []Chunk{{Part: "task", Version: "1", Name: cmp.Or(kind, "task"), Metadata: []Metadata{{"payload", string(payload)}}}}
 	return p
@@ -176,8 +177,8 @@ type artifactBody struct {
 	Links    map[string]link `json:"_links"`
 }
 
-// body returns the deployment as the action with this number. Download and update are always forced: a device that has a slot is to start.
-// A client that reads "skip" reports success at once.
+// body returns the deployment as the body of the answer for this action. Download and update are always "forced", because a device that has
+// a slot must start. A client that reads "skip" would report success at once.
 func (p Payload) body(action int64) (body deploymentBody) {
 	body.ID = fmt.Sprint(action)
 	body.Deployment.Download, body.Deployment.Update = "forced", "forced"

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// A device sends one short body at a time. But if it becomes unreachable, its old connections stay open for a while.
+	// A device sends one short body at a time. But after it becomes unreachable, its old connections stay open for a while, so the limits are
+	// higher than one body.
 	incompleteBodiesFactor = 8       // The limit of incomplete bodies in total is this number times Options.MaxReports.
 	maxBodiesPerDevice     = 4       // incomplete bodies of one device
 	maxLongBodiesPerDevice = 2       // incomplete bodies of one device that are longer than shortBody

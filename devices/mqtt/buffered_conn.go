@@ -16,8 +16,9 @@ const (
 	lastWriteTimeout = disconnectWaitMS * time.Millisecond // the longest time for the last write in Close
 )
 
-// bufferedConn saves system calls for a library (paho) that reads each packet in three pieces and writes each packet alone. It reads ahead,
-// and sends the packets that are written during a write together in the next one. If a write fails, it closes the connection.
+// bufferedConn saves system calls for a library (paho) that reads each packet in three pieces and writes each packet alone. It reads ahead.
+// While a write to the network is in progress, it collects packets and sends them together in the next write. If a write fails, it closes
+// the connection.
 type bufferedConn struct {
 	net.Conn // its Write must have a deadline
 
@@ -59,7 +60,7 @@ func (b *bufferedConn) Write(packet []byte) (int, error) {
 	return len(packet), nil
 }
 
-// SetWriteDeadline does nothing: the connection below sets a deadline for each write.
+// SetWriteDeadline does nothing, because the wrapped connection sets a deadline for each write.
 func (b *bufferedConn) SetWriteDeadline(time.Time) error { return nil }
 
 // sendUnsent sends the waiting packets until the connection is closed and none is left, or until a write fails.
@@ -90,7 +91,7 @@ func (b *bufferedConn) finish() {
 	close(b.writerDone)
 }
 
-// refuseWrites makes Write refuse further packets. b.err keeps the first error.
+// refuseWrites makes Write refuse further packets with err, or with net.ErrClosed if err is nil. b.err keeps the first error.
 func (b *bufferedConn) refuseWrites(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -103,8 +103,8 @@ func (c *Client) Wake(device devices.ID, hold time.Duration) {
 }
 
 // stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new connection ends an old one that still hangs
-// at the broker. After a subscribed connection of at most a keepalive it uses a new client id: another client with the same id may have
-// ended the connection.
+// at the broker. But if a subscribed connection lasted for at most one keepalive, stayConnected takes a new client id, because another
+// client with the same id may have ended the connection.
 func (c *Client) stayConnected(ctx context.Context) {
 	id, pause, loggedReasons := newClientID(), reconnectAfter, map[string]bool{}
 	for {
@@ -174,8 +174,8 @@ func (c *Client) stop(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for this duration. It returns false if ctx ends first.
-func sleep(ctx context.Context, duration time.Duration) bool {
+// sleep waits for duration. completed is false if ctx ends first.
+func sleep(ctx context.Context, duration time.Duration) (completed bool) {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {

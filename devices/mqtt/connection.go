@@ -39,7 +39,7 @@ type connection struct {
 func (c *connection) isOpen() bool { return c != nil && c.paho.IsConnectionOpen() }
 
 // runConnection opens a connection with this client id, subscribes, and returns when the connection is lost or ctx ends. subscribed reports
-// whether the subscription succeeded. If ctx ends after it, the connection stays open and err is nil.
+// whether the subscription succeeded. If ctx ends after the subscription, the connection stays open and err is nil.
 func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed bool, err error) {
 	conn := &connection{opened: make(chan net.Conn, 1), lost: make(chan error, 1)}
 	conn.paho = paho.NewClient(c.pahoOptions(ctx, clientID, conn))
@@ -60,8 +60,9 @@ func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed
 // watchExcess adapts the QoS of the subscription to the number of excess reports. If the connection is lost, it returns the reason; if ctx
 // ends, it returns nil.
 //
-// With QoS 1 the broker keeps reports beyond a window in a queue. Devices that report far too fast fill this queue, and the broker drops
-// the reports of all devices. With QoS 0 it sends everything at once, and intake drops the excess; a device sends a lost report again.
+// With QoS 1, the broker queues the reports that exceed its window of unacknowledged messages. Devices that report far too fast fill this
+// queue, and then the broker drops the reports of all devices. With QoS 0, the broker sends all reports at once, and intake drops the
+// excess. A device sends a lost report again.
 func (c *Client) watchExcess(ctx context.Context, conn *connection) error {
 	check := time.NewTicker(excessCheckEvery)
 	defer check.Stop()
@@ -149,7 +150,7 @@ func (c *Client) pahoOptions(ctx context.Context, clientID string, mqttConn *con
 
 // Dialer returns a function that opens a network connection to the broker. brokerURL has the form of Options.URL. tlsSettings applies only
 // to mqtts; nil means the system's root certificates. Every write has a deadline.
-func Dialer(brokerURL string, tlsSettings *tls.Config) (func(context.Context) (net.Conn, error), error) {
+func Dialer(brokerURL string, tlsSettings *tls.Config) (dialBroker func(context.Context) (net.Conn, error), err error) {
 	u, err := parseURL(brokerURL)
 	if err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (c *connection) subscribe(ctx context.Context, topicFilter string, qos byte
 	return nil
 }
 
-// unsubscribe returns nil when the broker has confirmed that it sends no more reports.
+// unsubscribe ends the subscription to topicFilter. It returns nil when the broker has confirmed that it sends no more reports.
 func (c *connection) unsubscribe(ctx context.Context, topicFilter string) error {
 	c.subscribed.Store(false)
 	return waitToken(c.paho.Unsubscribe(topicFilter), brokerAnswerTimeout, ctx.Done())

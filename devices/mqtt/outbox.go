@@ -99,7 +99,8 @@ func (o *outbox) trySend(msg message) {
 	o.onLost()
 }
 
-// publish hands a message to the open connection. Without one it is lost: a reply for the next connection would be outdated.
+// publish hands a message to the open connection. If no connection is open, the message is lost, because a reply would be outdated on the
+// next connection.
 func (o *outbox) publish(msg message) {
 	if msg.onSentOrLost != nil {
 		defer msg.onSentOrLost()

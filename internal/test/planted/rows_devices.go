@@ -24,14 +24,14 @@ func devicesMistakes() []Mistake {
 			Tests:  []string{"internal/app"},
 		},
 		{
-			Package: "devices/hawkbit", Func: "exchange.feedback",
+			Package: "devices/hawkbit", Func: "exchange.postFeedback",
 			Old:    `case newest.ID != x.action || x.action == 0:`,
 			New:    `case x.action == 0:`,
 			Breaks: "feedback to an earlier action over DDI ends the newest grant",
 			Tests:  []string{"internal/app"},
 		},
 		{
-			Package: "devices/hawkbit", Func: "exchange.feedback",
+			Package: "devices/hawkbit", Func: "exchange.postFeedback",
 			Old:    `slices.Contains(got.Status.Details, skipped)`,
 			New:    `slices.Contains(got.Status.Details, "not "+skipped)`,
 			Breaks: "an update that swupdate skipped counts as installed",
@@ -127,8 +127,8 @@ func devicesMistakes() []Mistake {
 		},
 		{
 			Package: "devices/dynsec", Func: "Client.Set",
-			Old:    `enableClient(a.Device, a.Enabled)`,
-			New:    `enableClient(a.Device, true)`,
+			Old:    `enableClientCommand(a.Device, a.Enabled)`,
+			New:    `enableClientCommand(a.Device, true)`,
 			Breaks: "a new token of a blocked device opens its account at the broker again",
 		},
 		{
