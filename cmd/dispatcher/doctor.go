@@ -62,7 +62,7 @@ func (e *doctorFlags) run(cmd *cobra.Command) error {
 	if err := e.writeFindings(cmd, findings); err != nil {
 		return err
 	}
-	if n := doctor.Count(findings, doctor.Failed); n > 0 {
+	if n := doctor.CountInState(findings, doctor.Failed); n > 0 {
 		return errors.New(countText(int64(n), "check failed", "checks failed"))
 	}
 	return nil
@@ -83,7 +83,7 @@ func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installati
 			return []doctor.Finding{{Check: "dev", State: doctor.Failed, Found: fmt.Sprintf("%s: %v", e.data, err), Remedy: "start it: dispatcher dev --data " + e.data}}
 		}
 	}
-	app.LogRedis(newLogger(cmd.ErrOrStderr(), "text", "error"))
+	app.SetRedisLog(newLogger(cmd.ErrOrStderr(), "text", "error"))
 	installation.Config = config
 	return installation.Examine(cmd.Context())
 }
@@ -119,7 +119,7 @@ func (e *doctorFlags) writeFindings(cmd *cobra.Command, findings []doctor.Findin
 	}
 	var counts []string
 	for _, state := range []doctor.State{doctor.OK, doctor.Warning, doctor.Failed, doctor.Unknown} {
-		if n := doctor.Count(findings, state); n > 0 {
+		if n := doctor.CountInState(findings, state); n > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", n, state))
 		}
 	}

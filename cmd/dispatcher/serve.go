@@ -41,7 +41,7 @@ fails, 0 after SIGTERM or SIGINT.`,
 			}
 			config.AfterRestore, config.StandstillMin = restored.isRestored, restored.minStandstill
 			log := newLogger(cmd.ErrOrStderr(), config.LogFormat, config.LogLevel)
-			app.LogRedis(log)
+			app.SetRedisLog(log)
 			return app.Serve(cmd.Context(), config, log, version)
 		},
 	}

@@ -72,7 +72,7 @@ type App struct {
 func assemble(config Config, log *slog.Logger, version string, servers backends, connections *transports) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		buildInfo(version))
+		newBuildInfoMetric(version))
 	if servers.accounts != nil {
 		servers.store.RecordAccountChanges()
 	}
@@ -80,7 +80,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	proxies, _ := config.trustedNetworks() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: servers.store, Proxies: proxies})
 	a.pace = pace.New(reportLimit(config.ReportRate, config.ReportBurst))
-	metrics.MustRegister(a.gate, noisyDevices(a.pace))
+	metrics.MustRegister(a.gate, newNoisyDeviceGauge(a.pace))
 	seen := seen.NewList(servers.redis.Client)
 	board := parked.New(servers.redis.Client, servers.redis.Database)
 	a.dispatcher = dispatcher.New(dispatcher.Config{
@@ -119,7 +119,7 @@ func (a *App) dependencyChecks(servers backends) []api.Check {
 	postgres, redis, broker := a.config.serverAddresses()
 	return []api.Check{
 		{Name: "postgres", Required: true, Address: postgres, Probe: servers.store.Ready},
-		redisCheck(servers.redis, redis, a.dispatcher.Waiters.Pools.Names),
+		newRedisCheck(servers.redis, redis, a.dispatcher.Waiters.Pools.Names),
 		{Name: "mqtt", Address: broker, Probe: func(context.Context) error {
 			if a.mqtt == nil {
 				return api.ErrOff

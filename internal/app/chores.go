@@ -27,18 +27,18 @@ func (a *App) newPasses(servers backends) *passes {
 	reap := &pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: c.reap}
 	p := newPasses(
 		a.log, a.dispatcher.Panicked,
-		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: c.logReconcile(keep.FollowChanges), quiet: true},
+		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: c.withReconcileLog(keep.FollowChanges), quiet: true},
 		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.Follow, quiet: true},
 		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.DropChangedTokens, quiet: true},
 		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.ForgetChanged, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settleLimits},
-		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.logReconcile(keep.Reconcile)},
+		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.withReconcileLog(keep.Reconcile)},
 		reap,
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
-		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.logCount("tasks expired", "tasks", keep.Expire)},
-		&pass{name: "accounts", every: time.Second, limit: limit, run: c.logCount("accounts at the broker updated to match the devices", "accounts", a.followAccounts)},
-		&pass{name: "cancel", every: time.Second, limit: limit, run: c.logCount("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
+		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.withCountLog("tasks expired", "tasks", keep.Expire)},
+		&pass{name: "accounts", every: time.Second, limit: limit, run: c.withCountLog("accounts at the broker updated to match the devices", "accounts", a.followAccounts)},
+		&pass{name: "cancel", every: time.Second, limit: limit, run: c.withCountLog("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
 		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
@@ -92,9 +92,9 @@ type loggedPasses struct {
 	log        *slog.Logger
 }
 
-// logCount returns a pass that calls run. If run returns a count above 0, the pass logs message and the count under the
+// withCountLog returns a pass that calls run. If run returns a count above 0, the pass logs message and the count under the
 // name attribute.
-func (c loggedPasses) logCount(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
+func (c loggedPasses) withCountLog(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
 		if n > 0 {
@@ -123,8 +123,8 @@ func (c loggedPasses) settleLimits(ctx context.Context) error {
 	return err
 }
 
-// logReconcile returns a pass that calls run and logs the repairs if the semaphore and the ledger disagreed.
-func (c loggedPasses) logReconcile(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
+// withReconcileLog returns a pass that calls run and logs the repairs if the semaphore and the ledger disagreed.
+func (c loggedPasses) withReconcileLog(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		result, err := run(ctx)
 		if result.Drift() > 0 {

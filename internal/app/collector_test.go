@@ -136,7 +136,7 @@ func TestScrapeOfADeadLedger(t *testing.T) {
 	c := newTestStateMetrics(p)
 	c.timeout = time.Millisecond
 	version := prometheus.NewRegistry()
-	version.MustRegister(buildInfo("v1"))
+	version.MustRegister(newBuildInfoMetric("v1"))
 	for range 5 {
 		text := scrapeText(t, c, version)
 		if strings.Contains(text, "pool") || !strings.Contains(text, "dispatcher_build_info{") {

@@ -132,8 +132,8 @@ func (c Config) validateRetention() error {
 }
 
 // urgentSharePercent returns the setting urgent_share in percent. 0 means that the default applies.
-func (c Config) urgentSharePercent() int {
-	percent, _ := strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has checked it
+func (c Config) urgentSharePercent() (percent int) {
+	percent, _ = strconv.Atoi(strings.TrimSuffix(c.UrgentShare, "%")) // Validate has checked it
 	return percent
 }
 

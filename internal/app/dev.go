@@ -76,12 +76,12 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	if err := d.prepareFolder(options, &opened); err != nil {
 		return nil, err
 	}
-	httpListener, err := listen(ctx, options.Listen, options.ListenMayMove)
+	httpListener, err := listenOn(ctx, options.Listen, options.ListenMayMove)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
 	opened.add("http", httpListener.Close)
-	mqttListener, err := listen(ctx, options.MQTT, options.MQTTMayMove)
+	mqttListener, err := listenOn(ctx, options.MQTT, options.MQTTMayMove)
 	if err != nil {
 		return nil, fmt.Errorf("--mqtt-listen: %w", err)
 	}
@@ -246,8 +246,8 @@ func (d *DevServer) announceServer() (*localdev.Announcement, error) {
 // portsTried is the number of ports that listen tries after the requested port.
 const portsTried = 50
 
-// listen binds an address. If the port is taken and tryNextPorts is true, it binds the next free port.
-func listen(ctx context.Context, address string, tryNextPorts bool) (net.Listener, error) {
+// listenOn binds an address. If the port is taken and tryNextPorts is true, it binds the next free port.
+func listenOn(ctx context.Context, address string, tryNextPorts bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil || !tryNextPorts || !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err

@@ -58,7 +58,7 @@ func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *c
 // startPrivateRedis starts options.RedisServer on a free loopback port and returns its address. If this process is killed, the guard of
 // package child ends redis-server.
 func (d *DevServer) startPrivateRedis(ctx context.Context, options DevOptions, password string, opened *cleanup) (addr string, err error) {
-	free, err := listen(ctx, "127.0.0.1:0", false)
+	free, err := listenOn(ctx, "127.0.0.1:0", false)
 	if err != nil {
 		return "", err
 	}

@@ -140,7 +140,7 @@ func TestDevMovesOnlyDefaultPorts(t *testing.T) {
 func TestListenMovesOnlyPastTakenPorts(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"127.0.0.1:http-no-such", "300.0.0.1:0", "no port"} {
-		if l, err := listen(t.Context(), address, true); err == nil {
+		if l, err := listenOn(t.Context(), address, true); err == nil {
 			l.Close()
 			t.Errorf("%s: bound %s", address, l.Addr())
 		}

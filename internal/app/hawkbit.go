@@ -47,7 +47,7 @@ func (a *App) newHawkbit(intake *devicehttp.Intake, ledger *store.Store, metrics
 	metrics.MustRegister(overruns)
 	return hawkbit.New(hawkbit.Options{
 		Intake: intake, Ledger: hawkbitLedger{ledger}, Tenant: a.config.HawkbitTenant, PublicURL: strings.TrimSuffix(a.config.PublicURL, "/"),
-		FromProxy: a.gate.FromProxy, AllowGateway: credentials.FleetMode(a.config.FleetTokenMode) != credentials.FleetEnroll,
+		FromProxy: a.gate.CameThroughProxy, AllowGateway: credentials.FleetMode(a.config.FleetTokenMode) != credentials.FleetEnroll,
 		OnOverrun: func(devices.ID, int64) { overruns.Inc() },
 	})
 }
@@ -55,24 +55,24 @@ func (a *App) newHawkbit(intake *devicehttp.Intake, ledger *store.Store, metrics
 // hawkbitLedger adapts the store to the interface hawkbit.Ledger.
 type hawkbitLedger struct{ store *store.Store }
 
-// hawkbitAction converts an action of the store to the type of package hawkbit.
-func hawkbitAction(a store.HawkbitAction) hawkbit.Action {
+// toHawkbitAction converts an action of the store to the type of package hawkbit.
+func toHawkbitAction(stored store.HawkbitAction) hawkbit.Action {
 	return hawkbit.Action{
-		ID: a.ID, Task: a.Task, Token: a.Token, IsOpen: a.State == store.HawkbitOpen, IsInstalled: a.State == store.HawkbitInstalled,
-		AsksAttributes: a.AsksAttributes, Kind: a.Kind, Payload: a.Payload, Attributes: a.Attributes,
+		ID: stored.ID, Task: stored.Task, Token: stored.Token, IsOpen: stored.State == store.HawkbitOpen, IsInstalled: stored.State == store.HawkbitInstalled,
+		AsksAttributes: stored.AsksAttributes, Kind: stored.Kind, Payload: stored.Payload, Attributes: stored.Attributes,
 	}
 }
 
 // Action implements hawkbit.Ledger.
 func (l hawkbitLedger) Action(ctx context.Context, device devices.ID) (hawkbit.Action, error) {
 	found, err := l.store.HawkbitAction(ctx, string(device))
-	return hawkbitAction(found), err
+	return toHawkbitAction(found), err
 }
 
 // Follow implements hawkbit.Ledger.
-func (l hawkbitLedger) Follow(ctx context.Context, device devices.ID, task, token int64) (hawkbit.Action, bool, error) {
+func (l hawkbitLedger) Follow(ctx context.Context, device devices.ID, task, token int64) (action hawkbit.Action, hasOverrun bool, err error) {
 	followed, hasOverrun, err := l.store.FollowHawkbit(ctx, string(device), task, token)
-	return hawkbitAction(followed), hasOverrun, err
+	return toHawkbitAction(followed), hasOverrun, err
 }
 
 // Close implements hawkbit.Ledger.

@@ -41,11 +41,11 @@ func Load(file []byte, environ []string, flags map[string]string) (Config, error
 			return Config{}, fmt.Errorf("configuration: %w", err)
 		}
 	}
-	return decode(k)
+	return decodeConfig(k)
 }
 
-// decode converts the loaded settings to a Config and validates it.
-func decode(loaded *koanf.Koanf) (Config, error) {
+// decodeConfig converts the loaded settings to a Config and validates it.
+func decodeConfig(loaded *koanf.Koanf) (Config, error) {
 	var c Config
 	if err := checkDurations(loaded); err != nil {
 		return Config{}, err
@@ -74,7 +74,7 @@ func checkDurations(loaded *koanf.Koanf) error {
 	return errors.Join(errs...)
 }
 
-func defaults() map[string]any {
+func defaults() (valueBySetting map[string]any) {
 	values := make(map[string]any)
 	for _, s := range Settings() {
 		values[s.Key] = s.Default
@@ -96,12 +96,12 @@ func parseFile(file []byte) (map[string]any, error) {
 		switch v := value.(type) {
 		case nil:
 		case string:
-			setNonEmpty(values, key, v)
+			setIfNonEmpty(values, key, v)
 		case int:
 			if v != 0 { // refused, because 10 has no unit, and YAML reads the password 0755 as 493
 				return nil, fmt.Errorf("%s: must not be a bare number; give a duration its unit (10s), and put other numbers in quotes", key)
 			}
-			setNonEmpty(values, key, "0")
+			setIfNonEmpty(values, key, "0")
 		default:
 			return nil, fmt.Errorf("%s: must be a string; put values such as 123, true or a date in quotes", key)
 		}
@@ -194,13 +194,13 @@ func readFlags(flags map[string]string) (map[string]any, error) {
 		if i < 0 {
 			return nil, fmt.Errorf("--%s: no such setting", name)
 		}
-		setNonEmpty(values, Settings()[i].Key, value)
+		setIfNonEmpty(values, Settings()[i].Key, value)
 	}
 	return values, nil
 }
 
-// setNonEmpty sets values[key] to value. If value is empty, it keeps the value of an earlier source.
-func setNonEmpty(values map[string]any, key, value string) {
+// setIfNonEmpty sets values[key] to value. If value is empty, it keeps the value of an earlier source.
+func setIfNonEmpty(values map[string]any, key, value string) {
 	if value != "" {
 		values[key] = value
 	}

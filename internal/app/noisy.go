@@ -96,8 +96,8 @@ func viaName(via devices.Via) string {
 	return "own_token"
 }
 
-// noisyDevices returns a metric with the number of devices that are noisy at this replica.
-func noisyDevices(limiter *pace.Limiter) prometheus.Collector {
+// newNoisyDeviceGauge returns a metric with the number of devices that are noisy at this replica.
+func newNoisyDeviceGauge(limiter *pace.Limiter) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "dispatcher_devices_noisy", Help: "Devices that have reported more often than report_rate for 10 s without a break.",
 	}, func() float64 { return float64(len(limiter.Noisy())) })

@@ -141,9 +141,9 @@ func (p *passes) runOnce(job *pass) {
 	}
 }
 
-// beginRun marks the start of a run and returns the number of the run. ok is false if another run is in progress that
+// beginRun marks the start of a runID and returns the number of the runID. ok is false if another runID is in progress that
 // began less than two time limits ago.
-func (o *pass) beginRun(now time.Time) (run int, ok bool) {
+func (o *pass) beginRun(now time.Time) (runID int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.currentRun != 0 && now.Sub(o.started) < 2*o.limit {
@@ -154,10 +154,10 @@ func (o *pass) beginRun(now time.Time) (run int, ok bool) {
 	return o.runCount, true
 }
 
-func (o *pass) endRun(run int) {
+func (o *pass) endRun(runID int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.currentRun == run {
+	if o.currentRun == runID {
 		o.currentRun = 0
 	}
 }

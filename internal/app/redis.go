@@ -18,9 +18,9 @@ import (
 // readiness checks.
 const redisEvery = 10 * time.Second
 
-// redisCheck returns the readiness check of Redis. If a Redis node fails, the error of the check says how many pools of
+// newRedisCheck returns the readiness check of Redis. If a Redis node fails, the error of the check says how many pools of
 // this replica Redis still serves.
-func redisCheck(conn *redisconn.Conn, address string, pools func() []string) api.Check {
+func newRedisCheck(conn *redisconn.Conn, address string, pools func() []string) api.Check {
 	return api.Check{Name: "redis", Address: address, Probe: func(ctx context.Context) error {
 		known := pools()
 		keys := make([]string, len(known))
@@ -64,18 +64,18 @@ func (w *redisWatch) logRedisState(ctx context.Context) error {
 	return nil
 }
 
-// logIfChanged calls log if the state current differs from the state at the previous call.
-func (w *redisWatch) logIfChanged(current []string, log func()) {
+// logIfChanged calls logCurrent if the state current differs from the state at the previous call.
+func (w *redisWatch) logIfChanged(current []string, logCurrent func()) {
 	if !slices.Equal(current, w.lastLogged) {
-		log()
+		logCurrent()
 	}
 	w.lastLogged = current
 }
 
-// LogRedis makes the Redis client write its log to log, at level debug. By default, the client writes each failed
-// connection to standard error. All Redis clients of the process share one logger, so only main may call LogRedis, before
+// SetRedisLog makes the Redis client write its log to log, at level debug. By default, the client writes each failed
+// connection to standard error. All Redis clients of the process share one logger, so only main may call SetRedisLog, before
 // anything starts.
-func LogRedis(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
+func SetRedisLog(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
 
 // redisLog is a logger for the Redis client, which writes to log.
 type redisLog struct{ log *slog.Logger }

@@ -94,7 +94,7 @@ func newPresence(ledger presenceStore, version string, started time.Time) *prese
 }
 
 func (a *App) recordHeartbeat(ctx context.Context) error {
-	failed, reaped := a.passes.failedAndLastGood("reap")
+	failed, reaped := a.passes.failedPassesAndLastSuccess("reap")
 	state, err := json.Marshal(web.Heartbeat{Checks: dependencyStates(a.api.Dependencies(ctx)), Failed: failed, ReapMS: a.config.ReapInterval.Milliseconds()})
 	if err != nil {
 		return err
@@ -127,16 +127,16 @@ func (a *App) removePresence(ctx context.Context) {
 	}
 }
 
-// failedAndLastGood returns the names of the passes whose last run failed. lastGood is the time at which the pass
+// failedPassesAndLastSuccess returns the names of the passes whose last run failed. lastSuccess is the time at which the pass
 // passName last ended without an error; the zero time means that there is no such run.
-func (p *passes) failedAndLastGood(passName string) (failed []string, lastGood time.Time) {
+func (p *passes) failedPassesAndLastSuccess(passName string) (failed []string, lastSuccess time.Time) {
 	for _, shown := range p.webPasses() {
 		if shown.Failed {
 			failed = append(failed, shown.Name)
 		}
 		if shown.Name == passName && shown.LastGood != nil {
-			lastGood = *shown.LastGood
+			lastSuccess = *shown.LastGood
 		}
 	}
-	return failed, lastGood
+	return failed, lastSuccess
 }

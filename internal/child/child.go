@@ -48,8 +48,8 @@ func Start(config Config) (*Child, error) {
 	p := &Child{guard: guard, ended: make(chan struct{})}
 	p.cmd = exec.Command(config.Args[0], config.Args[1:]...) //nolint:noctx // the guard ends the command, not a context
 	p.cmd.Env, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = config.Env, config.In, config.Out, config.Err
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: guard.groupID()}
-	if inForeground(config.In) {
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: guard.processGroupID()}
+	if isInForeground(config.In) {
 		p.tty = config.In
 		p.cmd.SysProcAttr.Foreground, p.cmd.SysProcAttr.Ctty = true, int(config.In.Fd())
 	}
@@ -108,7 +108,7 @@ func StartErrorCode(err error) int {
 	return 126
 }
 
-func inForeground(terminal *os.File) bool {
+func isInForeground(terminal *os.File) bool {
 	if terminal == nil {
 		return false
 	}

@@ -108,7 +108,7 @@ func (g *guard) wait() error {
 	return err
 }
 
-func (g *guard) groupID() int { return g.cmd.Process.Pid }
+func (g *guard) processGroupID() int { return g.cmd.Process.Pid }
 
 // sendTimeLeft sends the guard the time that the group may run. If the guard has ended, the write fails, and the group has ended, too.
 func (g *guard) sendTimeLeft(timeLeft time.Duration) {
@@ -119,7 +119,7 @@ func (g *guard) signal(s syscall.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.hasEnded {
-		_ = syscall.Kill(-g.groupID(), s)
+		_ = syscall.Kill(-g.processGroupID(), s)
 	}
 }
 

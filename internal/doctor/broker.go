@@ -58,7 +58,7 @@ func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replic
 		f.Remedy = "let the dispatcher's account subscribe to " + filter + ": see deploy/mosquitto"
 		return f
 	}
-	_ = waitToken(ctx, dispatcherClient.Unsubscribe(filter)) // an error does not matter, because the connection ends soon
+	_ = waitForOperation(ctx, dispatcherClient.Unsubscribe(filter)) // an error does not matter, because the connection ends soon
 	return f
 }
 

@@ -25,7 +25,7 @@ func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redi
 	compare := func(name string, clock func(context.Context) (time.Time, error)) {
 		if r, err := p.readClock(ctx, clock); err == nil { // a server that does not answer has a separate finding
 			offsets = append(offsets, r)
-			findings = append(findings, offsetFinding("clock of "+name, r, "this machine"))
+			findings = append(findings, newOffsetFinding("clock of "+name, r, "this machine"))
 		}
 	}
 	if ledger != nil {
@@ -36,7 +36,7 @@ func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redi
 	}
 	if len(offsets) == 2 {
 		between := clockOffset{offsets[1].ahead - offsets[0].ahead, offsets[0].maxError + offsets[1].maxError}
-		findings = append(findings, offsetFinding("clocks of redis and postgres", between, "Postgres"))
+		findings = append(findings, newOffsetFinding("clocks of redis and postgres", between, "Postgres"))
 	}
 	return findings
 }
@@ -51,9 +51,9 @@ func (p Installation) readClock(ctx context.Context, read func(context.Context) 
 	return clockOffset{shown.Sub(asked.Add(took / 2)), took / 2}, err
 }
 
-// offsetFinding returns the finding of the check checkName for a clock. The parameter offset is the time by which this clock is ahead of
+// newOffsetFinding returns the finding of the check checkName for a clock. The parameter offset is the time by which this clock is ahead of
 // the clock named reference.
-func offsetFinding(checkName string, offset clockOffset, reference string) Finding {
+func newOffsetFinding(checkName string, offset clockOffset, reference string) Finding {
 	found := fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s", offset.ahead.Round(time.Millisecond), reference, offset.maxError.Round(time.Millisecond))
 	return newFinding(checkName, offset.ahead.Abs()-offset.maxError > maxClockOffset, Warning, found,
 		"synchronize all machines with one time server (chrony, systemd-timesyncd): chronyc tracking; timedatectl")

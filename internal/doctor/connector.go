@@ -39,7 +39,7 @@ func (v brokerConnector) connect(ctx context.Context, account brokerAccount) (pa
 	client := paho.NewClient(mqtt.PahoOptions(account.id, account.user, account.password, mqtt.KeepAlive).
 		AddBroker("tcp://broker"). // a placeholder that is never resolved: the connection is already open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return network, nil }))
-	if err := waitToken(ctx, client.Connect()); err != nil {
+	if err := waitForOperation(ctx, client.Connect()); err != nil {
 		_ = network.Close()
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func subscribe(ctx context.Context, client paho.Client, topicFilter string, topi
 		default:
 		}
 	})
-	if err := waitToken(ctx, token); err != nil {
+	if err := waitForOperation(ctx, token); err != nil {
 		return err
 	}
 	if granted, ok := token.(*paho.SubscribeToken); ok {
@@ -67,8 +67,8 @@ func subscribe(ctx context.Context, client paho.Client, topicFilter string, topi
 	return nil
 }
 
-// waitToken waits for the answer of the broker to operation, an operation of paho, and returns its error.
-func waitToken(ctx context.Context, operation paho.Token) error {
+// waitForOperation waits for the answer of the broker to operation, an operation of paho, and returns its error.
+func waitForOperation(ctx context.Context, operation paho.Token) error {
 	select {
 	case <-operation.Done():
 		return operation.Error()
@@ -79,5 +79,5 @@ func waitToken(ctx context.Context, operation paho.Token) error {
 
 // publishWake sends a wake to topic, a topic of replies to a device.
 func publishWake(ctx context.Context, client paho.Client, topic string) error {
-	return waitToken(ctx, client.Publish(topic, 1, false, devices.EncodeWake(0)))
+	return waitForOperation(ctx, client.Publish(topic, 1, false, devices.EncodeWake(0)))
 }

@@ -101,8 +101,8 @@ func (p Installation) openRedis() (*redisconn.Conn, []Finding) {
 	return redisconn.Open(options), nil
 }
 
-// Count returns the number of findings that have this state.
-func Count(findings []Finding, state State) (n int) {
+// CountInState returns the number of findings that have this state.
+func CountInState(findings []Finding, state State) (n int) {
 	for _, f := range findings {
 		if f.State == state {
 			n++

@@ -81,7 +81,7 @@ func TestAnInstallationThatIsWell(t *testing.T) {
 	p := newPatient(t)
 	recordReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", Uptime: time.Minute, SinceReap: new(time.Second), State: []byte("{}"), Tallies: []byte("{}")})
 	list := p.Examine(t.Context())
-	if n := doctor.Count(list, doctor.Failed); n > 0 {
+	if n := doctor.CountInState(list, doctor.Failed); n > 0 {
 		t.Errorf("%d failed: %+v", n, list)
 	}
 	for check, says := range map[string]string{

@@ -16,19 +16,19 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 		return []Finding{{"redis", Failed, err.Error(), "start it, or correct redis_url: host, port, user, password, TLS"}}
 	}
 	return []Finding{
-		findNote(notes, "redis", redisconn.Node, "it is "+notes.Kind, "repair that node, or the Cluster"),
-		findNote(notes, "redis version", redisconn.Version, notes.Version, "Redis 6.2 or newer is needed"),
-		findNote(notes, "redis eviction", redisconn.Eviction, "noeviction", "set maxmemory-policy noeviction"),
-		findNote(notes, "redis memory", redisconn.Memory, "below its limit", "raise maxmemory: a full Redis refuses writes, and nothing is granted"),
-		findNote(notes, "redis persistence", redisconn.Persistence, "keeps its data across a restart",
+		newNoteFinding(notes, "redis", redisconn.Node, "it is "+notes.Kind, "repair that node, or the Cluster"),
+		newNoteFinding(notes, "redis version", redisconn.Version, notes.Version, "Redis 6.2 or newer is needed"),
+		newNoteFinding(notes, "redis eviction", redisconn.Eviction, "noeviction", "set maxmemory-policy noeviction"),
+		newNoteFinding(notes, "redis memory", redisconn.Memory, "below its limit", "raise maxmemory: a full Redis refuses writes, and nothing is granted"),
+		newNoteFinding(notes, "redis persistence", redisconn.Persistence, "keeps its data across a restart",
 			"set appendonly yes: then a restart needs no restore from the ledger. The capacity is not exceeded without it either"),
-		findNote(notes, "redis commands", redisconn.Commands, "all required commands are permitted", "give the user the rights of deploy/redis/users.acl"),
+		newNoteFinding(notes, "redis commands", redisconn.Commands, "all required commands are permitted", "give the user the rights of deploy/redis/users.acl"),
 	}
 }
 
-// findNote returns the finding about subject. The state is Failed if notes contain trouble with the subject, and Warning
+// newNoteFinding returns the finding about subject. The state is Failed if notes contain trouble with the subject, and Warning
 // if they contain only a hint. Otherwise the state is OK and the text is okText.
-func findNote(notes redisconn.Notes, check string, subject redisconn.Subject, okText, remedy string) Finding {
+func newNoteFinding(notes redisconn.Notes, check string, subject redisconn.Subject, okText, remedy string) Finding {
 	for _, group := range []struct {
 		list  []redisconn.Note
 		state State

@@ -192,7 +192,7 @@ func clientAddress(r *http.Request, trustedProxies []netip.Prefix) netip.Addr {
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 	for _, hop := range slices.Backward(hops) {
 		forwarded := parseAddress(strings.TrimSpace(hop))
-		if !anyContains(trustedProxies, current) || !forwarded.IsValid() {
+		if !anyNetworkContains(trustedProxies, current) || !forwarded.IsValid() {
 			return current
 		}
 		current = forwarded
@@ -206,13 +206,13 @@ func (g *Gate) IsProxied(r *http.Request) bool {
 	return r.Header.Get("X-Forwarded-For") != "" && g.ClientAddress(r) == parseAddress(r.RemoteAddr)
 }
 
-// FromProxy reports whether a trusted proxy sent the request, so that its X-Forwarded headers can be believed.
-func (g *Gate) FromProxy(r *http.Request) bool {
-	return anyContains(g.options.Proxies, parseAddress(r.RemoteAddr))
+// CameThroughProxy reports whether a trusted proxy sent the request, so that its X-Forwarded headers can be believed.
+func (g *Gate) CameThroughProxy(r *http.Request) bool {
+	return anyNetworkContains(g.options.Proxies, parseAddress(r.RemoteAddr))
 }
 
-// anyContains reports whether one of networks contains address.
-func anyContains(networks []netip.Prefix, address netip.Addr) bool {
+// anyNetworkContains reports whether one of networks contains address.
+func anyNetworkContains(networks []netip.Prefix, address netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
 }
 

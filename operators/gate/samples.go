@@ -33,11 +33,11 @@ type refusalSamples struct {
 // shouldLog reports whether refusal is logged. leftOut counts refusals that were not logged: those of this kind since the last logged one,
 // and those of its group that did not fit into the sample.
 func (s *refusalSamples) shouldLog(refusal Refusal) (leftOut int, mustLog bool) {
-	return s.samplesOf(refusal).Allow(sampleKey{refusal.Principal, refusal.IsDevice, guesserNetwork(refusal.From)})
+	return s.samplesForRefusal(refusal).Allow(sampleKey{refusal.Principal, refusal.IsDevice, guesserNetwork(refusal.From)})
 }
 
-// samplesOf returns the samples of the group of refusal.
-func (s *refusalSamples) samplesOf(refusal Refusal) *throttle.Samples[sampleKey] {
+// samplesForRefusal returns the samples of the group of refusal.
+func (s *refusalSamples) samplesForRefusal(refusal Refusal) *throttle.Samples[sampleKey] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := sampleGroup{refusal.EntryPoint, refusal.Reason}

@@ -24,11 +24,11 @@ type activityPages struct {
 
 func (a *activityPages) registerRoutes(target *site) {
 	target.addLivePage("/activity", a.list)
-	target.addCSV("/activity.csv", a.exportEvents)
+	target.addCSVDownload("/activity.csv", a.exportEvents)
 }
 
-// eventFilters returns the names of the API filters that the page offers.
-func eventFilters() []string {
+// eventFilterNames returns the names of the API filters that the page offers.
+func eventFilterNames() []string {
 	return []string{"kind", "actor", "actor_kind", "pool", "batch", "task", "device"}
 }
 
@@ -38,7 +38,7 @@ const everybody = "everybody"
 
 // list returns the page with the events that match the query of the request.
 func (a *activityPages) list(r *http.Request) (page, error) {
-	filters := nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...)
+	filters := nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...)
 	if len(filters) == 0 {
 		filters.Set("actor_kind", "operator")
 	}
@@ -56,7 +56,7 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 		concern = watch{} // only the first page, which has the newest events, can change
 	}
 	return page{title: "Activity", section: "activity", template: "activity", watch: concern, data: map[string]any{
-		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilters()[3:],
+		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilterNames()[3:],
 	}}, nil
 }
 
@@ -122,6 +122,6 @@ func filterWatch(filters url.Values) watch {
 
 // exportEvents returns all events that match the query of the request.
 func (a *activityPages) exportEvents(r *http.Request) (export, error) {
-	query, err := eventQuery(nonEmptyParams(r.URL.Query(), append(eventFilters(), "since", "until")...))
+	query, err := eventQuery(nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...))
 	return export{operators.Path("events"), query, "activity"}, err
 }

@@ -16,7 +16,7 @@ import (
 var assets embed.FS
 
 // assetTags returns the ETags of the assets by path. They are weak, because an asset is sent compressed to clients that accept it.
-func assetTags() map[string]string {
+func assetTags() (etagByPath map[string]string) {
 	tags := map[string]string{}
 	err := fs.WalkDir(assets, "assets", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

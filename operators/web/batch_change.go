@@ -19,13 +19,13 @@ const confirmCountAbove = 1000
 func (b *batchPages) cancelPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Cancel " + one.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
-		"Batch": one, "Operator": b.mayOffer(r, "operator"), "Typed": one.Counts[operators.Pending] > confirmCountAbove,
+		"Batch": one, "Operator": b.mayOfferActions(r, "operator"), "Typed": one.Counts[operators.Pending] > confirmCountAbove,
 	}}, err
 }
 
 // cancel cancels the batch that the submitted form in the request names. If more than confirmCountAbove tasks wait, the operator must type
 // the number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this number wait now.
-func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error) {
+func (b *batchPages) cancel(r *http.Request) (nextPath, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
 		return "", "", err
@@ -47,31 +47,31 @@ func (b *batchPages) cancel(r *http.Request) (next, messageKey string, err error
 func (b *batchPages) pausePage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Pause " + one.Label(), section: "batches", template: "pause", data: map[string]any{
-		"Name": one.Label(), "Back": fmt.Sprintf("/batches/%d", one.ID), "May": b.mayOffer(r, "operator"), "Role": "an operator",
+		"Name": one.Label(), "Back": fmt.Sprintf("/batches/%d", one.ID), "May": b.mayOfferActions(r, "operator"), "Role": "an operator",
 	}}, err
 }
 
-// settingsOf returns all settings of a batch.
-func settingsOf(one batch) operators.NewBatch { return one.CloneSettings(time.Time{}) }
+// batchSettings returns all settings of a batch.
+func batchSettings(source batch) operators.NewBatch { return source.CloneSettings(time.Time{}) }
 
 // editPage returns the page with the form to change the settings of a batch.
 func (b *batchPages) editPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{
-		"Batch": one, "Operator": b.mayOffer(r, "operator"), "Form": newObjectForm(r, batchChangeFields().inputTexts(settingsOf(one)), one.Limits),
+		"Batch": one, "Operator": b.mayOfferActions(r, "operator"), "Form": newObjectForm(r, batchChangeFields().textsOfInputs(batchSettings(one)), one.Limits),
 		"Back": returnPathOr(r, fmt.Sprintf("/batches/%d", one.ID)),
 	}}, err
 }
 
 // edit changes the settings of a batch that were changed in the submitted form. If somebody else has changed one of them since the form was
 // shown, nothing is changed.
-func (b *batchPages) edit(r *http.Request) (next, messageKey string, err error) {
+func (b *batchPages) edit(r *http.Request) (nextPath, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
 		return "", "", err
 	}
 	id := r.PathValue("id")
-	current := currentTexts(batchChangeFields().inputTexts(settingsOf(one)), one.Limits)
+	current := currentTexts(batchChangeFields().textsOfInputs(batchSettings(one)), one.Limits)
 	if err := b.api.checkConflict(r, current, "batch.changed", "batch", id, b.now()); err != nil {
 		return "", "", err
 	}

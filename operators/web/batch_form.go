@@ -37,12 +37,12 @@ type batchForm struct {
 	Counted  *operators.BatchCreated // the result of counting the tasks; nil if they were not counted
 }
 
-// trimmed returns an input without surrounding white space.
-func (f *batchForm) trimmed(name string) string { return strings.TrimSpace(f.Get(name)) }
+// trimmedInput returns an input without surrounding white space.
+func (f *batchForm) trimmedInput(name string) string { return strings.TrimSpace(f.Get(name)) }
 
 // HasTimeLimits reports whether the form limits when tasks may start.
 func (f *batchForm) HasTimeLimits() bool {
-	return f.Get("not_before")+f.Get("not_after")+f.Get("max_wait")+f.trimmed("windows") != "" || f.Get("finish_inside") == ""
+	return f.Get("not_before")+f.Get("not_after")+f.Get("max_wait")+f.trimmedInput("windows") != "" || f.Get("finish_inside") == ""
 }
 
 // HasTuning reports whether one of the inputs for fine tuning differs from its default.
@@ -55,8 +55,8 @@ func (f *batchForm) HasTuning() bool {
 
 // newBatchValues returns the form inputs for the settings of batch.
 func newBatchValues(batch operators.NewBatch) url.Values {
-	values := newBatchFields().inputTexts(batch)
-	values.Set("finish_inside", pointerInput(batch.FinishInside, checkboxValue))
+	values := newBatchFields().textsOfInputs(batch)
+	values.Set("finish_inside", pointerInputText(batch.FinishInside, checkboxValue))
 	return values
 }
 
@@ -76,7 +76,7 @@ func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 	f := &batchForm{Values: defaultBatchValues()}
 	f.Set("pool", r.URL.Query().Get("pool"))
 	f.Set("from", r.URL.Query().Get("from"))
-	again := refillOf(r)
+	again := formInputOf(r)
 	if again != nil {
 		f.Values = again.values
 	}
@@ -95,7 +95,7 @@ func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 
 // formPage returns the page that shows form. It adds the visitor's role and the pools to choose from.
 func (b *batchForms) formPage(r *http.Request, form *batchForm) (page, error) {
-	form.Operator = b.mayOffer(r, "operator")
+	form.Operator = b.mayOfferActions(r, "operator")
 	var list operators.PoolList
 	err := b.api.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
 	form.Pools = list.Pools
@@ -126,7 +126,7 @@ func (b *batchForms) submit(httpRequest *http.Request, form *batchForm) (made op
 	if err := form.parseInput(httpRequest); err != nil {
 		return made, err
 	}
-	if !b.mayOffer(httpRequest, "operator") {
+	if !b.mayOfferActions(httpRequest, "operator") {
 		return made, b.refuseVisitor(httpRequest, "operator")
 	}
 	if form.Source, err = b.readSource(httpRequest, form.Get("from")); err != nil {
@@ -170,7 +170,7 @@ func (f *batchForm) parseInput(r *http.Request) error {
 	if err != nil || len(text) == 0 {
 		return err
 	}
-	if f.trimmed("tasks") != "" && f.Get("tasks_of") == "" {
+	if f.trimmedInput("tasks") != "" && f.Get("tasks_of") == "" {
 		return newFormError("Tasks: a file or text, not both.")
 	}
 	f.Set("tasks", string(text)) // replaces the text of the file of an earlier, refused form
@@ -188,7 +188,7 @@ func (f *batchForm) apiRequest() (operators.Request, error) {
 	text := strings.TrimPrefix(f.Get("tasks"), "\ufeff")
 	switch trimmed := strings.TrimSpace(text); {
 	case f.Source != nil && f.Get("same") != "":
-		if trimmed+f.trimmed("devices")+f.trimmed("tags") != "" {
+		if trimmed+f.trimmedInput("devices")+f.trimmedInput("tags") != "" {
 			return request, newFormError("Those of another batch, devices, tags, tasks: one of them.")
 		}
 		request.ContentType = operators.TypeNDJSON
@@ -196,7 +196,7 @@ func (f *batchForm) apiRequest() (operators.Request, error) {
 	case trimmed == "":
 		request.Body = body
 		return request, f.addDevices(body)
-	case f.trimmed("devices")+f.trimmed("tags") != "":
+	case f.trimmedInput("devices")+f.trimmedInput("tags") != "":
 		return request, newFormError("Devices, tags, tasks: one of them.")
 	case trimmed[0] == '[':
 		if !json.Valid([]byte(trimmed)) {
@@ -253,7 +253,7 @@ func (f *batchForm) bodyFields() (map[string]any, error) {
 
 // addAbortRule adds to body the abort rule of the form, if there is one.
 func (f *batchForm) addAbortRule(body map[string]any) error {
-	share, minTasks := strings.TrimSpace(strings.TrimSuffix(f.trimmed("abort_failure"), "%")), f.trimmed("abort_min")
+	share, minTasks := strings.TrimSpace(strings.TrimSuffix(f.trimmedInput("abort_failure"), "%")), f.trimmedInput("abort_min")
 	if share == "" && minTasks == "" {
 		return nil
 	}

@@ -31,7 +31,7 @@ func (b *batchPages) registerRoutes(target *site) {
 	target.addForm("/batches/{id}/cancel", "operator", b.cancel)
 	target.addPage("/batches/{id}/edit", b.editPage)
 	target.addForm("/batches/{id}/edit", "operator", b.edit)
-	target.addCSV("/batches/{id}/results.csv", b.exportResults)
+	target.addCSVDownload("/batches/{id}/results.csv", b.exportResults)
 }
 
 // batch is a batch of the API with the methods that the templates of pages need.
@@ -64,8 +64,8 @@ func (b batch) Parts() []barSegment {
 // IsOpen reports whether tasks of the batch may still run.
 func (b batch) IsOpen() bool { return b.EndedTasks() < b.Total }
 
-// endedIn returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
-func (b batch) endedIn(state string) int64 {
+// countEnded returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
+func (b batch) countEnded(state string) int64 {
 	if state == "" {
 		return b.EndedTasks()
 	}
@@ -108,7 +108,7 @@ func (b *batchPages) list(r *http.Request) (page, error) {
 		shown[i] = batch{one}
 	}
 	return page{title: "Batches", section: "batches", template: "batches", watch: watch{allEvents: true, everyTick: slices.ContainsFunc(shown, batch.IsOpen)}, data: map[string]any{
-		"Batches": shown, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Operator": b.mayOffer(r, "operator"), "Filters": filters, "Query": filters.Encode(),
+		"Batches": shown, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Operator": b.mayOfferActions(r, "operator"), "Filters": filters, "Query": filters.Encode(),
 	}}, nil
 }
 
@@ -137,7 +137,7 @@ func (b *batchPages) show(r *http.Request, waiting waitSummary) (page, error) {
 	waiting.Remedies = b.newRemedies(r)
 	policies, err := json.Marshal(one.Limits)
 	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, everyTick: one.IsOpen()}, data: map[string]any{
-		"Batch": one, "Waits": waiting, "Results": results, "Operator": b.mayOffer(r, "operator"), "Course": newProgressChart(results.Progress, one.Total, one.ShownETA()),
+		"Batch": one, "Waits": waiting, "Results": results, "Operator": b.mayOfferActions(r, "operator"), "Course": newProgressChart(results.Progress, one.Total, one.ShownETA()),
 		"States": operators.TaskStates(), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
 	}}, err
 }

@@ -34,17 +34,17 @@ func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// entryAction returns the formAction that calls an action of the API on one entry of a list, such as /v1/pools/{id}/pause. listName is the
+// entryAction returns the formAction that calls an actionName of the API on one entry of a list, such as /v1/pools/{id}/pause. listName is the
 // name of the list (pools), {id} is the path parameter of the form, and messageKey is the key of the message about success. If the form has
-// the input `reason`, the action gets it. Afterwards the browser shows the page of the entry.
-func (c client) entryAction(listName, action, messageKey string) formAction {
+// the input `reason`, the actionName gets it. Afterwards the browser shows the page of the entry.
+func (c client) entryAction(listName, actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
 		var body any
 		if r.PostForm.Has("reason") {
 			body = operators.PauseReason{Reason: r.PostForm.Get("reason")}
 		}
-		return "/" + listName + "/" + url.PathEscape(id), messageKey, c.post(r.Context(), operators.Path(listName, id, action), body)
+		return "/" + listName + "/" + url.PathEscape(id), messageKey, c.post(r.Context(), operators.Path(listName, id, actionName), body)
 	}
 }
 

@@ -83,7 +83,7 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 	if isProblem {
 		d.Name = p.Server
 	}
-	found := f.checkedState(ctx, d)
+	found := f.latestState(ctx, d)
 	shown := f.system.describeDependency(found)
 	if found.Slow && !found.IsUnhealthy() { // its checks answer quickly, so this replica may be the slow part
 		shown.Name += ", or this replica,"
@@ -91,9 +91,9 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 	return shown.describeTrouble(f.now())
 }
 
-// checkedState returns what the checks found about failed, a server that has just failed. If the checks found the server healthy, they ran
-// before the failure; then checkedState returns failed itself.
-func (f *frame) checkedState(ctx context.Context, failed api.Dependency) api.Dependency {
+// latestState returns what the checks found about failed, a server that has just failed. If the checks found the server healthy, they ran
+// before the failure; then latestState returns failed itself.
+func (f *frame) latestState(ctx context.Context, failed api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return failed
 	}
@@ -135,5 +135,5 @@ const retryPageEvery = 10
 // isRetried reports whether the browser loads the page with this HTTP status again by itself: a server did not answer, and no input of the
 // visitor would be lost.
 func isRetried(r *http.Request, status int) bool {
-	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && refillOf(r) == nil
+	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && formInputOf(r) == nil
 }

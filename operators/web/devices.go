@@ -138,7 +138,7 @@ func (d *devicePages) show(r *http.Request, why *operators.DeviceWhy) (page, err
 	quiet := device.QuietUntil != nil && device.QuietUntil.Before(d.now().Add(-d.silentAfter()))
 	return page{title: id, section: "devices", template: "device", watch: watch{device: id, every: devicesRereadEvery}, data: map[string]any{
 		"Device": device, "Grant": grant, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
-		"Older": pager.nextAddress(events.NextPageToken), "First": pager.isFirst(), "Operator": d.mayOffer(r, "operator"), "Silent": quiet, "Period": d.reportPeriod,
+		"Older": pager.nextAddress(events.NextPageToken), "First": pager.isFirst(), "Operator": d.mayOfferActions(r, "operator"), "Silent": quiet, "Period": d.reportPeriod,
 		"Why": why, "FirstTask": firstTask, "Remedies": d.newRemedies(r), "Attempts": attempts,
 	}}, nil
 }
@@ -167,7 +167,7 @@ func (d *devicePages) actionPage(title, templateName string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		device, err := d.api.Devices.Get(r.Context(), r.PathValue("id"))
 		return page{title: title + " " + device.ID, section: "devices", template: templateName, data: map[string]any{
-			"Device": device, "Operator": d.mayOffer(r, "operator"), "Back": returnPathOr(r, "/devices/"+url.PathEscape(device.ID)),
+			"Device": device, "Operator": d.mayOfferActions(r, "operator"), "Back": returnPathOr(r, "/devices/"+url.PathEscape(device.ID)),
 		}}, err
 	}
 }

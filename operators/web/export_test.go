@@ -15,7 +15,7 @@ type RemedyRequest struct{ Method, Path string }
 // FindRemedyRequest returns the request for an action on the subject. ok is false if no page can carry out the
 // action.
 func FindRemedyRequest(act decision.Act, subject decision.Subject) (RemedyRequest, bool) {
-	for _, way := range remedyRoutes() {
+	for _, way := range listRemedyRoutes() {
 		if way.act == act && way.subject == subject {
 			path, _, _ := strings.Cut(fmt.Sprintf(way.path, "x"), "#")
 			return RemedyRequest{map[bool]string{true: http.MethodPost, false: http.MethodGet}[way.isForm], path}, true

@@ -38,15 +38,15 @@ func (f *failurePages) show(kind string) pageLoader {
 		}
 		ranges := rangeChoices(span, func(name string) string { return failuresQuery(found.By, name) })
 		return page{title: "Failures in " + map[string]string{"batches": "batch "}[kind] + id, section: kind, template: "failures", data: map[string]any{
-			"Failures": found, "Kind": kind, "ID": id, "Ranges": ranges, "Keys": keyChoices(found, span.name),
+			"Failures": found, "Kind": kind, "ID": id, "Ranges": ranges, "Keys": newKeyChoices(found, span.name),
 			"Filter": map[string]string{"pools": "pool=", "batches": "batch="}[kind] + url.QueryEscape(id),
 		}}, nil
 	}
 }
 
-// keyChoices returns a link for each key of found. It adds the key to the keys of the groups, or removes it. If there are two keys, it
+// newKeyChoices returns a link for each key of found. It adds the key to the keys of the groups, or removes it. If there are two keys, it
 // replaces the second one.
-func keyChoices(found operators.Failures, span string) []choice {
+func newKeyChoices(found operators.Failures, rangeName string) []choice {
 	offered := slices.Clone(found.By)
 	for _, key := range found.Keys {
 		if !slices.Contains(offered, key) && !strings.Contains(key, ",") {
@@ -60,14 +60,14 @@ func keyChoices(found operators.Failures, span string) []choice {
 		if !isChosen {
 			by = append(by[:min(len(by), 1)], key)
 		}
-		choices[i] = choice{key, failuresQuery(by, span), isChosen}
+		choices[i] = choice{key, failuresQuery(by, rangeName), isChosen}
 	}
 	return choices
 }
 
 // failuresQuery returns the query of the page that groups attempts by keys.
-func failuresQuery(keys []string, span string) string {
-	return operators.Query("by", strings.Join(keys, ","), "range", span).Encode()
+func failuresQuery(keys []string, rangeName string) string {
+	return operators.Query("by", strings.Join(keys, ","), "range", rangeName).Encode()
 }
 
 // splitCommas returns the parts of text between commas. It returns nil if text is empty.

@@ -27,11 +27,11 @@ type formFields[T any] []formField[T]
 func poolFields() formFields[operators.Pool] {
 	return formFields[operators.Pool]{
 		{"capacity", "Capacity", "capacity", parseInteger, func(p operators.Pool) string { return strconv.Itoa(p.Capacity) }},
-		{"lease", "Lease", "lease_ms", parseMS, func(p operators.Pool) string { return durationInput(p.LeaseMS) }},
-		{"callers", "Callers", "callers", parseInteger, func(p operators.Pool) string { return pointerInput(p.Callers, strconv.Itoa) }},
-		{"longest", "Longest lease", "longest_lease_ms", parseMS, func(p operators.Pool) string { return durationInput(p.LongestLeaseMS) }},
-		{"sleep", "Longest sleep", "longest_sleep_ms", parseMS, func(p operators.Pool) string { return durationInput(p.LongestSleepMS) }},
-		{"windows", "Windows", "windows", parseWindows, func(p operators.Pool) string { return windowLines(p.Windows) }},
+		{"lease", "Lease", "lease_ms", parseMS, func(p operators.Pool) string { return durationInputText(p.LeaseMS) }},
+		{"callers", "Callers", "callers", parseInteger, func(p operators.Pool) string { return pointerInputText(p.Callers, strconv.Itoa) }},
+		{"longest", "Longest lease", "longest_lease_ms", parseMS, func(p operators.Pool) string { return durationInputText(p.LongestLeaseMS) }},
+		{"sleep", "Longest sleep", "longest_sleep_ms", parseMS, func(p operators.Pool) string { return durationInputText(p.LongestSleepMS) }},
+		{"windows", "Windows", "windows", parseWindows, func(p operators.Pool) string { return formatWindows(p.Windows) }},
 	}
 }
 
@@ -42,9 +42,9 @@ func batchChangeFields() formFields[operators.NewBatch] {
 		{"priority", "Priority", "priority", parseInteger, func(b operators.NewBatch) string { return strconv.Itoa(b.Priority) }},
 		{"attempts", "Attempts", "max_attempts", parseInteger, func(b operators.NewBatch) string { return strconv.Itoa(b.MaxAttempts) }},
 		{"lane", "Lane", "lane", parseText, func(b operators.NewBatch) string { return b.Lane }},
-		{"not_after", "Not after", "not_after", toRFC3339, func(b operators.NewBatch) string { return pointerInput(b.NotAfter, dateInput) }},
-		{"max_wait", "Longest wait", "max_wait_ms", parseMS, func(b operators.NewBatch) string { return durationInput(b.MaxWaitMS) }},
-		{"windows", "Windows", "windows", parseWindows, func(b operators.NewBatch) string { return windowLines(b.Windows) }},
+		{"not_after", "Not after", "not_after", toRFC3339, func(b operators.NewBatch) string { return pointerInputText(b.NotAfter, dateInputText) }},
+		{"max_wait", "Longest wait", "max_wait_ms", parseMS, func(b operators.NewBatch) string { return durationInputText(b.MaxWaitMS) }},
+		{"windows", "Windows", "windows", parseWindows, func(b operators.NewBatch) string { return formatWindows(b.Windows) }},
 	}
 }
 
@@ -55,18 +55,18 @@ func newBatchFields() formFields[operators.NewBatch] {
 		{"pool", "Pool", "pool", parseText, func(b operators.NewBatch) string { return b.Pool }},
 		{"kind", "Kind", "kind", parseText, func(b operators.NewBatch) string { return b.Kind }},
 		{"payload", "Payload", "payload", parseJSON, func(b operators.NewBatch) string { return indentJSON(b.Payload) }},
-		{"not_before", "Not before", "not_before", toRFC3339, func(b operators.NewBatch) string { return pointerInput(b.NotBefore, dateInput) }},
-		{"backoff", "Wait before another attempt", "retry_backoff_ms", parseMS, func(b operators.NewBatch) string { return pointerInput(b.RetryBackoffMS, msInput) }},
+		{"not_before", "Not before", "not_before", toRFC3339, func(b operators.NewBatch) string { return pointerInputText(b.NotBefore, dateInputText) }},
+		{"backoff", "Wait before another attempt", "retry_backoff_ms", parseMS, func(b operators.NewBatch) string { return pointerInputText(b.RetryBackoffMS, formatMS) }},
 		{"retry_on", "Retry on", "retry_on", func(text string) (any, error) { return []string{text}, nil }, func(b operators.NewBatch) string { return onlyEntry(b.RetryOn) }},
 		{"on_lost", "When a lease runs out", "on_lost", parseText, func(b operators.NewBatch) string { return b.OnLost }},
-		{"lease", "Lease", "lease_ms", parseMS, func(b operators.NewBatch) string { return durationInput(b.LeaseMS) }},
-		{"max_run", "Longest run", "max_run_ms", parseMS, func(b operators.NewBatch) string { return durationInput(b.MaxRunMS) }},
+		{"lease", "Lease", "lease_ms", parseMS, func(b operators.NewBatch) string { return durationInputText(b.LeaseMS) }},
+		{"max_run", "Longest run", "max_run_ms", parseMS, func(b operators.NewBatch) string { return durationInputText(b.MaxRunMS) }},
 		{"duplicates", "Equal tasks", "duplicates", parseText, func(b operators.NewBatch) string { return b.Duplicates }},
 	}...)
 }
 
-// inputTexts returns the text of each input for object.
-func (f formFields[T]) inputTexts(object T) url.Values {
+// textsOfInputs returns the text of each input for object.
+func (f formFields[T]) textsOfInputs(object T) url.Values {
 	values := url.Values{}
 	for _, field := range f {
 		values.Set(field.input, field.show(object))
@@ -75,11 +75,11 @@ func (f formFields[T]) inputTexts(object T) url.Values {
 }
 
 // enteredFields returns the fields whose inputs are filled in.
-func (f formFields[T]) enteredFields(form url.Values) (map[string]any, error) {
+func (f formFields[T]) enteredFields(form url.Values) (valueByField map[string]any, err error) {
 	fields := map[string]any{}
 	for _, field := range f {
 		if text := enteredText(form, field.input); text != "" {
-			if err := field.parseInto(fields, text); err != nil {
+			if err := field.addParsedValue(fields, text); err != nil {
 				return nil, err
 			}
 		}
@@ -89,7 +89,7 @@ func (f formFields[T]) enteredFields(form url.Values) (map[string]any, error) {
 
 // changedFields returns the fields whose inputs no longer have the text that the form showed at first. If form does not contain that text,
 // the text in current takes its place. If an input was emptied, its field is nil.
-func (f formFields[T]) changedFields(form, current url.Values) (map[string]any, error) {
+func (f formFields[T]) changedFields(form, current url.Values) (valueByField map[string]any, err error) {
 	fields := map[string]any{}
 	for _, field := range f {
 		text := enteredText(form, field.input)
@@ -97,7 +97,7 @@ func (f formFields[T]) changedFields(form, current url.Values) (map[string]any, 
 			continue
 		}
 		if fields[field.name] = nil; text != "" {
-			if err := field.parseInto(fields, text); err != nil {
+			if err := field.addParsedValue(fields, text); err != nil {
 				return nil, err
 			}
 		}
@@ -105,9 +105,9 @@ func (f formFields[T]) changedFields(form, current url.Values) (map[string]any, 
 	return fields, nil
 }
 
-// parseInto sets the field in fields to the value that text stands for.
-func (f formField[T]) parseInto(fields map[string]any, text string) (err error) {
-	if fields[f.name], err = f.parse(text); err != nil {
+// addParsedValue sets the field in valueByField to the value that text stands for.
+func (f formField[T]) addParsedValue(valueByField map[string]any, text string) (err error) {
+	if valueByField[f.name], err = f.parse(text); err != nil {
 		return newFormError(f.label + ": " + err.Error())
 	}
 	return nil
@@ -132,24 +132,24 @@ func isUnchanged(form url.Values, input string) bool {
 	return enteredText(form, input) == originalText(form, input, "\x00")
 }
 
-// pointerInput returns the text of an input for the value of a pointer. If value is nil, the text is empty.
-func pointerInput[T any](value *T, text func(T) string) string {
+// pointerInputText returns the formatValue of an input for the value of a pointer. If value is nil, the formatValue is empty.
+func pointerInputText[T any](value *T, formatValue func(T) string) string {
 	if value == nil {
 		return ""
 	}
-	return text(*value)
+	return formatValue(*value)
 }
 
-// durationInput returns a duration of ms milliseconds as the text of an input. It is empty for 0: an empty input means the default.
-func durationInput(ms int64) string {
+// durationInputText returns a duration of ms milliseconds as the text of an input. It is empty for 0: an empty input means the default.
+func durationInputText(ms int64) string {
 	if ms == 0 {
 		return ""
 	}
-	return msInput(ms)
+	return formatMS(ms)
 }
 
-// msInput returns a duration of ms milliseconds as text, without trailing units that are zero, such as 24h.
-func msInput(ms int64) string {
+// formatMS returns a duration of ms milliseconds as text, without trailing units that are zero, such as 24h.
+func formatMS(ms int64) string {
 	text := (time.Duration(ms) * time.Millisecond).String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -160,8 +160,8 @@ func msInput(ms int64) string {
 	return text
 }
 
-// dateInput formats the time at for an input of a browser.
-func dateInput(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05") }
+// dateInputText formats the time at for an input of a browser.
+func dateInputText(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05") }
 
 // onlyEntry returns the entry of a list with one entry. Otherwise it returns an empty text.
 func onlyEntry(list []string) string {
@@ -179,20 +179,20 @@ func checkboxValue(isChosen bool) string {
 	return ""
 }
 
-// windowLines returns windows as text for a form, one in each line.
-func windowLines(shown []operators.Window) string {
-	lines := make([]string, len(shown))
-	for i, w := range shown {
+// formatWindows returns windows as text for a form, one in each line.
+func formatWindows(windows []operators.Window) string {
+	lines := make([]string, len(windows))
+	for i, w := range windows {
 		lines[i] = strings.TrimSpace(w.Cron + " " + w.Duration + " " + w.Timezone)
 	}
 	return strings.Join(lines, "\n")
 }
 
 // parseText returns the text of an input, for a field of the API.
-func parseText(text string) (any, error) { return text, nil }
+func parseText(text string) (value any, err error) { return text, nil }
 
 // parseInteger parses the text of an input as a whole number, for a field of the API.
-func parseInteger(text string) (any, error) {
+func parseInteger(text string) (value any, err error) {
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		return nil, errors.New("a whole number")
@@ -201,7 +201,7 @@ func parseInteger(text string) (any, error) {
 }
 
 // parseMS parses the text of an input as a duration, and returns it in ms, for a field of the API.
-func parseMS(text string) (any, error) {
+func parseMS(text string) (value any, err error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		return nil, errors.New("a duration such as 300s or 5m")
@@ -210,7 +210,7 @@ func parseMS(text string) (any, error) {
 }
 
 // toRFC3339 converts the text of an input, a time, to RFC 3339.
-func toRFC3339(text string) (any, error) {
+func toRFC3339(text string) (value any, err error) {
 	t, err := parseUTC(text)
 	return t.Format(time.RFC3339), err
 }
@@ -226,7 +226,7 @@ func parseUTC(text string) (time.Time, error) {
 }
 
 // parseJSON parses the text of an input as JSON, for a field of the API.
-func parseJSON(text string) (any, error) {
+func parseJSON(text string) (value any, err error) {
 	if !json.Valid([]byte(text)) {
 		return nil, errors.New("not JSON")
 	}
@@ -234,7 +234,7 @@ func parseJSON(text string) (any, error) {
 }
 
 // parseWindows parses the text of an input that has one window in each line.
-func parseWindows(text string) (any, error) {
+func parseWindows(text string) (value any, err error) {
 	var list []operators.Window
 	for line := range strings.Lines(text) {
 		if strings.TrimSpace(line) == "" {

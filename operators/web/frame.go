@@ -57,13 +57,13 @@ func newFrame(options Options) *frame {
 // prefixedPath returns the address of path behind the prefix of a proxy.
 func (f *frame) prefixedPath(path string) string { return f.prefix + path }
 
-// mayOffer reports whether the page for the request may offer actions that need a role.
-func (f *frame) mayOffer(r *http.Request, role string) bool {
+// mayOfferActions reports whether the page for the request may offer actions that need a role.
+func (f *frame) mayOfferActions(r *http.Request, role string) bool {
 	return !f.readOnly && visitorOf(r.Context()).May(role)
 }
 
 // refuseVisitor returns the answer to a visitor who may not act. If the visitor lacks the role, it reports the refusal to the gate.
-func (f *frame) refuseVisitor(r *http.Request, role string) *operators.Problem {
+func (f *frame) refuseVisitor(r *http.Request, role string) (refusal *operators.Problem) {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
 		f.gate.CountRefusal(r.Context(), gate.Refusal{
@@ -96,7 +96,7 @@ type shell struct {
 }
 
 // chosenTheme returns the theme that was chosen in this browser. It is empty if none was chosen.
-func chosenTheme(r *http.Request) string {
+func chosenTheme(r *http.Request) (theme string) {
 	if chosen, err := r.Cookie("theme"); err == nil && (chosen.Value == "light" || chosen.Value == "dark") {
 		return chosen.Value
 	}
@@ -120,7 +120,7 @@ func navigationLinks() []navigation {
 }
 
 // doneMessages returns, by key, the messages about completed actions. A page shows only these messages, whatever key its address contains.
-func doneMessages() map[string]string {
+func doneMessages() (textByKey map[string]string) {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks continue; no new grants are made.", "resumed": "Resumed.",
 		"paused-stopping": "Paused. The devices that hold a slot are asked to stop with their next report; their tasks wait again.",
@@ -135,7 +135,7 @@ func doneMessages() map[string]string {
 // sendPage renders content and sends it with this HTTP status. If err is not nil or rendering fails, it sends the failure.
 func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, loadErr error) {
 	var rendered *renderedPage
-	again := refillOf(r)
+	again := formInputOf(r)
 	if again != nil {
 		content.entered = again.values
 	}
@@ -194,7 +194,7 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
 	}
 	var kept *keptForm
-	if again := refillOf(r); again != nil && len(again.values) > 0 { // the page of the form fails, too
+	if again := formInputOf(r); again != nil && len(again.values) > 0 { // the page of the form fails, too
 		kept = &keptForm{Next: r.URL.RequestURI(), Input: again.values.Encode()}
 		if again.failure != nil {
 			err = again.failure
@@ -223,13 +223,13 @@ func errorStatus(err error) int {
 // wording of forms. For any other error it returns a fixed text, because the error may have internal details.
 func errorText(err error) string {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
-		return formWording(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))
+		return translateFieldPath(cmp.Or(p.Detail, p.Title, http.StatusText(p.Status)))
 	}
 	return "The ledger cannot be reached."
 }
 
-// formWording replaces the path of a list entry at the start of detail by the wording of forms: "Limit 3, per" instead of limits[2].per.
-func formWording(detail string) string {
+// translateFieldPath replaces the path of a list entry at the start of detail by the wording of forms: "Limit 3, per" instead of limits[2].per.
+func translateFieldPath(detail string) string {
 	list, rest, found := strings.Cut(detail, "[")
 	name := map[string]string{"limits": "Limit", "windows": "Window"}[list]
 	index, rest, closed := strings.Cut(rest, "]")

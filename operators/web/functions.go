@@ -39,7 +39,7 @@ func templateFuncs(options Options) template.FuncMap {
 		"dur":        durationText,
 		"ms":         msText,
 		"num":        groupDigits,
-		"about":      aboutText,
+		"about":      approximateCountText,
 		"digits":     roundedText,
 		"percent":    func(of float64) float64 { return 100 * of },
 		"share":      func(of float64) string { return strconv.FormatFloat(100*of, 'g', 4, 64) + " %" },
@@ -184,8 +184,8 @@ func groupDigits(number any) string {
 	return sign + out.String()
 }
 
-// aboutText returns count as text. If isEstimate is true, the text says so.
-func aboutText(count any, isEstimate bool) string {
+// approximateCountText returns count as text. If isEstimate is true, the text says so.
+func approximateCountText(count any, isEstimate bool) string {
 	if isEstimate {
 		return "about " + groupDigits(count)
 	}

@@ -69,8 +69,8 @@ func (c cell) Symbol() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Phase]
 }
 
-// leasePhase returns the phase of a held slot at the time now, by the part of its lease that is left.
-func leasePhase(held slot, lease time.Duration, now time.Time) string {
+// leasePhase returns the phase of a held slot at the time now, by the part of its leaseLength that is left.
+func leasePhase(held slot, leaseLength time.Duration, now time.Time) (phase string) {
 	if held.State != "held" || held.LeaseUntil == nil {
 		return held.State
 	}
@@ -78,9 +78,9 @@ func leasePhase(held slot, lease time.Duration, now time.Time) string {
 	switch {
 	case left <= 0:
 		return "stale"
-	case left < time.Duration(expiringLeft*float64(lease)):
+	case left < time.Duration(expiringLeft*float64(leaseLength)):
 		return "expiring"
-	case left < time.Duration(halfLeft*float64(lease)):
+	case left < time.Duration(halfLeft*float64(leaseLength)):
 		return "half"
 	}
 	return "fresh"
@@ -137,7 +137,7 @@ func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
 // show returns the page of one pool. redisData has the parts that need Redis.
 func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error) {
 	name := r.PathValue("id")
-	d := poolData{Admin: p.mayOffer(r, "admin"), PhaseCounts: map[string]int{}, Waits: redisData.waits, Broken: filterUnhealthy(redisData.checks), Usage: redisData.usage}
+	d := poolData{Admin: p.mayOfferActions(r, "admin"), PhaseCounts: map[string]int{}, Waits: redisData.waits, Broken: filterUnhealthy(redisData.checks), Usage: redisData.usage}
 	var err error
 	if d.Pool, err = p.api.Pools.Get(r.Context(), name); err != nil {
 		return page{}, err
@@ -166,11 +166,11 @@ func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	}
 	data.Chart = newPlot(series, span, data.Slots.Held, data.Slots.Capacity, p.history.recentDenials(name))
 	data.Chart.Ranges = rangeChoices(span, func(name string) string { return "range=" + name })
-	acts, err := p.readActs(r, name, data.Chart.Span)
+	acts, err := p.readOperatorActs(r, name, data.Chart.Span)
 	if err != nil {
 		return err
 	}
-	data.Chart.addActs(acts)
+	data.Chart.markOperatorActs(acts)
 	timeline, err := p.readHoldings(r, name, span)
 	if err != nil {
 		return err
@@ -190,9 +190,9 @@ func (p *poolPages) readSeries(r *http.Request, pool, timeRange string) (operato
 	})
 }
 
-// readActs returns the newest acts of operators on a pool within the time span of its chart, newest first. Acts on single tasks are left
+// readOperatorActs returns the newest acts of operators on a pool within the time span of its chart, newest first. Acts on single tasks are left
 // out.
-func (p *poolPages) readActs(r *http.Request, pool string, span time.Duration) ([]operators.Event, error) {
+func (p *poolPages) readOperatorActs(r *http.Request, pool string, span time.Duration) (acts []operators.Event, err error) {
 	return p.actsCache.getOrRead(r.Context(), pool+" "+span.String(), p.now(), func(context.Context) ([]operators.Event, error) {
 		query := url.Values{"pool": {pool}, "actor_kind": {"operator"}, "since": {p.now().Add(-span).Format(time.RFC3339)}, "page_size": {"100"}}
 		var list operators.EventList

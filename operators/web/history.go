@@ -90,11 +90,11 @@ func (h *history) endInterval(now time.Time) {
 	if h.talliesSince.IsZero() {
 		h.talliesSince = now
 	}
-	h.deleteOld()
+	h.deleteOldCounts()
 }
 
-// deleteOld deletes the counts that are too old to be shown. The caller must hold h.mu.
-func (h *history) deleteOld() {
+// deleteOldCounts deletes the counts that are too old to be shown. The caller must hold h.mu.
+func (h *history) deleteOldCounts() {
 	for pool, list := range h.intervals {
 		h.intervals[pool] = slices.DeleteFunc(list, func(i intervalCounts) bool {
 			age := h.last.Sub(i.end)
@@ -144,9 +144,9 @@ func (h *history) recentCounts(pool string) poolCounts {
 	return sum
 }
 
-// disagreeingPools returns at most maxPools pools with recent conflicts or drift, sorted by name. hasMore reports
+// poolsWithDrift returns at most maxPools pools with recent conflicts or drift, sorted by name. hasMore reports
 // whether there are more such pools.
-func (h *history) disagreeingPools(maxPools int) (pools []string, hasMore bool) {
+func (h *history) poolsWithDrift(maxPools int) (pools []string, hasMore bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for pool, list := range h.intervals {

@@ -173,9 +173,9 @@ func (h *hub) chooseLane(v *view) (lane chan struct{}, timeLimit time.Duration) 
 	return h.quickReads, quickReadLimit
 }
 
-// readContext returns the context of a read. In the quick lane, the context hides its deadline: otherwise loaders would leave parts of the
+// newReadContext returns the context of a read. In the quick lane, the context hides its deadline: otherwise loaders would leave parts of the
 // page out because little time is left. A page that is late in the quick lane is read again in the slow lane.
-func (h *hub) readContext(timeLimit time.Duration) (context.Context, context.CancelFunc) {
+func (h *hub) newReadContext(timeLimit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(h.baseCtx, timeLimit)
 	if timeLimit == quickReadLimit {
 		ctx = withoutDeadline{ctx}
@@ -195,7 +195,7 @@ func (h *hub) readView(key viewKey, v *view) {
 	limiter, timeLimit := h.chooseLane(v)
 	limiter <- struct{}{}
 	defer func() { <-limiter }()
-	ctx, cancel := h.readContext(timeLimit)
+	ctx, cancel := h.newReadContext(timeLimit)
 	defer cancel()
 	began := h.now()
 	var rendered *renderedPage

@@ -40,9 +40,9 @@ type piece struct {
 	HTML template.HTML `json:"html"`
 }
 
-// updateFrom returns the update that changes the browser's page from shown (the version that it shows) to s. If shown is nil, or has
+// changesSince returns the update that changes the browser's page from shown (the version that it shows) to s. If shown is nil, or has
 // another title or other piece ids, the update is the whole page.
-func (s *renderedPage) updateFrom(shown *renderedPage) pageUpdate {
+func (s *renderedPage) changesSince(shown *renderedPage) pageUpdate {
 	if shown == nil || len(shown.order) != len(s.order) || shown.title != s.title {
 		return pageUpdate{Main: s.main, Title: s.title}
 	}
@@ -121,7 +121,7 @@ func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send
 		var m pageUpdate
 		if state.page != nil && state.page != shown {
 			if !first || state.page.version() != version {
-				m = state.page.updateFrom(shown)
+				m = state.page.changesSince(shown)
 			}
 			m.Snapshot = state.page.snapshot
 			shown = state.page
@@ -164,7 +164,7 @@ func (s *streams) isSessionValid(r *http.Request, role string, send func(pageUpd
 }
 
 // newSender returns a function that writes a message to the client at once.
-func newSender(rw http.ResponseWriter) func(pageUpdate) error {
+func newSender(rw http.ResponseWriter) (send func(pageUpdate) error) {
 	write := api.NewStreamWriter(rw, streamWriteTimeout)
 	return func(m pageUpdate) error {
 		text, err := json.Marshal(m)

@@ -20,11 +20,11 @@ type eventFollower struct {
 	returned    map[int64]struct{} // ids above completeID that read has returned
 }
 
-// read returns the events since the previous call, or no events if withEvents is false. If allChanged is true, all pages count as changed: it
+// read returns the events since the previous call, or no events if includeEvents is false. If allChanged is true, all pages count as changed: it
 // is the first call, which only stores the end of the log, or there were too many events to return. read increases completeID if no event
 // up to the next position in the log can appear any more.
-func (n *eventFollower) read(ctx context.Context, withEvents bool) (events []event, allChanged bool, err error) {
-	if !withEvents {
+func (n *eventFollower) read(ctx context.Context, includeEvents bool) (events []event, allChanged bool, err error) {
+	if !includeEvents {
 		clear(n.returned)
 	}
 	if !n.hasBegun {
@@ -41,12 +41,12 @@ func (n *eventFollower) read(ctx context.Context, withEvents bool) (events []eve
 		}
 		n.hasPosition = true
 	}
-	isComplete, err := n.log.EventsComplete(ctx, n.position) // asked before readUnseen, so that readUnseen finds all events up to a complete position
+	isComplete, err := n.log.EventsComplete(ctx, n.position) // asked before readUnreturnedEvents, so that readUnreturnedEvents finds all events up to a complete position
 	if err != nil {
 		return nil, false, err
 	}
-	if withEvents {
-		if events, allChanged, err = n.readUnseen(ctx); err != nil {
+	if includeEvents {
+		if events, allChanged, err = n.readUnreturnedEvents(ctx); err != nil {
 			return nil, false, err
 		}
 	}
@@ -56,8 +56,8 @@ func (n *eventFollower) read(ctx context.Context, withEvents bool) (events []eve
 	return events, allChanged, nil
 }
 
-// readUnseen returns the events after completeID that were not returned yet.
-func (n *eventFollower) readUnseen(ctx context.Context) (events []event, allChanged bool, err error) {
+// readUnreturnedEvents returns the events after completeID that were not returned yet.
+func (n *eventFollower) readUnreturnedEvents(ctx context.Context) (events []event, allChanged bool, err error) {
 	after := n.completeID
 	for range maxEventsPerRead / eventPageSize {
 		list, err := n.log.Events(ctx, eventFilter{After: after, Limit: eventPageSize})

@@ -21,7 +21,7 @@ type objectForm struct {
 func newObjectForm(r *http.Request, present url.Values, policies []operators.Policy) objectForm {
 	form := objectForm{Values: url.Values{}, Was: currentTexts(present, policies), Rows: appendEmptyRows(policyRows(policies))}
 	maps.Copy(form.Values, present)
-	again := refillOf(r)
+	again := formInputOf(r)
 	if again == nil {
 		return form
 	}
@@ -50,7 +50,7 @@ func currentTexts(present url.Values, policies []operators.Policy) url.Values {
 
 // changedSettings returns the settings that the visitor changed in a submitted form, by their names in the API. current has the present
 // texts.
-func changedSettings[T any](form url.Values, fields formFields[T], current url.Values) (map[string]any, error) {
+func changedSettings[T any](form url.Values, fields formFields[T], current url.Values) (valueByField map[string]any, err error) {
 	change, err := fields.changedFields(form, current)
 	if err != nil || !form.Has("limit.name") || rowsText(enteredRows(form)) == originalText(form, "limits", current.Get("limits")) {
 		return change, err

@@ -105,33 +105,33 @@ func chosenRange(r *http.Request) timeRange {
 	return ranges[max(0, slices.IndexFunc(ranges, func(one timeRange) bool { return one.name == r.URL.Query().Get("range") }))]
 }
 
-// rangeChoices returns a link for each range. query returns the query of the page with the range name. current is the range that is shown.
-func rangeChoices(current timeRange, query func(name string) string) []choice {
+// rangeChoices returns a link for each range. queryOfRange returns the queryOfRange of the page with the range name. current is the range that is shown.
+func rangeChoices(current timeRange, queryOfRange func(name string) string) []choice {
 	var list []choice
 	for _, one := range timeRanges() {
-		list = append(list, choice{one.text, query(one.name), one == current})
+		list = append(list, choice{one.text, queryOfRange(one.name), one == current})
 	}
 	return list
 }
 
 // newPlot draws series, the history of a pool in span. held and capacity are the present numbers, which can be newer than series.
-// denied has the denials that this replica knows; a chart of days leaves them out.
-func newPlot(series operators.Series, span timeRange, held, capacity int, denied denials) plot {
+// denialCounts has the denials that this replica knows; a chart of days leaves them out.
+func newPlot(series operators.Series, span timeRange, held, capacity int, denialCounts denials) plot {
 	p := plot{Days: span.name != lastHour, chart: newChart(series, span, held, capacity, plotWidth, plotHeight)}
 	if p.Days {
-		p.Band, denied = p.bandPath(series.Points), denials{}
-	} else if denied.since.Sub(series.From.Time) > time.Minute {
-		p.Counting = &denied.since
+		p.Band, denialCounts = p.bandPath(series.Points), denials{}
+	} else if denialCounts.since.Sub(series.From.Time) > time.Minute {
+		p.Counting = &denialCounts.since
 	}
 	step := time.Duration(series.StepMS) * time.Millisecond
 	p.BarWidth = max(0.8*float64(p.Width)*float64(step)/float64(p.Span), 1.6)
 	if p.Every = durationText(step); step == time.Minute {
 		p.Every = "a minute"
 	}
-	p.drawBars(series.Points, denied)
-	p.drawDayBefore(series.Points)
+	p.drawBars(series.Points, denialCounts)
+	p.drawCountsOfDayBefore(series.Points)
 	p.addAxes()
-	p.setValues(series.Points)
+	p.setCursorValues(series.Points)
 	return p
 }
 
@@ -160,8 +160,8 @@ func (p *plot) drawBars(steps []operators.SeriesPoint, denied denials) {
 	}
 }
 
-// drawDayBefore draws the counts of one day before as lines over the bars, with the scale of the bars.
-func (p *plot) drawDayBefore(steps []operators.SeriesPoint) {
+// drawCountsOfDayBefore draws the counts of one day before as lines over the bars, with the scale of the bars.
+func (p *plot) drawCountsOfDayBefore(steps []operators.SeriesPoint) {
 	var granted, failed strings.Builder
 	d, command, scale := dayBefore{}, "M", float64(barsHeight)/float64(max(p.MaxBar, 1))
 	for _, s := range steps {
@@ -195,20 +195,20 @@ type actMark struct {
 	X float64 // position in percent of the width
 }
 
-// addActs adds a mark for each of acts, the acts of operators on the pool.
-func (p *plot) addActs(acts []operators.Event) {
+// markOperatorActs adds a mark for each of acts, the acts of operators on the pool.
+func (p *plot) markOperatorActs(acts []operators.Event) {
 	for _, act := range acts {
 		ago := float64(p.End.Sub(act.At.Time)) / float64(p.Span)
 		p.Acts = append(p.Acts, actMark{newEventText(act), 100 * (1 - min(max(ago, 0), 1))})
 	}
 }
 
-// levelTickDistance returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five ticks up to top, the highest
+// levelTickDistance returns the distance of the level ticks: 1, 2 or 5 times a power of ten, with at most five ticks up to maxLevel, the highest
 // value.
-func levelTickDistance(top int) int {
+func levelTickDistance(maxLevel int) int {
 	for step := 1; ; step *= 10 {
 		for _, times := range []int{1, 2, 5} {
-			if top/(step*times) <= 4 {
+			if maxLevel/(step*times) <= 4 {
 				return step * times
 			}
 		}
@@ -239,8 +239,8 @@ func timeTicks(end time.Time, span time.Duration) (ticks []axisTick) {
 	return ticks
 }
 
-// setValues stores the values that the cursor shows: one for each of steps.
-func (p *plot) setValues(steps []operators.SeriesPoint) {
+// setCursorValues stores the values that the cursor shows: one for each of steps.
+func (p *plot) setCursorValues(steps []operators.SeriesPoint) {
 	v, from := &p.Values, p.End.Add(-p.Span)
 	v.From = from.UnixMilli()
 	for i, use := range p.uses[1:] {

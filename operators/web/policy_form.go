@@ -26,7 +26,7 @@ func policyInputs() []string {
 type policyRow map[string]string
 
 // algorithmTexts returns the words for each algorithm.
-func algorithmTexts() map[string]string {
+func algorithmTexts() (textByAlgorithm map[string]string) {
 	return map[string]string{
 		"sliding": "in any such time", "fixed": "from the first start on", "calendar": "by the calendar", "duplicate": "of equal content",
 	}
@@ -91,7 +91,7 @@ func policyRateText(shown operators.Policy) string {
 
 // rateText returns the rate of maxStarts starts in perMS milliseconds as text, such as 10/24h.
 func rateText(maxStarts, perMS int64) string {
-	return strconv.FormatInt(maxStarts, 10) + "/" + msInput(perMS)
+	return strconv.FormatInt(maxStarts, 10) + "/" + formatMS(perMS)
 }
 
 // enteredRows returns the policies that were entered into a submitted form, one row for each.

@@ -16,19 +16,19 @@ import (
 func (p *poolPages) editPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
-		"Pool": pool, "Form": newObjectForm(r, poolFields().inputTexts(pool), pool.Limits), "Admin": p.mayOffer(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
+		"Pool": pool, "Form": newObjectForm(r, poolFields().textsOfInputs(pool), pool.Limits), "Admin": p.mayOfferActions(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
 	}}, err
 }
 
 // edit changes the settings of a pool that were changed in the submitted form. If somebody else has changed one of them since the form was
 // shown, nothing is changed.
-func (p *poolPages) edit(r *http.Request) (next, messageKey string, err error) {
+func (p *poolPages) edit(r *http.Request) (nextPath, messageKey string, err error) {
 	name := r.PathValue("id")
 	pool, err := p.api.Pools.Get(r.Context(), name)
 	if err != nil {
 		return "", "", err
 	}
-	current := currentTexts(poolFields().inputTexts(pool), pool.Limits)
+	current := currentTexts(poolFields().textsOfInputs(pool), pool.Limits)
 	change, err := changedSettings(r.PostForm, poolFields(), current)
 	if err == nil {
 		err = p.api.checkConflict(r, current, "pool.changed", "pool", name, p.now())
@@ -45,11 +45,11 @@ func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 // createPage returns the page with the form for a new pool.
 func (p *poolPages) createPage(r *http.Request) (page, error) {
 	byDefault := url.Values{"capacity": {"60"}, "lease": {"5m"}, "longest": {"24h"}, "sleep": {"10m"}}
-	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.mayOffer(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
+	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.mayOfferActions(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
 }
 
 // create creates a pool as the submitted form says.
-func (p *poolPages) create(r *http.Request) (next, messageKey string, err error) {
+func (p *poolPages) create(r *http.Request) (nextPath, messageKey string, err error) {
 	name, err := readNewName(r, "pool", p.api.Pools.Get)
 	if err != nil {
 		return "", "", err
@@ -84,14 +84,14 @@ func readNewName[T any](r *http.Request, noun string, get func(ctx context.Conte
 func (p *poolPages) pausePage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Pause " + pool.Name, section: "pools", template: "pause", data: map[string]any{
-		"Name": pool.Name, "Back": poolPath(pool.Name), "May": p.mayOffer(r, "admin"), "Role": "an admin",
+		"Name": pool.Name, "Back": poolPath(pool.Name), "May": p.mayOfferActions(r, "admin"), "Role": "an admin",
 	}}, err
 }
 
 // pauseAllPage returns the page with the forms to pause all pools, and to resume the pools that the visitor paused.
 func (p *poolPages) pauseAllPage(r *http.Request) (page, error) {
 	shown := page{title: "Pause all pools", section: "pools", template: "pause-all", data: map[string]any{"Admin": false}}
-	if !p.mayOffer(r, "admin") {
+	if !p.mayOfferActions(r, "admin") {
 		return shown, nil
 	}
 	pausable, err := p.api.Pools.PauseAll(r.Context(), operators.PauseAll{StopRunning: true}, true)
@@ -104,7 +104,7 @@ func (p *poolPages) pauseAllPage(r *http.Request) (page, error) {
 }
 
 // pauseAll pauses all pools, with the reason in the submitted form.
-func (p *poolPages) pauseAll(r *http.Request) (next, messageKey string, err error) {
+func (p *poolPages) pauseAll(r *http.Request) (nextPath, messageKey string, err error) {
 	pause := operators.PauseAll{PauseReason: operators.PauseReason{Reason: r.PostFormValue("reason")}, StopRunning: r.PostFormValue("stop_running") == "true"}
 	if pause.StopRunning {
 		messageKey = "paused-stopping"
@@ -113,8 +113,8 @@ func (p *poolPages) pauseAll(r *http.Request) (next, messageKey string, err erro
 	return "/", cmp.Or(messageKey, "paused"), err
 }
 
-// resumeMine resumes the pools that the visitor paused.
-func (p *poolPages) resumeMine(r *http.Request) (next, messageKey string, err error) {
+// resumePoolsOfVisitor resumes the pools that the visitor paused.
+func (p *poolPages) resumePoolsOfVisitor(r *http.Request) (nextPath, messageKey string, err error) {
 	_, err = p.api.Pools.ResumeMine(r.Context(), false)
 	return "/", "resumed", err
 }
@@ -130,7 +130,7 @@ func (p *poolPages) releasePage(r *http.Request) (page, error) {
 		held := s.State == "held" && strconv.Itoa(s.Slot) == r.PathValue("slot")
 		if wanted := r.URL.Query().Get("token"); held && (wanted == "" || wanted == strconv.FormatInt(s.Token, 10)) {
 			return page{title: fmt.Sprintf("Release slot %d of %s", s.Slot, name), section: "pools", template: "release", data: map[string]any{
-				"Pool": name, "Slot": s, "Admin": p.mayOffer(r, "admin"),
+				"Pool": name, "Slot": s, "Admin": p.mayOfferActions(r, "admin"),
 			}}, nil
 		}
 	}
@@ -138,7 +138,7 @@ func (p *poolPages) releasePage(r *http.Request) (page, error) {
 }
 
 // release takes a slot back from its holder as the submitted form says.
-func (p *poolPages) release(r *http.Request) (next, messageKey string, err error) {
+func (p *poolPages) release(r *http.Request) (nextPath, messageKey string, err error) {
 	name := r.PathValue("id")
 	token, err := strconv.ParseInt(r.PostFormValue("token"), 10, 64)
 	if err != nil {

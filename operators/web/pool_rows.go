@@ -36,13 +36,13 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 	for i, pool := range list.Pools {
 		rows[i] = p.newShownPool(pool, redisData.whys)
 	}
-	named, more := p.history.disagreeingPools(maxDisagreeingShown)
+	named, more := p.history.poolsWithDrift(maxDisagreeingShown)
 	return page{
 		title: "Pools", section: "pools", template: "pool-rows", watch: watch{everyTick: true},
 		data: map[string]any{
 			"Rows": rows, "Totals": totals, "Columns": poolColumns(filters, query.Get("sort")), "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
 			"Name": filters.Get("name"), "Only": filters.Get("only_trouble") == "true", "Sort": filters.Get("sort"), "Query": filters.Encode(),
-			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.mayOffer(r, "admin"), "Broken": filterUnhealthy(redisData.checks),
+			"Disagreed": map[string]any{"Pools": named, "More": more}, "Admin": p.mayOfferActions(r, "admin"), "Broken": filterUnhealthy(redisData.checks),
 		},
 	}, nil
 }

@@ -30,16 +30,16 @@ type firstPageData struct {
 	whys   map[string]poolWhy // by pool; only of the pools with the worst trouble
 }
 
-// readWhys reads the parts of the list of pools that need Redis.
-func (p *poolPages) readWhys(r *http.Request) (data firstPageData, err error) {
+// readFirstPageData reads the parts of the list of pools that need Redis.
+func (p *poolPages) readFirstPageData(r *http.Request) (data firstPageData, err error) {
 	data.checks = p.system.checkDependencies(r.Context())
-	data.whys, err = p.whysCache.getOrRead(r.Context(), "", p.now(), func(ctx context.Context) (map[string]poolWhy, error) { return p.readWorstWhys(r.WithContext(ctx)) })
+	data.whys, err = p.whysCache.getOrRead(r.Context(), "", p.now(), func(ctx context.Context) (map[string]poolWhy, error) { return p.readWaitSentences(r.WithContext(ctx)) })
 	return data, err
 }
 
-// readWorstWhys returns the sentences of the pools with the worst trouble, at most poolsShown, by name. A pool whose reasons cannot be read
+// readWaitSentences returns the sentences of the pools with the worst trouble, at most poolsShown, by name. A pool whose reasons cannot be read
 // has no sentence.
-func (p *poolPages) readWorstWhys(r *http.Request) (map[string]poolWhy, error) {
+func (p *poolPages) readWaitSentences(r *http.Request) (sentenceByPool map[string]poolWhy, err error) {
 	var list operators.PoolList
 	if err := p.api.get(r, operators.Path("pools"), url.Values{"sort": {"trouble"}, "page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (p *poolPages) readWorstWhys(r *http.Request) (map[string]poolWhy, error) {
 func newPoolWhy(waiting operators.Waiting) (why poolWhy) {
 	if len(waiting.Parts) > 0 {
 		first := waiting.Parts[0]
-		why.Sentence = fmt.Sprintf("%s of %s: %s", aboutText(first.Count, waiting.Sampled), countText(waiting.Total, "task", "tasks"), strings.TrimPrefix(first.Detail, "for example: "))
+		why.Sentence = fmt.Sprintf("%s of %s: %s", approximateCountText(first.Count, waiting.Sampled), countText(waiting.Total, "task", "tasks"), strings.TrimPrefix(first.Detail, "for example: "))
 		if code := decision.Code(first.Code); 2*first.Count >= waiting.Total && (code == decision.CodeLimited || !decision.PassesByItself(code)) {
 			why.Stuck = first.Label
 		}

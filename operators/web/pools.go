@@ -33,7 +33,7 @@ type poolPages struct {
 }
 
 func (p *poolPages) registerRoutes(target *site) {
-	addLivePageWithRedis(target, "/{$}", p.readWhys, p.list)
+	addLivePageWithRedis(target, "/{$}", p.readFirstPageData, p.list)
 	addLivePageWithRedis(target, "/pools/{id}", p.readRedisData, p.show)
 	target.addPage("/pools/{id}/edit", p.editPage)
 	target.addPage("/pools/{id}/pause", p.pausePage)
@@ -42,7 +42,7 @@ func (p *poolPages) registerRoutes(target *site) {
 	target.addPage("/new-pool", p.createPage)
 	target.addPage("/pause-all", p.pauseAllPage)
 	target.addForm("/pause-all", "admin", p.pauseAll)
-	target.addForm("/resume-mine", "admin", p.resumeMine)
+	target.addForm("/resume-mine", "admin", p.resumePoolsOfVisitor)
 	target.addForm("/new-pool", "admin", p.create)
 	target.addForm("/pools/{id}/edit", "admin", p.edit)
 	target.addForm("/pools/{id}/pause", "admin", p.api.entryAction("pools", "pause", "paused"))
@@ -88,7 +88,7 @@ func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error)
 	cards := make([]shownPool, len(list.Pools))
 	for i, pool := range list.Pools {
 		cards[i] = p.newShownPool(pool, redisData.whys)
-		if err := p.drawCard(r, &cards[i], len(list.Pools) <= fewPools && pool.Capacity <= fewSlots); err != nil {
+		if err := p.drawPoolCard(r, &cards[i], len(list.Pools) <= fewPools && pool.Capacity <= fewSlots); err != nil {
 			return page{}, err
 		}
 	}
@@ -96,7 +96,7 @@ func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error)
 	return page{
 		title: "Pools", section: "pools", template: "pools", watch: watch{everyTick: true},
 		data: map[string]any{
-			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.mayOffer(r, "admin"), "Broken": filterUnhealthy(redisData.checks),
+			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.mayOfferActions(r, "admin"), "Broken": filterUnhealthy(redisData.checks),
 		},
 	}, nil
 }
@@ -125,8 +125,8 @@ func (p *poolPages) drawSlots(r *http.Request, card *shownPool) error {
 	return nil
 }
 
-// drawCard adds the chart to card, and the slots if withSlots is true.
-func (p *poolPages) drawCard(r *http.Request, card *shownPool, withSlots bool) error {
+// drawPoolCard adds the chart to card, and the slots if withSlots is true.
+func (p *poolPages) drawPoolCard(r *http.Request, card *shownPool, withSlots bool) error {
 	if withSlots {
 		if err := p.drawSlots(r, card); err != nil {
 			return err

@@ -28,7 +28,7 @@ func (p *profilePages) list(r *http.Request) (page, error) {
 	var list operators.ProfileList
 	err := p.api.get(r, operators.Path("profiles"), pager.query(devicesShown), &list)
 	return page{title: "Profiles", section: "devices", template: "profiles", data: map[string]any{
-		"Profiles": list.Profiles, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Admin": p.mayOffer(r, "admin"),
+		"Profiles": list.Profiles, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Admin": p.mayOfferActions(r, "admin"),
 	}}, err
 }
 
@@ -50,7 +50,7 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 		title = "New profile"
 	}
 	return page{title: title, section: "devices", template: "profile-edit", data: map[string]any{
-		"Profile": profile, "New": isNew, "Form": newObjectForm(r, profileTexts(profile), profile.Limits), "Admin": p.mayOffer(r, "admin"), "Back": returnPathOr(r, "/profiles"),
+		"Profile": profile, "New": isNew, "Form": newObjectForm(r, profileTexts(profile), profile.Limits), "Admin": p.mayOfferActions(r, "admin"), "Back": returnPathOr(r, "/profiles"),
 	}}
 }
 
@@ -60,7 +60,7 @@ func profileTexts(profile operators.Profile) url.Values {
 }
 
 // create creates a profile as the submitted form says.
-func (p *profilePages) create(r *http.Request) (next, messageKey string, err error) {
+func (p *profilePages) create(r *http.Request) (nextPath, messageKey string, err error) {
 	name, err := readNewName(r, "profile", p.api.Profiles.Get)
 	if err != nil {
 		return "", "", err
@@ -70,7 +70,7 @@ func (p *profilePages) create(r *http.Request) (next, messageKey string, err err
 
 // saveProfile stores the settings of the submitted form under the profile name. A setting that the form did not change keeps its present
 // value.
-func (p *profilePages) saveProfile(r *http.Request, name string) (next, messageKey string, err error) {
+func (p *profilePages) saveProfile(r *http.Request, name string) (nextPath, messageKey string, err error) {
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {
 		return "", "", err

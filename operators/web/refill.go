@@ -17,9 +17,9 @@ type keptForm struct {
 	Lost  string // which input is not kept, as a sentence; empty if all is kept
 }
 
-// keepForm returns the input of the form that r submits. If the form has no page of its own, such as a single button, there is no input, and
+// keepFormInput returns the input of the form that r submits. If the form has no page of its own, such as a single button, there is no input, and
 // Next is the page with the button.
-func (s *site) keepForm(r *http.Request) (kept keptForm) {
+func (s *site) keepFormInput(r *http.Request) (kept keptForm) {
 	err := r.ParseMultipartForm(maxFormBytes)
 	if from, refererErr := url.Parse(r.Referer()); !s.hasFormPage(r) {
 		kept.Next = "/"
@@ -43,7 +43,7 @@ func (s *site) keepForm(r *http.Request) (kept keptForm) {
 }
 
 // hasFormPage reports whether there is a page at the address of r, a request that submits a form.
-func (s *site) hasFormPage(r *http.Request) bool {
+func (s *site) hasFormPage(r *http.Request) (found bool) {
 	_, pattern := s.pages.Handler(&http.Request{Method: http.MethodGet, URL: r.URL})
 	return strings.HasPrefix(pattern, http.MethodGet+" ")
 }
@@ -57,14 +57,14 @@ type refill struct {
 // refillKey is the context key of the refill of a request for a page.
 type refillKey struct{}
 
-// withRefill returns a copy of r, the request for the page of a form. For this copy, the page shows the form with the input that again
+// withFormInput returns a copy of r, the request for the page of a form. For this copy, the page shows the form with the input that input
 // contains.
-func withRefill(r *http.Request, again refill) *http.Request {
-	return r.Clone(context.WithValue(r.Context(), refillKey{}, &again))
+func withFormInput(r *http.Request, input refill) *http.Request {
+	return r.Clone(context.WithValue(r.Context(), refillKey{}, &input))
 }
 
-// refillOf returns the input with which the requested page shows its form, or nil (see withRefill).
-func refillOf(r *http.Request) *refill {
+// formInputOf returns the input with which the requested page shows its form, or nil (see withFormInput).
+func formInputOf(r *http.Request) *refill {
 	again, _ := r.Context().Value(refillKey{}).(*refill)
 	return again
 }
@@ -75,7 +75,7 @@ func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, again refi
 	if !s.hasFormPage(r) {
 		return false
 	}
-	get := withRefill(r, again)
+	get := withFormInput(r, again)
 	get.Method, get.Body, get.Form, get.PostForm, get.MultipartForm = http.MethodGet, http.NoBody, nil, nil, nil
 	s.pages.ServeHTTP(rw, get)
 	return true

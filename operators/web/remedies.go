@@ -22,8 +22,8 @@ type remedyRoute struct {
 	role    string // role that the visitor needs
 }
 
-// remedyRoutes has a row for each action that a page can perform.
-func remedyRoutes() []remedyRoute {
+// listRemedyRoutes has a row for each action that a page can perform.
+func listRemedyRoutes() []remedyRoute {
 	return []remedyRoute{
 		{decision.ActUnblock, decision.SubjectDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},
 		{decision.ActNewToken, decision.SubjectDevice, "New token for %s…", "/devices/%s/token", false, "operator"},
@@ -63,7 +63,7 @@ type remedyButton struct {
 
 // newRemedies returns the remedyRenderer for the page and the visitor of the request.
 func (f *frame) newRemedies(r *http.Request) remedyRenderer {
-	return remedyRenderer{may: func(role string) bool { return f.mayOffer(r, role) }, returnAddress: pageAddress(r)}
+	return remedyRenderer{may: func(role string) bool { return f.mayOfferActions(r, role) }, returnAddress: pageAddress(r)}
 }
 
 // Split splits the text of a remedy so that a button follows each command in it. Commands that the text
@@ -84,7 +84,7 @@ func (m remedyRenderer) Split(text string, actions []operators.Action) []remedyP
 
 // actionButton returns the button for an action, or nil if the visitor lacks the role, or no page performs the action.
 func (m remedyRenderer) actionButton(action operators.Action) *remedyButton {
-	for _, route := range remedyRoutes() {
+	for _, route := range listRemedyRoutes() {
 		if string(route.act) != action.Action || string(route.subject) != action.Subject || !m.may(route.role) {
 			continue
 		}

@@ -78,14 +78,14 @@ func mixedVersionsText(replicas []replica) string {
 }
 
 // tallyReader holds the counts (denials, conflicts, drift) that the replicas had published at the last read. The counts of a running
-// replica only grow, so addGrowth adds the difference between two reads, and a missed read loses nothing. If a replica has run for at most
+// replica only grow, so addTallyGrowth adds the difference between two reads, and a missed read loses nothing. If a replica has run for at most
 // a minute at its first read, all its counts are added.
 type tallyReader struct {
 	lastRead map[string]map[string]meters.Tally // counts by replica and pool
 }
 
-// addGrowth adds to target how much the published counts in tallies have grown since the previous read.
-func (t *tallyReader) addGrowth(tallies []replicaTallies, target *history) error {
+// addTallyGrowth adds to target how much the published counts in tallies have grown since the previous read.
+func (t *tallyReader) addTallyGrowth(tallies []replicaTallies, target *history) error {
 	current := make(map[string]map[string]meters.Tally, len(tallies))
 	for _, one := range tallies {
 		counts := map[string]meters.Tally{}

@@ -29,7 +29,7 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 		{says("b", 14*time.Second, counts{"p": {Denied: 5, Conflicts: 1}, "q": {Denied: 7}})},                                   // a ended
 		{says("b", 20*time.Second, counts{"p": {Denied: 2}, "q": {Denied: 7}}), says("c", time.Hour, counts{"q": {Denied: 9}})}, // p was created again; c is read for the first time
 	} {
-		if err := read.addGrowth(reading, h); err != nil {
+		if err := read.addTallyGrowth(reading, h); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +40,7 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	if got, want := h.recentCounts("q"), (poolCounts{Denied: 7}); got != want {
 		t.Errorf("q: %+v, want %+v", got, want)
 	}
-	if err := read.addGrowth([]store.Tallies{{Replica: "x", Counts: []byte("no")}}, h); err == nil {
+	if err := read.addTallyGrowth([]store.Tallies{{Replica: "x", Counts: []byte("no")}}, h); err == nil {
 		t.Error("nonsense was read")
 	}
 }

@@ -54,8 +54,8 @@ type resultCell struct {
 	Number bool
 }
 
-// resultParams returns the query parameters that belong to the form of the results.
-func resultParams(query url.Values) url.Values {
+// selectResultParams returns the query parameters that belong to the form of the results.
+func selectResultParams(query url.Values) url.Values {
 	chosen := nonEmptyParams(query, "field", "tag", "state", "since", "until")
 	if columns := query["column"]; len(columns) > 0 {
 		chosen["column"] = columns
@@ -63,8 +63,8 @@ func resultParams(query url.Values) url.Values {
 	return chosen
 }
 
-// resultQuery converts the parameters of the form to a query of the API. The times in chosen have the format of browsers.
-func resultQuery(chosen url.Values) (query operators.ResultQuery, err error) {
+// parseResultQuery converts the parameters of the form to a query of the API. The times in chosen have the format of browsers.
+func parseResultQuery(chosen url.Values) (query operators.ResultQuery, err error) {
 	query.State = chosen.Get("state")
 	if query.Since, err = parseTimeParam(chosen, "since"); err == nil {
 		query.Until, err = parseTimeParam(chosen, "until")
@@ -135,8 +135,8 @@ func (s results) TopErrors() []operators.ErrorCount {
 
 // readResults returns the results of the batch shown. It reads the summary first, because the summary lists the fields.
 func (b *batchPages) readResults(r *http.Request, shown batch) (results, error) {
-	s := results{Batch: shown.ID, Chosen: resultParams(r.URL.Query())}
-	asked, err := resultQuery(s.Chosen)
+	s := results{Batch: shown.ID, Chosen: selectResultParams(r.URL.Query())}
+	asked, err := parseResultQuery(s.Chosen)
 	if err != nil {
 		return s, err
 	}
@@ -176,7 +176,7 @@ func (b *batchPages) readSummary(r *http.Request, shown batch, selection operato
 	query := selection.Values()
 	query.Set("page_size", "1")
 	name := fmt.Sprint(shown.ID, " ", query.Encode(), shown.FailedTasks() > 0)
-	if shown.endedIn(selection.State) <= int64(selection.Sample) {
+	if shown.countEnded(selection.State) <= int64(selection.Sample) {
 		name += fmt.Sprint(shown.Counts)
 	}
 	sum, err := b.summaryCache.getOrRead(r.Context(), name, b.now(), func(ctx context.Context) (operators.ResultSummary, error) {
@@ -189,7 +189,7 @@ func (b *batchPages) readSummary(r *http.Request, shown batch, selection operato
 	if err != nil {
 		return sum, err
 	}
-	sum.Matching, sum.ErrorsTotal, sum.Progress = shown.endedIn(selection.State), shown.FailedTasks(), slices.Clone(sum.Progress) // cloned because the cached value is shared
+	sum.Matching, sum.ErrorsTotal, sum.Progress = shown.countEnded(selection.State), shown.FailedTasks(), slices.Clone(sum.Progress) // cloned because the cached value is shared
 	last := &sum.Progress[len(sum.Progress)-1]
 	last.Ended, last.Failed = shown.EndedTasks(), shown.FailedTasks()
 	return sum, nil
@@ -198,7 +198,7 @@ func (b *batchPages) readSummary(r *http.Request, shown batch, selection operato
 // addRows reads one page of the results at path and adds its rows to table.
 func (b *batchPages) addRows(r *http.Request, path string, table *results) error {
 	pager := newPager(r, nil)
-	asked, err := resultQuery(table.Chosen)
+	asked, err := parseResultQuery(table.Chosen)
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ func defaultColumns(fields []operators.OutputField) (names []string) {
 // exportResults returns all results of a batch.
 func (b *batchPages) exportResults(r *http.Request) (export, error) {
 	id := r.PathValue("id")
-	asked, err := resultQuery(r.URL.Query())
+	asked, err := parseResultQuery(r.URL.Query())
 	query := asked.Values()
 	if fields := r.URL.Query().Get("fields"); fields != "" {
 		query.Set("fields", fields)

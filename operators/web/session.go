@@ -54,8 +54,8 @@ type checkedSession struct {
 	validUntil time.Time
 }
 
-// hashOf returns the SHA-256 of a token, or nil if the token is empty.
-func hashOf(token string) []byte {
+// hashToken returns the SHA-256 of a token, or nil if the token is empty.
+func hashToken(token string) []byte {
 	if token == "" {
 		return nil
 	}
@@ -66,7 +66,7 @@ func hashOf(token string) []byte {
 // openWithToken signs in with an operator token and returns the secret of the new session. It returns
 // errSignedOut if the token is unknown or lacks the role viewer.
 func (s *sessions) openWithToken(ctx context.Context, from netip.Addr, token string) (secret string, err error) {
-	hash := hashOf(token)
+	hash := hashToken(token)
 	who, err := s.tokenOwner(ctx, hash)
 	if err != nil {
 		return "", err
@@ -95,7 +95,7 @@ func (s *sessions) openWithLink(ctx context.Context, from netip.Addr, linkSecret
 // token, who signs in from the address from.
 func (s *sessions) openSession(ctx context.Context, actor string, from netip.Addr, tokenHash []byte) (secret string, err error) {
 	secret = rand.Text() + rand.Text()
-	return secret, s.ledger.OpenSession(ctx, actor, from.String(), hashOf(secret), tokenHash, sessionLife)
+	return secret, s.ledger.OpenSession(ctx, actor, from.String(), hashToken(secret), tokenHash, sessionLife)
 }
 
 // tokenOwner returns the operator that owns the token with this hash. If there is no such token, or the token
@@ -119,7 +119,7 @@ func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, e
 
 // sessionOperator returns the operator that is signed in with this secret. If there is no such session, it returns errSignedOut.
 func (s *sessions) sessionOperator(ctx context.Context, secret string) (api.Operator, error) {
-	token, err := s.ledger.Session(ctx, hashOf(secret))
+	token, err := s.ledger.Session(ctx, hashToken(secret))
 	if errors.Is(err, errNotFound) {
 		return api.Operator{}, errSignedOut
 	}
@@ -159,7 +159,7 @@ func (s *sessions) closeSession(ctx context.Context, from netip.Addr, secret str
 	if err != nil {
 		return err
 	}
-	return s.ledger.CloseSession(ctx, who.Name, from.String(), hashOf(secret))
+	return s.ledger.CloseSession(ctx, who.Name, from.String(), hashToken(secret))
 }
 
 // authenticator signs visitors of the dashboard in and out.
@@ -189,10 +189,10 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 		case errors.Is(err, errSignedOut) && r.Method == http.MethodGet:
 			http.Redirect(rw, r, d.prefixedPath("/sign-in?next="+url.QueryEscape(r.URL.RequestURI())), http.StatusSeeOther)
 		case errors.Is(err, errSignedOut):
-			d.showSignIn(rw, r, http.StatusUnauthorized, signInForm{keptForm: d.keepForm(r), Ended: true})
+			d.showSignIn(rw, r, http.StatusUnauthorized, signInForm{keptForm: d.keepFormInput(r), Ended: true})
 		case err != nil && r.Method == http.MethodPost:
-			input, _ := url.ParseQuery(d.keepForm(r).Input)
-			d.sendError(rw, withRefill(r, refill{values: input}), err)
+			input, _ := url.ParseQuery(d.keepFormInput(r).Input)
+			d.sendError(rw, withFormInput(r, refill{values: input}), err)
 		case err != nil:
 			d.sendError(rw, r, err)
 		default:

@@ -40,7 +40,7 @@ func (s *site) addPage(pattern string, load pageLoader) {
 // addLivePage registers a page that is updated while it is open. The hub reads only live pages. The loader
 // reads one snapshot of the ledger.
 func (s *site) addLivePage(pattern string, load pageLoader) {
-	s.addLiveLoader(pattern, s.withSnapshot(load))
+	s.addLivePageWithoutSnapshot(pattern, s.withSnapshot(load))
 }
 
 // redisTimeShare is the part of a page's time limit for reading the data that comes from Redis. This
@@ -50,7 +50,7 @@ const redisTimeShare = 0.7
 // addLivePageWithRedis registers in target a live page that needs data from Redis. readRedis reads this data before the snapshot, because
 // a snapshot keeps a database connection, and Redis may be slow to answer. load then reads the page with this data.
 func addLivePageWithRedis[T any](target *site, pattern string, readRedis func(r *http.Request) (T, error), load func(r *http.Request, redisData T) (page, error)) {
-	target.addLiveLoader(pattern, func(r *http.Request) (page, error) {
+	target.addLivePageWithoutSnapshot(pattern, func(r *http.Request) (page, error) {
 		within, cancel := deadline.Share(r.Context(), redisTimeShare)
 		defer cancel()
 		redisData, err := readRedis(r.WithContext(within))
@@ -74,8 +74,8 @@ func (s *site) withSnapshot(load pageLoader) pageLoader {
 	}
 }
 
-// addLiveLoader registers load as a live page. It does not read a snapshot around load.
-func (s *site) addLiveLoader(pattern string, load pageLoader) {
+// addLivePageWithoutSnapshot registers load as a live page. It does not read a snapshot around load.
+func (s *site) addLivePageWithoutSnapshot(pattern string, load pageLoader) {
 	s.addPage(pattern, load)
 	s.livePages.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
 		captured, _ := rw.(*pageCapture)
@@ -94,10 +94,10 @@ type export struct {
 	name  string // name of the file, without its extension
 }
 
-// addCSV registers a download of the export that list returns. The API writes the CSV, which is sent while it is read.
-func (s *site) addCSV(pattern string, list func(r *http.Request) (export, error)) {
+// addCSVDownload registers a download of the export that selectExport returns. The API writes the CSV, which is sent while it is read.
+func (s *site) addCSVDownload(pattern string, selectExport func(r *http.Request) (export, error)) {
 	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
-		wanted, err := list(r)
+		wanted, err := selectExport(r)
 		if err != nil {
 			s.sendError(rw, r, err)
 			return
@@ -174,7 +174,7 @@ func (s *site) addForm(pattern, role string, action formAction) {
 
 // readForm parses the submitted form in the request. It refuses a visitor who lacks role.
 func (s *site) readForm(r *http.Request, role string) error {
-	if !s.mayOffer(r, role) {
+	if !s.mayOfferActions(r, role) {
 		return s.refuseVisitor(r, role)
 	}
 	if err := r.ParseForm(); err != nil {

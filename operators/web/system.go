@@ -45,11 +45,11 @@ func (s System) checkDependencies(ctx context.Context) []dependency {
 	return s.describeDependencies(s.Checks(ctx))
 }
 
-// publishedChecks returns the results of the checks that another replica published with its heartbeat, sorted by name.
-func (s System) publishedChecks(checks map[string]string) []dependency {
-	list := make([]api.Dependency, 0, len(checks))
-	for _, name := range slices.Sorted(maps.Keys(checks)) {
-		list = append(list, api.Dependency{Name: name, State: checks[name]})
+// publishedChecks returns the results of the stateByName that another replica published with its heartbeat, sorted by name.
+func (s System) publishedChecks(stateByName map[string]string) []dependency {
+	list := make([]api.Dependency, 0, len(stateByName))
+	for _, name := range slices.Sorted(maps.Keys(stateByName)) {
+		list = append(list, api.Dependency{Name: name, State: stateByName[name]})
 	}
 	return s.describeDependencies(list)
 }

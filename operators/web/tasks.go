@@ -27,7 +27,7 @@ type taskPages struct {
 func (t *taskPages) registerRoutes(target *site) {
 	target.addLivePage("/tasks", t.list)
 	target.addLivePage("/tasks/{id}", t.show)
-	target.addCSV("/tasks.csv", t.exportTasks)
+	target.addCSVDownload("/tasks.csv", t.exportTasks)
 	target.addPage("/tasks/{id}/cancel", t.cancelPage)
 	target.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
 	target.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
@@ -74,13 +74,13 @@ func (t *taskPages) list(r *http.Request) (page, error) {
 	}
 	return page{title: "Tasks", section: "tasks", template: "tasks", watch: filterWatch(filters), data: map[string]any{
 		"Tasks": list.Tasks, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(),
-		"Pills": stateLinks(filters, counts), "Operator": t.mayOffer(r, "operator"), "Filtered": len(filters) > 0,
+		"Pills": stateLinks(filters, counts), "Operator": t.mayOfferActions(r, "operator"), "Filtered": len(filters) > 0,
 	}}, nil
 }
 
 // countByState returns the number of tasks per state. It works only for filters with stored counts: one batch, one pool, or no filter. For
 // other filters it returns nil.
-func (t *taskPages) countByState(r *http.Request, filters url.Values) (map[string]int64, error) {
+func (t *taskPages) countByState(r *http.Request, filters url.Values) (countOfState map[string]int64, err error) {
 	if slices.ContainsFunc([]string{"device", "kind", "error", "since", "until"}, filters.Has) || filters.Has("batch") && filters.Has("pool") {
 		return nil, nil //nolint:nilnil // no counts are stored for these filters
 	}
@@ -139,12 +139,12 @@ func stateLinks(filters url.Values, counts map[string]int64) []pill {
 	return append(list, pill{State: "retrying", Query: retrying.Encode(), Current: filters.Has("retrying")})
 }
 
-// countPage returns the loader of a confirmation page with this title: it shows how many tasks the action (cancel or retry) would change,
+// countPage returns the loader of a confirmation page with this title: it shows how many tasks the actionName (cancel or retry) would change,
 // and the newest of those in a state. A retry is limited to the tasks that ended before the page was read.
-func (t *taskPages) countPage(action, title string) pageLoader {
+func (t *taskPages) countPage(actionName, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := taskFilters(r.URL.Query())
-		if action == "retry" && !filters.Has("until") {
+		if actionName == "retry" && !filters.Has("until") {
 			filters.Set("until", t.now().UTC().Format(time.RFC3339Nano))
 		}
 		query, err := convertTimes(maps.Clone(filters))
@@ -160,14 +160,14 @@ func (t *taskPages) countPage(action, title string) pageLoader {
 			}
 		}
 		var counted operators.Bulk
-		if t.mayOffer(r, "operator") {
+		if t.mayOfferActions(r, "operator") {
 			query.Set("dry_run", "true")
-			if err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &counted); err != nil {
+			if err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", actionName), Query: query}, &counted); err != nil {
 				return page{}, err
 			}
 		}
 		return page{title: title, section: "tasks", template: "bulk", data: map[string]any{
-			"Action": action, "Title": title, "Filters": filters, "Query": filters.Encode(), "Operator": t.mayOffer(r, "operator"), "Count": counted.Tasks, "Tasks": list.Tasks, "Shown": tasksShown,
+			"Action": actionName, "Title": title, "Filters": filters, "Query": filters.Encode(), "Operator": t.mayOfferActions(r, "operator"), "Count": counted.Tasks, "Tasks": list.Tasks, "Shown": tasksShown,
 		}}, nil
 	}
 }
@@ -176,15 +176,15 @@ func (t *taskPages) countPage(action, title string) pageLoader {
 // Each request changes up to 20,000 tasks.
 const maxBulkRounds = 50
 
-// bulkAction returns the formAction that cancels or retries (action) all tasks that match the filters of the form.
-func (t *taskPages) bulkAction(action, messageKey string) formAction {
+// bulkAction returns the formAction that cancels or retries (actionName) all tasks that match the filters of the form.
+func (t *taskPages) bulkAction(actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		filters := taskFilters(r.PostForm)
 		query, err := convertTimes(maps.Clone(filters))
 		for range maxBulkRounds {
 			var done operators.Bulk
 			if err == nil {
-				err = t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", action), Query: query}, &done)
+				err = t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tasks", actionName), Query: query}, &done)
 			}
 			if err != nil {
 				return "", "", err
@@ -245,7 +245,7 @@ func (t *taskPages) show(r *http.Request) (page, error) {
 		concern.pool = task.Pool // the page is read again after events of the pool, because the reasons why the task waits depend on the pool
 	}
 	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
-		"Task": task, "Why": why, "Path": stateSteps(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.mayOffer(r, "operator"), "Admin": t.mayOffer(r, "admin"),
+		"Task": task, "Why": why, "Path": stateSteps(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.mayOfferActions(r, "operator"), "Admin": t.mayOfferActions(r, "admin"),
 		"Remedies": t.newRemedies(r), "Waits": task.IsOpen(), "Retriable": !task.IsOpen() && task.State != operators.Succeeded,
 	}}, nil
 }
@@ -255,6 +255,6 @@ func (t *taskPages) cancelPage(r *http.Request) (page, error) {
 	var task operators.TaskDetail
 	err := t.api.get(r, operators.Path("tasks", r.PathValue("id")), nil, &task)
 	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{
-		"Task": task, "Operator": t.mayOffer(r, "operator"), "Back": returnPathOr(r, "/tasks/"+url.PathEscape(r.PathValue("id"))),
+		"Task": task, "Operator": t.mayOfferActions(r, "operator"), "Back": returnPathOr(r, "/tasks/"+url.PathEscape(r.PathValue("id"))),
 	}}, err
 }

@@ -167,7 +167,7 @@ func (l *slotTimeline) newBar(held holding, marks batchMarks) holdingBar {
 func fullTimeText(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // endingTexts returns the words for each way in which a holding ends.
-func endingTexts() map[string]string {
+func endingTexts() (textByEnding map[string]string) {
 	return map[string]string{
 		"": "holds it", "succeeded": "succeeded", "failed": "failed", "rejected": "rejected by the device", "returned": "returned by the device",
 		operators.EndedByLapse: "lease ended, taken back", operators.EndedByRelease: "released by force",
@@ -246,6 +246,6 @@ func (p *poolPages) slotPage(r *http.Request) (page, error) {
 	}
 	pager.filters = nil
 	return page{title: fmt.Sprintf("Slot %s of %s", number, name), section: "pools", template: "slot", data: map[string]any{
-		"Pool": name, "Slot": number, "History": list.History, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Endings": endingTexts(), "Admin": p.mayOffer(r, "admin"),
+		"Pool": name, "Slot": number, "History": list.History, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Endings": endingTexts(), "Admin": p.mayOfferActions(r, "admin"),
 	}}, nil
 }

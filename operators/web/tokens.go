@@ -34,13 +34,13 @@ func (t *tokenPages) list(r *http.Request) (page, error) {
 		err = t.api.get(r, operators.Path("tokens"), pager.query(100), &list)
 	}
 	return page{title: "Operator tokens", section: "system", template: "tokens", data: map[string]any{
-		"Tokens": list.Tokens, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Visible": isAdmin, "Admin": t.mayOffer(r, "admin"),
+		"Tokens": list.Tokens, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Visible": isAdmin, "Admin": t.mayOfferActions(r, "admin"),
 	}}, err
 }
 
 // createPage returns the page with the form for a new token.
 func (t *tokenPages) createPage(r *http.Request) (page, error) {
-	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.mayOffer(r, "admin")}}, nil
+	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.mayOfferActions(r, "admin")}}, nil
 }
 
 // create creates a token as the submitted form says.
@@ -56,7 +56,7 @@ func (t *tokenPages) create(r *http.Request) (secret, error) {
 func (t *tokenPages) actionPage(verb string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		shown := page{title: verb + " token", section: "system", template: "token-act"}
-		id, may := r.PathValue("id"), t.mayOffer(r, "admin")
+		id, may := r.PathValue("id"), t.mayOfferActions(r, "admin")
 		data := map[string]any{"Verb": verb, "Admin": may, "Mine": id == strconv.FormatInt(visitorOf(r.Context()).Token, 10)}
 		shown.data = data
 		if !may {
@@ -83,6 +83,6 @@ func (t *tokenPages) rotate(r *http.Request) (secret, error) {
 }
 
 // delete revokes a token.
-func (t *tokenPages) delete(r *http.Request) (next, messageKey string, err error) {
+func (t *tokenPages) delete(r *http.Request) (nextPath, messageKey string, err error) {
 	return "/tokens", "token-deleted", t.api.Do(r.Context(), operators.Request{Method: http.MethodDelete, Path: operators.Path("tokens", r.PathValue("id"))}, nil)
 }

@@ -74,10 +74,10 @@ func newWaitsReader(api client, cache *ttlCache[waitSummary], now func() time.Ti
 	}
 }
 
-// readWaits reads why tasks wait in the pool or batch with this id (kind is "pools" or "batches"). It evaluates at most sample tasks.
-func readWaits(r *http.Request, api client, kind, id string, sample int) (waitSummary, error) {
+// readWaits reads why tasks wait in the pool or batch with this id (kind is "pools" or "batches"). It evaluates at most maxSampled tasks.
+func readWaits(r *http.Request, api client, kind, id string, maxSampled int) (waitSummary, error) {
 	w := waitSummary{Path: "/" + kind + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
-	if err := api.get(r, operators.Path(kind, id, "waiting"), url.Values{"sample": {strconv.Itoa(sample)}}, &w.Waiting); err != nil {
+	if err := api.get(r, operators.Path(kind, id, "waiting"), url.Values{"sample": {strconv.Itoa(maxSampled)}}, &w.Waiting); err != nil {
 		return w, err
 	}
 	x := 0.0

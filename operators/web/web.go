@@ -59,7 +59,7 @@ func New(options Options) *Web {
 	frame := newFrame(options)
 	s := &site{frame: frame, api: options.API, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
 	frame.isLive = s.isLive
-	visitorSessions := &sessions{ledger: options.Ledger, adminHash: hashOf(options.AdminToken), link: options.Link, now: options.Now}
+	visitorSessions := &sessions{ledger: options.Ledger, adminHash: hashToken(options.AdminToken), link: options.Link, now: options.Now}
 	d := &authenticator{site: s, sessions: visitorSessions, hasLink: options.Link != ""}
 	w := &Web{
 		log: options.Ledger, now: options.Now, events: &eventFollower{log: options.Ledger}, history: newHistory(),
@@ -168,14 +168,14 @@ func (w *Web) Tick(ctx context.Context) error {
 	}
 	w.streams.hub.startReads(events, allChanged) //nolint:contextcheck // it waits for no reading
 	if countsDue {
-		return w.addCounts(ctx, now)
+		return w.addRecentCounts(ctx, now)
 	}
 	return nil
 }
 
-// addCounts adds the counts since its previous call to the history. It counts the grants and reaps in the events of the log that became
+// addRecentCounts adds the counts since its previous call to the history. It counts the grants and reaps in the events of the log that became
 // complete since then.
-func (w *Web) addCounts(ctx context.Context, now time.Time) error {
+func (w *Web) addRecentCounts(ctx context.Context, now time.Time) error {
 	moves, err := w.log.SlotChangesBetween(ctx, w.events.countedID, w.events.completeID)
 	if err != nil {
 		return fmt.Errorf("reading slot changes: %w", err)
@@ -184,7 +184,7 @@ func (w *Web) addCounts(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("reading the counts of replicas: %w", err)
 	}
-	if err := w.tallies.addGrowth(tallies, w.history); err != nil {
+	if err := w.tallies.addTallyGrowth(tallies, w.history); err != nil {
 		return err
 	}
 	w.history.addSlotChanges(moves)
