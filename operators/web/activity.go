@@ -32,8 +32,8 @@ func eventFilterNames() []string {
 	return []string{"kind", "actor", "actor_kind", "pool", "batch", "task", "device"}
 }
 
-// everybody is the value of the filter actor_kind with which the page shows the events of all actors. Without any filter it shows only
-// those of operators, because the grants of devices would hide them.
+// If the filter actor_kind has the value everybody, the page shows the events of all actors. Without a filter it shows only events of
+// operators, because the many grants of devices would hide them.
 const everybody = "everybody"
 
 // list returns the page with the events that match the query of the request.
@@ -60,7 +60,7 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// eventQuery converts the query of the page to the query of the API: the choice of all actors, and the format of times.
+// eventQuery converts the query of the page to the query of the API. The two differ in the value for all actors and in the format of times.
 func eventQuery(query url.Values) (url.Values, error) {
 	if query.Get("actor_kind") == everybody {
 		query.Del("actor_kind")
@@ -107,7 +107,7 @@ func newEventText(event operators.Event) eventText {
 	return t
 }
 
-// filterWatch returns the watch of a list with these filters: the events that concern one of the objects by which the list is filtered.
+// filterWatch returns the watch of a list of events: the page is read again after an event about one of the objects that filters name.
 func filterWatch(filters url.Values) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)

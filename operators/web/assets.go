@@ -15,7 +15,8 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// assetTags returns the ETags of the assets by path. They are weak, because an asset is sent compressed to clients that accept it.
+// assetTags returns the ETag of each asset, by the path of the asset. The ETags are weak, because an asset is sent compressed to clients
+// that accept it.
 func assetTags() (etagByPath map[string]string) {
 	tags := map[string]string{}
 	err := fs.WalkDir(assets, "assets", func(path string, entry fs.DirEntry, err error) error {
@@ -44,8 +45,8 @@ func serveAssets() http.HandlerFunc {
 	})
 }
 
-// withCompression compresses answers that are short enough to be sent at once: pages and assets. It is not for
-// streams and exports, which are sent while they are produced.
+// withCompression compresses the answers of next. It is for pages and assets, which are sent at once. It is not for streams and exports,
+// which are sent while they are produced.
 func withCompression(next http.HandlerFunc) http.HandlerFunc {
 	wrap, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
 	if err != nil {

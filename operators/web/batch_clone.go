@@ -33,7 +33,7 @@ func cloneFormValues(source operators.Batch, now time.Time) url.Values {
 	return f
 }
 
-// readSource returns the batch with this id, from which the form is cloned. It returns nil if batchID is empty.
+// readSource reads the batch batchID, whose settings and tasks the form copies. It returns nil if batchID is empty.
 func (b *batchForms) readSource(r *http.Request, batchID string) (*operators.Batch, error) {
 	if batchID == "" {
 		return nil, nil //nolint:nilnil // there is none, and nothing went wrong
@@ -58,7 +58,8 @@ type cloneReader struct {
 	lines     bytes.Buffer
 }
 
-// openClone returns a reader of the tasks of source that selection (all devices, or the devices that failed) selects, as lines of NDJSON.
+// openClone returns a reader of tasks of source as lines of NDJSON. selection says which tasks: those of all devices, or of the devices
+// that failed.
 func (b *batchForms) openClone(r *http.Request, source operators.Batch, selection string) (io.ReadCloser, error) {
 	states := []string{""}
 	if selection == cloneFailed {

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// batchForms are the forms that create batches.
+// batchForms serves the forms that create batches.
 type batchForms struct {
 	*site
 

@@ -31,8 +31,8 @@ type chart struct {
 	uses []slotUse // oldest first; the first one is the state before the first step of the series
 }
 
-// newChart draws series, the history of a pool in span, in a chart of width x height. held and capacity are the present numbers, which
-// can be newer than series.
+// newChart draws series, the history of a pool in span, in a chart of width x height. held and capacity are the current numbers of slots,
+// which can be newer than series.
 func newChart(series operators.Series, span timeRange, held, capacity, width, height int) chart {
 	uses := slotUses(series, held, capacity)
 	first, last := uses[0], uses[len(uses)-1]
@@ -50,7 +50,7 @@ func newChart(series operators.Series, span timeRange, held, capacity, width, he
 	return c
 }
 
-// slotUses returns the state of a pool before the first step of series and at the end of each step. The last state has the present numbers
+// slotUses returns the state of a pool before the first step of series and at the end of each step. The last state has the current numbers
 // held and capacity.
 func slotUses(series operators.Series, held, capacity int) []slotUse {
 	first := series.Points[0]

@@ -34,9 +34,9 @@ func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// entryAction returns the formAction that calls an actionName of the API on one entry of a list, such as /v1/pools/{id}/pause. listName is the
-// name of the list (pools), {id} is the path parameter of the form, and messageKey is the key of the message about success. If the form has
-// the input `reason`, the actionName gets it. Afterwards the browser shows the page of the entry.
+// entryAction returns the formAction that calls actionName, an action of the API on one entry of a list, such as /v1/pools/{id}/pause.
+// listName is the name of the list (pools), {id} is the path parameter of the form, and messageKey is the key of the message about success.
+// If the form has the input `reason`, the action gets it. Afterwards the browser shows the page of the entry.
 func (c client) entryAction(listName, actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
@@ -59,7 +59,7 @@ func nonEmptyParams(query url.Values, names ...string) url.Values {
 	return filters
 }
 
-// pager identifies the part (the page) of a long list that a visitor views.
+// pager identifies the part of a long list that a visitor views.
 type pager struct {
 	path    string
 	filters url.Values
@@ -85,7 +85,7 @@ func (p pager) query(size int) url.Values {
 	return query
 }
 
-// nextAddress returns the address of the part with this token. It is empty if token is empty.
+// nextAddress returns the address of the part that the page token token selects. It is empty if token is empty.
 func (p pager) nextAddress(token string) string {
 	if token == "" {
 		return ""

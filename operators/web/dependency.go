@@ -91,8 +91,8 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 	return shown.describeTrouble(f.now())
 }
 
-// latestState returns what the checks found about failed, a server that has just failed. If the checks found the server healthy, they ran
-// before the failure; then latestState returns failed itself.
+// latestState returns the state of the server failed that the latest checks found. If they found the server healthy, they ran before it
+// failed. Then latestState returns failed unchanged.
 func (f *frame) latestState(ctx context.Context, failed api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return failed
@@ -132,8 +132,8 @@ func (f *frame) recoversItself(r *http.Request, status int) bool {
 // retryPageEvery is the time in seconds after which a browser loads a page again that could not be read.
 const retryPageEvery = 10
 
-// isRetried reports whether the browser loads the page with this HTTP status again by itself: a server did not answer, and no input of the
-// visitor would be lost.
+// isRetried reports whether the browser loads the error page with this HTTP status again by itself. It does so if a server did not answer
+// and the visitor would lose no input.
 func isRetried(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && formInputOf(r) == nil
 }

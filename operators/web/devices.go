@@ -72,7 +72,7 @@ func (d *devicePages) readWhy(r *http.Request) (*operators.DeviceWhy, error) {
 	return &why, err
 }
 
-// deviceAttempts are the latest attempts of a device that ended, the newest first.
+// deviceAttempts holds the latest ended attempts of a device, the newest first.
 type deviceAttempts struct {
 	All    []operators.Holding
 	Failed int // the device failed or rejected the task, or its lease ended
@@ -84,7 +84,7 @@ func (a deviceAttempts) Shown() []operators.Holding { return a.All[:min(len(a.Al
 // Oldest returns the oldest of the attempts, of which there must be one.
 func (a deviceAttempts) Oldest() operators.Holding { return a.All[len(a.All)-1] }
 
-// readAttempts reads the latest attempts of a device that ended.
+// readAttempts reads the latest ended attempts of a device.
 func (d *devicePages) readAttempts(r *http.Request, id string) (attempts deviceAttempts, err error) {
 	var list operators.HoldingList
 	err = d.api.get(r, operators.Path("devices", id, "history"), url.Values{"page_size": {strconv.Itoa(attemptsRead)}}, &list)

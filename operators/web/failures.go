@@ -44,8 +44,8 @@ func (f *failurePages) show(kind string) pageLoader {
 	}
 }
 
-// newKeyChoices returns a link for each key of found. It adds the key to the keys of the groups, or removes it. If there are two keys, it
-// replaces the second one.
+// newKeyChoices returns a link for each key (a tag or an attribute) of found. The link of a key adds the key to the grouping, or removes it
+// if it is there. A third key replaces the second one.
 func newKeyChoices(found operators.Failures, rangeName string) []choice {
 	offered := slices.Clone(found.By)
 	for _, key := range found.Keys {
@@ -65,7 +65,7 @@ func newKeyChoices(found operators.Failures, rangeName string) []choice {
 	return choices
 }
 
-// failuresQuery returns the query of the page that groups attempts by keys.
+// failuresQuery returns the query of the page that groups the attempts of the range rangeName by keys.
 func failuresQuery(keys []string, rangeName string) string {
 	return operators.Query("by", strings.Join(keys, ","), "range", rangeName).Encode()
 }

@@ -105,7 +105,7 @@ func (f formFields[T]) changedFields(form, current url.Values) (valueByField map
 	return fields, nil
 }
 
-// addParsedValue sets the field in valueByField to the value that text stands for.
+// addParsedValue parses text and stores the value in valueByField under the field's name.
 func (f formField[T]) addParsedValue(valueByField map[string]any, text string) (err error) {
 	if valueByField[f.name], err = f.parse(text); err != nil {
 		return newFormError(f.label + ": " + err.Error())
@@ -132,7 +132,7 @@ func isUnchanged(form url.Values, input string) bool {
 	return enteredText(form, input) == originalText(form, input, "\x00")
 }
 
-// pointerInputText returns the formatValue of an input for the value of a pointer. If value is nil, the formatValue is empty.
+// pointerInputText returns the text of an input for the value that the pointer value points to. If value is nil, the text is empty.
 func pointerInputText[T any](value *T, formatValue func(T) string) string {
 	if value == nil {
 		return ""
@@ -171,7 +171,7 @@ func onlyEntry(list []string) string {
 	return list[0]
 }
 
-// checkboxValue returns the value of a checkbox in a form: not empty if it is chosen.
+// checkboxValue returns the form value of a checkbox. It is empty if the checkbox is not chosen.
 func checkboxValue(isChosen bool) string {
 	if isChosen {
 		return "true"
@@ -209,13 +209,13 @@ func parseMS(text string) (value any, err error) {
 	return d.Milliseconds(), nil
 }
 
-// toRFC3339 converts the text of an input, a time, to RFC 3339.
+// toRFC3339 converts the time in the text of an input to RFC 3339, for a field of the API.
 func toRFC3339(text string) (value any, err error) {
 	t, err := parseUTC(text)
 	return t.Format(time.RFC3339), err
 }
 
-// parseUTC parses text, a time in the format of browsers (in UTC) or a time with its zone.
+// parseUTC parses a time in the format of browsers, which counts as UTC, or a time with a zone.
 func parseUTC(text string) (time.Time, error) {
 	for _, form := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err := time.Parse(form, text); err == nil {
@@ -233,7 +233,7 @@ func parseJSON(text string) (value any, err error) {
 	return json.RawMessage(text), nil
 }
 
-// parseWindows parses the text of an input that has one window in each line.
+// parseWindows parses the text of an input that has one window in each line, for a field of the API.
 func parseWindows(text string) (value any, err error) {
 	var list []operators.Window
 	for line := range strings.Lines(text) {

@@ -35,8 +35,7 @@ func visitorOf(ctx context.Context) api.Operator {
 	return who
 }
 
-// frame has what the handlers of all pages need: the templates, the settings, and methods that send a page. A
-// page can also be a refusal or a failure.
+// frame has what the handlers of all pages need: the templates, the settings, and methods that send a page or an error page.
 type frame struct {
 	set      *template.Template
 	prefix   string
@@ -62,7 +61,8 @@ func (f *frame) mayOfferActions(r *http.Request, role string) bool {
 	return !f.readOnly && visitorOf(r.Context()).May(role)
 }
 
-// refuseVisitor returns the answer to a visitor who may not act. If the visitor lacks the role, it reports the refusal to the gate.
+// refuseVisitor returns the error page's problem for a visitor who may not act: the visitor lacks role, or the dashboard is read-only. If
+// the visitor lacks role, it also reports the refusal to the gate.
 func (f *frame) refuseVisitor(r *http.Request, role string) (refusal *operators.Problem) {
 	who := visitorOf(r.Context())
 	if !who.May(role) {
@@ -132,7 +132,7 @@ func doneMessages() (textByKey map[string]string) {
 	}
 }
 
-// sendPage renders content and sends it with this HTTP status. If err is not nil or rendering fails, it sends the failure.
+// sendPage renders content and sends it with this HTTP status. If loadErr is not nil or rendering fails, it sends an error page instead.
 func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, loadErr error) {
 	var rendered *renderedPage
 	again := formInputOf(r)
@@ -157,7 +157,7 @@ func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, co
 	f.sendRendered(rw, r, status, content.section, rendered)
 }
 
-// sendRendered sends a rendered page with this HTTP status. section is the entry of the navigation that is current.
+// sendRendered sends a rendered page with this HTTP status. section is the current entry of the navigation.
 func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int, section string, rendered *renderedPage) {
 	out := shell{
 		Title: rendered.title, Section: section, Main: rendered.main, Snapshot: rendered.snapshot, Version: rendered.version(), Who: visitorOf(r.Context()), Mode: f.system.Mode,
@@ -188,7 +188,7 @@ func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status in
 	})(rw, r)
 }
 
-// sendError sends a page that shows err, a refusal or a failure.
+// sendError sends an error page that shows err.
 func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	if _, ok := errors.AsType[*operators.Problem](err); !ok {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
@@ -228,7 +228,8 @@ func errorText(err error) string {
 	return "The ledger cannot be reached."
 }
 
-// translateFieldPath replaces the path of a list entry at the start of detail by the wording of forms: "Limit 3, per" instead of limits[2].per.
+// translateFieldPath replaces a path of the API at the start of detail by the words of the form. For example, limits[2].per becomes "Limit
+// 3, per".
 func translateFieldPath(detail string) string {
 	list, rest, found := strings.Cut(detail, "[")
 	name := map[string]string{"limits": "Limit", "windows": "Window"}[list]

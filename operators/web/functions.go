@@ -155,7 +155,8 @@ func msText(value any) string {
 	return "–"
 }
 
-// formatTwoUnits returns duration in two units: large, whose name is name, and small, whose name is smallName.
+// formatTwoUnits returns duration as text in two units, such as "2 h 5 min". largeName and smallName are the names of the units. The text
+// omits smallUnit if its number is 0.
 func formatTwoUnits(duration, largeUnit time.Duration, largeName string, smallUnit time.Duration, smallName string) string {
 	text := fmt.Sprintf("%d %s", duration/largeUnit, largeName)
 	if rest := duration % largeUnit / smallUnit; rest > 0 {
@@ -184,7 +185,7 @@ func groupDigits(number any) string {
 	return sign + out.String()
 }
 
-// approximateCountText returns count as text. If isEstimate is true, the text says so.
+// approximateCountText returns count as text. If isEstimate is true, the text begins with "about".
 func approximateCountText(count any, isEstimate bool) string {
 	if isEstimate {
 		return "about " + groupDigits(count)
@@ -201,7 +202,7 @@ func indentJSON(raw json.RawMessage) string {
 	return out.String()
 }
 
-// countText returns count with the word for it: singular for 1, else pluralForm.
+// countText returns count with its noun: singular for 1, pluralForm for any other number.
 func countText(count any, singular, pluralForm string) string {
 	text := groupDigits(count)
 	if text == "1" {

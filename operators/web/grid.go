@@ -22,7 +22,7 @@ const (
 
 type slot = operators.Slot // an alias, so that cell can embed it and also use its field Slot
 
-// cell is one slot of the grid.
+// cell is one slot in the grid of a pool.
 type cell struct {
 	slot
 
@@ -69,7 +69,7 @@ func (c cell) Symbol() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Phase]
 }
 
-// leasePhase returns the phase of a held slot at the time now, by the part of its leaseLength that is left.
+// leasePhase returns the phase of a held slot at the time now. The phase depends on the part of the lease that is left.
 func leasePhase(held slot, leaseLength time.Duration, now time.Time) (phase string) {
 	if held.State != "held" || held.LeaseUntil == nil {
 		return held.State
@@ -183,15 +183,14 @@ func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	return nil
 }
 
-// readSeries returns the history of a pool in timeRange, at most countEvery old.
+// readSeries returns the history of a pool in timeRange. The history may be cached, for at most countEvery.
 func (p *poolPages) readSeries(r *http.Request, pool, timeRange string) (operators.Series, error) {
 	return p.seriesCache.getOrRead(r.Context(), pool+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
 		return p.api.Pools.Series(ctx, pool, timeRange)
 	})
 }
 
-// readOperatorActs returns the newest acts of operators on a pool within the time span of its chart, newest first. Acts on single tasks are left
-// out.
+// readOperatorActs returns the newest acts of operators on a pool in the last span, newest first. It omits acts on single tasks.
 func (p *poolPages) readOperatorActs(r *http.Request, pool string, span time.Duration) (acts []operators.Event, err error) {
 	return p.actsCache.getOrRead(r.Context(), pool+" "+span.String(), p.now(), func(context.Context) ([]operators.Event, error) {
 		query := url.Values{"pool": {pool}, "actor_kind": {"operator"}, "since": {p.now().Add(-span).Format(time.RFC3339)}, "page_size": {"100"}}

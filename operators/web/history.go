@@ -34,8 +34,8 @@ type intervalCounts struct {
 	end time.Time
 }
 
-// history holds the recent counts of the pools in which something happened. It is in the memory of a replica, which has no counts from the
-// time before its start.
+// history holds the recent counts of the pools in which something happened. It is kept in memory, so it has no counts from before the start
+// of the replica.
 type history struct {
 	mu           sync.Mutex
 	sinceLast    map[string]poolCounts       // by pool: counts after the last interval
@@ -59,7 +59,7 @@ func (h *history) addSlotChanges(changes []slotChanges) {
 	}
 }
 
-// addTally adds counts of a pool, which the replicas made (denials, conflicts and drift), to the current interval.
+// addTally adds counts of a pool to the current interval: the denials, conflicts and drift that the replicas counted.
 func (h *history) addTally(pool string, counts meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,7 +113,7 @@ func (h *history) deleteOldCounts() {
 	}
 }
 
-// minuteOf returns the number of the minute, since 1970, that contains the time at or ends at it.
+// minuteOf returns the number of the minute of the time at, counted from 1970. A time between two minutes belongs to the earlier one.
 func minuteOf(at time.Time) int64 { return (at.UnixMilli() - 1) / time.Minute.Milliseconds() }
 
 // denials holds the number of denied reports of a pool.

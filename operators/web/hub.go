@@ -76,7 +76,7 @@ type hub struct {
 	views map[viewKey]*view
 }
 
-// newHub returns a hub that renders live pages of pages. No page is open yet.
+// newHub returns a hub that renders the live pages of the site pages. No page is open yet.
 func newHub(baseCtx context.Context, pages *site, panicked rescue.PanicHandler) *hub {
 	return &hub{
 		render: pages.renderLivePage, panicked: panicked, now: pages.now, baseCtx: baseCtx, views: map[viewKey]*view{},
@@ -216,7 +216,7 @@ func (h *hub) readView(key viewKey, v *view) {
 	v.setState(rendered, err)
 }
 
-// setErrorOfAllViews sets the error of all views. It is called when no page can be read.
+// setErrorOfAllViews records readErr, the reason why no page can be read, in all views.
 func (h *hub) setErrorOfAllViews(readErr error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,7 +225,8 @@ func (h *hub) setErrorOfAllViews(readErr error) {
 	}
 }
 
-// setState replaces the state of a view by rendered and err, and wakes its streams. If rendered is nil, the previous page stays.
+// setState replaces the state of a view by rendered and readErr, and wakes the streams of the view. If rendered is nil, the previous page
+// stays.
 func (v *view) setState(rendered *renderedPage, readErr error) {
 	before := v.state
 	if rendered == nil {

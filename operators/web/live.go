@@ -68,7 +68,7 @@ type streams struct {
 	stop    context.CancelFunc
 }
 
-// newStreams returns the streams of the live pages of pages, for visitors that auth has signed in.
+// newStreams returns the streams for the live pages of the site pages. Only visitors that auth has signed in get a stream.
 func newStreams(pages *site, auth *authenticator, panicked rescue.PanicHandler) *streams {
 	baseCtx, stop := context.WithCancel(context.Background())
 	return &streams{site: pages, auth: auth, hub: newHub(baseCtx, pages, panicked), shares: fair.NewShares(maxStreams, maxStreamsPerToken), baseCtx: baseCtx, stop: stop}
@@ -109,8 +109,8 @@ func refuseStream(rw http.ResponseWriter, err error) {
 	http.Error(rw, "the ledger cannot be reached", http.StatusServiceUnavailable)
 }
 
-// sendUpdates sends the changes of the page key with send until the client leaves, its session ends or this process stops. version is the
-// version that the browser shows. If the page has another version now, the browser gets the whole page first.
+// sendUpdates calls send with each change of the page key until the client leaves, its session ends or this process stops. version is the
+// version that the browser shows. If the page has another version now, the browser first gets the whole page.
 func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send func(pageUpdate) error) {
 	var shown *renderedPage
 	keepAlive, recheck := time.NewTicker(keepAliveEvery), time.NewTicker(recheckEvery)

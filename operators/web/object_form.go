@@ -16,8 +16,8 @@ type objectForm struct {
 	Rows []policyRow // rows of the policies
 }
 
-// newObjectForm returns the form for an object whose inputs have the present texts, and which has these policies. If the form is shown
-// again, the inputs that the visitor changed keep their text.
+// newObjectForm returns the form for an object. present has the texts of its inputs, and policies are its policies. If the form is shown
+// again, the inputs that the visitor changed keep the visitor's text.
 func newObjectForm(r *http.Request, present url.Values, policies []operators.Policy) objectForm {
 	form := objectForm{Values: url.Values{}, Was: currentTexts(present, policies), Rows: appendEmptyRows(policyRows(policies))}
 	maps.Copy(form.Values, present)
@@ -41,7 +41,7 @@ func newObjectForm(r *http.Request, present url.Values, policies []operators.Pol
 	return form
 }
 
-// currentTexts returns the present texts of the inputs of a form, with a text of the policies for comparisons.
+// currentTexts returns the present texts of the inputs of a form. It adds one text for all policies, which serves only to compare them.
 func currentTexts(present url.Values, policies []operators.Policy) url.Values {
 	texts := url.Values{"limits": {rowsText(policyRows(policies))}}
 	maps.Copy(texts, present)

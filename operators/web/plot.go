@@ -105,7 +105,8 @@ func chosenRange(r *http.Request) timeRange {
 	return ranges[max(0, slices.IndexFunc(ranges, func(one timeRange) bool { return one.name == r.URL.Query().Get("range") }))]
 }
 
-// rangeChoices returns a link for each range. queryOfRange returns the queryOfRange of the page with the range name. current is the range that is shown.
+// rangeChoices returns a link for each range. queryOfRange returns the query of the page for the range name. current is the range that is
+// shown.
 func rangeChoices(current timeRange, queryOfRange func(name string) string) []choice {
 	var list []choice
 	for _, one := range timeRanges() {
@@ -114,8 +115,8 @@ func rangeChoices(current timeRange, queryOfRange func(name string) string) []ch
 	return list
 }
 
-// newPlot draws series, the history of a pool in span. held and capacity are the present numbers, which can be newer than series.
-// denialCounts has the denials that this replica knows; a chart of days leaves them out.
+// newPlot draws series, the history of a pool in span. held and capacity are the current numbers of slots, which can be newer than series.
+// denialCounts has the denials that this replica knows. A chart of days omits denials.
 func newPlot(series operators.Series, span timeRange, held, capacity int, denialCounts denials) plot {
 	p := plot{Days: span.name != lastHour, chart: newChart(series, span, held, capacity, plotWidth, plotHeight)}
 	if p.Days {
@@ -180,7 +181,7 @@ func (p *plot) drawCountsOfDayBefore(steps []operators.SeriesPoint) {
 	}
 }
 
-// addAxes adds the ticks of the chart.
+// addAxes adds the ticks of both axes to the chart.
 func (p *plot) addAxes() {
 	for v := 0; v <= p.Top; v += levelTickDistance(p.Top) {
 		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.yOf(v) / float64(p.Height)})

@@ -16,16 +16,16 @@ import (
 // emptyRows is the number of empty rows that a form offers for additional policies.
 const emptyRows = 2
 
-// policyInputs returns the names of the inputs for one policy. All except rate are fields of the API.
+// policyInputs returns the names of the inputs for one policy. All of them except rate are also names of fields of the API.
 func policyInputs() []string {
 	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "on_limited", "reveal", "trust_device"}
 }
 
-// policyRow is one policy as a form shows it: the texts of its inputs. The text of rate is such as 1/1m 10/24h; for a calendar period it is
-// only a number.
+// policyRow is one policy as a form shows it: the text of each input by its name. The text of rate is such as 1/1m 10/24h. For a calendar
+// period, rate is only a number.
 type policyRow map[string]string
 
-// algorithmTexts returns the words for each algorithm.
+// algorithmTexts returns the text that pages show for each algorithm of policies.
 func algorithmTexts() (textByAlgorithm map[string]string) {
 	return map[string]string{
 		"sliding": "in any such time", "fixed": "from the first start on", "calendar": "by the calendar", "duplicate": "of equal content",
@@ -136,7 +136,7 @@ func readPolicies(form url.Values) ([]operators.Policy, error) {
 	return list, nil
 }
 
-// parsePolicy returns the policy of the row.
+// parsePolicy parses the texts of the row.
 func (r policyRow) parsePolicy() (operators.Policy, error) {
 	p := operators.Policy{
 		Name: r["name"], Per: r["per"], Algorithm: policy.Algorithm(r["algorithm"]), Timezone: r["timezone"],
@@ -167,7 +167,7 @@ func (r policyRow) parsePolicy() (operators.Policy, error) {
 	return p, nil
 }
 
-// parseRates parses rates such as 1/1m 10/24h.
+// parseRates parses text such as "1/1m 10/24h": at most 1 start per minute and at most 10 per day.
 func parseRates(text string) (rates []operators.PolicyWindow, err error) {
 	for _, rate := range strings.FieldsFunc(text, func(c rune) bool { return c == ' ' || c == ',' }) {
 		maxText, perText, _ := strings.Cut(rate, "/")

@@ -64,7 +64,8 @@ func (p *poolPages) create(r *http.Request) (nextPath, messageKey string, err er
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPut, Path: operators.Path("pools", name), Body: settings}, nil)
 }
 
-// readNewName returns the name of a new object (noun) in the submitted form. get reads the object that has this name: it must fail with 404.
+// readNewName returns the name of a new object in the submitted form. If get finds an object with this name, readNewName returns an error.
+// noun says what the object is, such as pool.
 func readNewName[T any](r *http.Request, noun string, get func(ctx context.Context, name string) (T, error)) (string, error) {
 	name := strings.TrimSpace(r.PostFormValue("name"))
 	if name == "" {

@@ -101,7 +101,8 @@ func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error)
 	}, nil
 }
 
-// severity is higher for a pool that needs attention: it has trouble, or most of its tasks do not start without help.
+// severity returns a number that is higher for a pool that needs attention: a pool with trouble, or with tasks most of which do not start
+// without help.
 func (c shownPool) severity() int {
 	switch {
 	case len(c.Trouble) > 0:

@@ -17,8 +17,8 @@ type keptForm struct {
 	Lost  string // which input is not kept, as a sentence; empty if all is kept
 }
 
-// keepFormInput returns the input of the form that r submits. If the form has no page of its own, such as a single button, there is no input, and
-// Next is the page with the button.
+// keepFormInput returns the input of the form that r submits. If the form has no page of its own, such as a single button, the returned
+// input is empty and Next is the page with the button.
 func (s *site) keepFormInput(r *http.Request) (kept keptForm) {
 	err := r.ParseMultipartForm(maxFormBytes)
 	if from, refererErr := url.Parse(r.Referer()); !s.hasFormPage(r) {
@@ -57,8 +57,7 @@ type refill struct {
 // refillKey is the context key of the refill of a request for a page.
 type refillKey struct{}
 
-// withFormInput returns a copy of r, the request for the page of a form. For this copy, the page shows the form with the input that input
-// contains.
+// withFormInput returns a copy of r, a request for the page of a form. The page answers the copy with the form filled with input.
 func withFormInput(r *http.Request, input refill) *http.Request {
 	return r.Clone(context.WithValue(r.Context(), refillKey{}, &input))
 }
@@ -69,8 +68,8 @@ func formInputOf(r *http.Request) *refill {
 	return again
 }
 
-// showFormAgain answers r, which submits a form, with the page of the form and its earlier input. It reports false and answers nothing if
-// the form has no page.
+// showFormAgain answers r, which submits a form, with the page of the form, filled with its earlier input again. If the form has no page,
+// it returns false and answers nothing.
 func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, again refill) bool {
 	if !s.hasFormPage(r) {
 		return false
@@ -81,7 +80,8 @@ func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, again refi
 	return true
 }
 
-// refuseForm answers a submitted form that was not carried out because of err: it shows the page of the form again, with the input and err.
+// refuseForm answers a submitted form that was not carried out because of cause. It shows the page of the form again, with the input and
+// cause.
 func (s *site) refuseForm(rw http.ResponseWriter, r *http.Request, cause error) {
 	if !s.showFormAgain(rw, r, refill{r.PostForm, cause}) {
 		s.sendError(rw, r, cause)

@@ -22,7 +22,7 @@ type remedyRoute struct {
 	role    string // role that the visitor needs
 }
 
-// listRemedyRoutes has a row for each action that a page can perform.
+// listRemedyRoutes returns one route for each action that a page can perform.
 func listRemedyRoutes() []remedyRoute {
 	return []remedyRoute{
 		{decision.ActUnblock, decision.SubjectDevice, "Unblock %s", "/devices/%s/unblock", true, "operator"},

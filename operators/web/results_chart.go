@@ -38,8 +38,8 @@ type rateBar struct {
 	Title               string
 }
 
-// newProgressChart draws the progress of a batch with total tasks from its start to its end or, if eta is not nil, its expected end. steps
-// is its progress, oldest first.
+// newProgressChart draws the progress of a batch with total tasks. steps is its progress so far, oldest first. The chart ends at eta, the
+// expected end, or, if eta is nil, at the last step.
 func newProgressChart(steps []operators.BatchProgress, total int64, eta *operators.Time) progressChart {
 	c := progressChart{Width: progressWidth, Height: progressHeight, PaceHeight: rateHeight, Total: total, ExpectedToEnd: eta}
 	if len(steps) < 2 || total == 0 {

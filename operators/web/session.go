@@ -323,14 +323,16 @@ func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 	http.Redirect(rw, r, d.prefixedPath("/sign-in"), http.StatusSeeOther)
 }
 
-// sessionCookie returns the cookie with value, the secret of a session, for maxAgeSeconds. A negative maxAgeSeconds deletes the cookie.
+// sessionCookie returns the session cookie. value is the secret of the session. The cookie is valid for maxAgeSeconds; a negative
+// maxAgeSeconds deletes it.
 func sessionCookie(value string, maxAgeSeconds int) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName, Value: value, Path: "/", MaxAge: maxAgeSeconds, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	}
 }
 
-// isOnLoopback reports whether the browser addressed this machine by a name that no other site can have.
+// isOnLoopback reports whether the browser addressed this machine as localhost or by a loopback address. No other site can have such a
+// name.
 func isOnLoopback(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {

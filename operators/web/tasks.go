@@ -139,8 +139,9 @@ func stateLinks(filters url.Values, counts map[string]int64) []pill {
 	return append(list, pill{State: "retrying", Query: retrying.Encode(), Current: filters.Has("retrying")})
 }
 
-// countPage returns the loader of a confirmation page with this title: it shows how many tasks the actionName (cancel or retry) would change,
-// and the newest of those in a state. A retry is limited to the tasks that ended before the page was read.
+// countPage returns the loader of a page with this title that asks for confirmation of actionName (cancel or retry) on many tasks. The page
+// shows how many tasks the action would change and, if a state was chosen, the newest of them. A retry is limited to the tasks that ended
+// before the page was read.
 func (t *taskPages) countPage(actionName, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := taskFilters(r.URL.Query())
@@ -176,7 +177,7 @@ func (t *taskPages) countPage(actionName, title string) pageLoader {
 // Each request changes up to 20,000 tasks.
 const maxBulkRounds = 50
 
-// bulkAction returns the formAction that cancels or retries (actionName) all tasks that match the filters of the form.
+// bulkAction returns the formAction that performs actionName (cancel or retry) on all tasks that match the filters of the form.
 func (t *taskPages) bulkAction(actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		filters := taskFilters(r.PostForm)

@@ -166,7 +166,7 @@ func (l *slotTimeline) newBar(held holding, marks batchMarks) holdingBar {
 // fullTimeText formats the time at with the date, in UTC.
 func fullTimeText(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// endingTexts returns the words for each way in which a holding ends.
+// endingTexts returns the text that a page shows for each ending of a holding.
 func endingTexts() (textByEnding map[string]string) {
 	return map[string]string{
 		"": "holds it", "succeeded": "succeeded", "failed": "failed", "rejected": "rejected by the device", "returned": "returned by the device",

@@ -52,7 +52,7 @@ func (t *tokenPages) create(r *http.Request) (secret, error) {
 	return secret{"Token of " + made.Name, made.Secret, "Its role is " + made.Role + ".", "/tokens"}, err
 }
 
-// actionPage returns the loader of the page that asks for confirmation before a token is rotated or deleted (verb).
+// actionPage returns the loader of the page that asks for confirmation before a token is rotated or deleted. verb is rotate or delete.
 func (t *tokenPages) actionPage(verb string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		shown := page{title: verb + " token", section: "system", template: "token-act"}

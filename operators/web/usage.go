@@ -41,7 +41,7 @@ func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error)
 	return u.tolerateUnavailable(err)
 }
 
-// tolerateUnavailable returns u and err. If err has the status 503, it sets Unknown instead and returns no error.
+// tolerateUnavailable returns u and readErr. If readErr has the status 503, it instead returns u with Unknown set, and no error.
 func (u policyUsage) tolerateUnavailable(readErr error) (policyUsage, error) {
 	if u.Unknown = operators.HasStatus(readErr, http.StatusServiceUnavailable); u.Unknown {
 		return u, nil
@@ -49,7 +49,8 @@ func (u policyUsage) tolerateUnavailable(readErr error) (policyUsage, error) {
 	return u, readErr
 }
 
-// newPolicyUses converts highest to the form of the page. now is the time from which the expiry is computed.
+// newPolicyUses converts highest, the uses of the subjects that used most, to the data of the page. now is the time from which the expiry
+// is computed.
 func newPolicyUses(highest []operators.PolicyUse, now time.Time) []policyUse {
 	uses := make([]policyUse, len(highest))
 	for i, h := range highest {
