@@ -50,10 +50,10 @@ func (s *slot) acquire(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// extend sets s.ends after a response. asked is the time at which the request was sent. The server began
-// the lease at least l.HeldMS later, so the lease does not end before s.ends.
-func (s *slot) extend(l operators.Lease, asked time.Time) {
-	s.ends = asked.Add(time.Duration(l.HeldMS+l.LeaseMS) * time.Millisecond)
+// extend sets s.ends after a response. requestedAt is the time at which the request was sent. The server began
+// the lease at least renewed.HeldMS later, so the lease does not end before s.ends.
+func (s *slot) extend(renewed operators.Lease, requestedAt time.Time) {
+	s.ends = requestedAt.Add(time.Duration(renewed.HeldMS+renewed.LeaseMS) * time.Millisecond)
 }
 
 // hold runs work, and renews the lease until work returns. It cancels the context of work when the lease is lost, or
@@ -86,9 +86,9 @@ func (s *slot) hold(ctx context.Context, work func(context.Context) error) error
 	}
 }
 
-// renew extends the lease. It fails if there is no response until latest.
-func (s *slot) renew(ctx context.Context, latest time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, min(requestTimeout, time.Until(latest)))
+// renew extends the lease. It fails if there is no response until deadline.
+func (s *slot) renew(ctx context.Context, deadline time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, min(requestTimeout, time.Until(deadline)))
 	defer cancel()
 	asked := time.Now()
 	l, err := s.leases.Renew(ctx, s.pool, s.Lease.Lease, operators.LeaseRenewal{Token: s.Token})

@@ -136,8 +136,8 @@ func (a *App) Start(ctx context.Context) error {
 	return a.startAll(ctx)
 }
 
-// Stop ends the dispatcher without losing requests: first the dispatcher reports that it is not ready, last it closes the
-// connections. If the time limit is reached, the error names the parts that are still running.
+// Stop ends the dispatcher without losing requests. The dispatcher first reports that it is not ready, then finishes its requests, and
+// closes its connections last. If ctx ends before that, the error names the parts that are still running.
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()

@@ -198,7 +198,7 @@ func (c Config) validateTokens() error {
 func (c Config) validateServers() error {
 	var errs []error
 	if c.PostgresDSN != "" {
-		// The driver would parse an unknown scheme as a key, and send it to the server.
+		// The Postgres driver would parse an unknown scheme as a key, and send it to the server.
 		scheme, _, isURL := strings.Cut(c.PostgresDSN, "://")
 		other := isURL && !strings.Contains(scheme, "=") && scheme != "postgres" && scheme != "postgresql"
 		if _, err := pq.NewConfig(c.PostgresDSN); err != nil || other {

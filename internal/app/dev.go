@@ -243,7 +243,7 @@ func (d *DevServer) announceServer() (*localdev.Announcement, error) {
 	return localdev.Announce(localdev.Server{URL: d.URL, MQTTURL: d.MQTTURL, Token: d.AdminToken, FleetToken: d.FleetToken, DataDir: data}, d.announceDirs...)
 }
 
-// portsTried is the number of ports that listen tries after the requested port.
+// portsTried is the number of ports that listenOn tries after the requested port.
 const portsTried = 50
 
 // listenOn binds an address. If the port is taken and tryNextPorts is true, it binds the next free port.

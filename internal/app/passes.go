@@ -117,8 +117,8 @@ func (p *passes) runWhenOverdue(job *pass) {
 	}
 }
 
-// runOnce runs the pass job unless a run of job is in progress. A run that has lasted twice its limit is abandoned: the
-// next run then starts beside it, which is safe because other replicas also run the pass concurrently.
+// runOnce runs the pass job unless a run of job is in progress. A run that has lasted twice its limit is abandoned, and the next run starts
+// while the abandoned one may still run. This is safe, because other replicas also run the pass concurrently.
 func (p *passes) runOnce(job *pass) {
 	if p.ctx.Err() != nil {
 		return
@@ -141,8 +141,8 @@ func (p *passes) runOnce(job *pass) {
 	}
 }
 
-// beginRun marks the start of a runID and returns the number of the runID. ok is false if another runID is in progress that
-// began less than two time limits ago.
+// beginRun records that a run begins, and returns the number of the run. ok is false if another run is in progress that began less than two
+// time limits ago.
 func (o *pass) beginRun(now time.Time) (runID int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

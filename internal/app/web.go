@@ -120,7 +120,7 @@ func dependencyStates(dependencies []api.Dependency) map[string]string {
 	return all
 }
 
-// removePresence removes this replica from the ledger. If that fails, the row stays and its heartbeat grows old.
+// removePresence removes this replica from the ledger. If that fails, the row stays in the ledger without new heartbeats.
 func (a *App) removePresence(ctx context.Context) {
 	if err := runWithin(ctx, func(ctx context.Context) error { return a.presence.ledger.RemoveReplica(ctx, a.presence.id) }); err != nil {
 		a.log.DebugContext(ctx, "row of this replica not removed; it expires", "err", err)

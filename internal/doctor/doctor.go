@@ -42,13 +42,13 @@ func newFinding(check string, isBad bool, badState State, found, remedy string) 
 	return Finding{Check: check, State: OK, Found: found}
 }
 
-// Installation is the installation that is examined.
+// Installation is an installation of the dispatcher that the doctor examines.
 type Installation struct {
 	Config  app.Config
 	Version string // version of this program
 	Now     func() time.Time
 
-	// The account of a device at the broker, to test its rights. If Device is empty, they are not
+	// Device and DeviceToken are the broker account of a device, whose rights are tested. If Device is empty, no rights of devices are
 	// tested.
 	Device, DeviceToken string
 }

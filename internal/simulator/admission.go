@@ -36,15 +36,15 @@ func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
 			return errHTTPRefused
 		}
 	}
-	if overMQTT && newMQTTLink(c.MQTTURL, device, token, 0).isRefused(ctx) {
+	if overMQTT && newMQTTLink(c.MQTTURL, device, token, 0).isRefusedByBroker(ctx) {
 		return errMQTTRefused
 	}
 	return nil
 }
 
-// isRefused reports whether the broker refuses the device because of its credentials.
-func (l *mqttLink) isRefused(ctx context.Context) bool {
-	network, err := l.dial(ctx)
+// isRefusedByBroker reports whether the broker refuses the device because of its credentials.
+func (l *mqttLink) isRefusedByBroker(ctx context.Context) bool {
+	network, err := l.dialBroker(ctx)
 	if err != nil {
 		return false
 	}

@@ -27,7 +27,7 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 		d.handlePush(ctx, message.reply)
 		return
 	case message.kind == answered && !wasSent:
-		d.dropGrant(message.reply) // the report was sent before the last reboot
+		d.countUnusedGrant(message.reply) // the report was sent before the last reboot
 		d.applyAcks(message.reply.Acks)
 		return
 	}
@@ -57,8 +57,8 @@ func (d *device) countGarbageAnswer(message linkMessage) {
 	}
 }
 
-// dropGrant counts the grant in a reply as not used. It does nothing if the reply contains no grant.
-func (d *device) dropGrant(answer reply) {
+// countUnusedGrant counts the grant in answer as a grant that the device does not use. It does nothing if answer contains no grant.
+func (d *device) countUnusedGrant(answer reply) {
 	if answer.Task != nil {
 		d.fleet.count.add(&d.fleet.count.Dropped, 1)
 	}
@@ -71,7 +71,7 @@ func (d *device) handlePush(ctx context.Context, pushed reply) {
 		d.report(ctx)
 		return
 	}
-	d.dropGrant(pushed)
+	d.countUnusedGrant(pushed)
 	d.fleet.count.recordViolation(d.id, "reply without re")
 }
 
@@ -79,7 +79,7 @@ func (d *device) handlePush(ctx context.Context, pushed reply) {
 func (d *device) handleReply(ctx context.Context, sent sentReport, message linkMessage) {
 	r := message.reply
 	d.fleet.count.countReply(r.Reason)
-	for _, v := range r.violations(sent.report) {
+	for _, v := range r.listViolations(sent.report) {
 		d.fleet.count.recordViolation(d.id, v)
 	}
 	if sent.secondBody != nil {
@@ -87,7 +87,7 @@ func (d *device) handleReply(ctx context.Context, sent sentReport, message linkM
 		sent.secondBody = nil
 		d.sent[r.Re] = sent
 	}
-	d.recordAnswer()
+	d.recordAnswered()
 	dropped := d.applyAcks(r.Acks)
 	d.renewLease(sent, r)
 	d.cancelTask(r.Cancel)
@@ -99,8 +99,8 @@ func (d *device) handleReply(ctx context.Context, sent sentReport, message linkM
 	d.scheduleReport(sent, message)
 }
 
-// recordAnswer records that the server has answered a report, and so knows the attributes of the device.
-func (d *device) recordAnswer() {
+// recordAnswered records that the server has answered a report, and so knows the attributes of the device.
+func (d *device) recordAnswered() {
 	d.attributesSent = true
 	if !d.everAnswered {
 		d.everAnswered = true
@@ -136,7 +136,7 @@ func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 func (d *device) applyAcks(acks []ack) (dropped int) {
 	for _, a := range acks {
 		k := key{a.Task, a.Token}
-		e := d.journal.find(k)
+		e := d.journal.findResult(k)
 		if e == nil {
 			continue // a repeated acknowledgement
 		}
@@ -171,8 +171,8 @@ func (d *device) isRunning(task, token int64) bool {
 	return d.job != nil && d.job.task == task && d.job.token == token
 }
 
-// leaseEnd returns the end of a lease. The lease begins when the report was first sent, plus the time for which the
-// server held the answer.
+// leaseEnd returns the end of a lease of leaseMS. The lease begins heldMS after the report was first sent, because the server held the
+// answer for heldMS.
 func leaseEnd(sent sentReport, leaseMS, heldMS int64) time.Time {
 	return sent.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
 }
@@ -189,7 +189,7 @@ func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (
 	case d.isRunning(answer.Task.ID, answer.Task.Token):
 		d.fleet.count.add(&d.fleet.count.Redeliveries, 1)
 		d.job.lease.extend(sent.at, until)
-	case d.journal.find(k) != nil:
+	case d.journal.findResult(k) != nil:
 		d.fleet.count.add(&d.fleet.count.Redeliveries, 1)
 		isFirst := d.redelivered != k
 		d.redelivered = k
@@ -202,7 +202,7 @@ func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (
 	return false
 }
 
-// startTask draws the faults of the device during the granted task, and starts the task.
+// startTask decides at random which faults the device has during the granted task, and starts the task.
 func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant, leaseUntil time.Time) {
 	j := &job{visit: visit{task: granted.ID, token: granted.Token, slot: granted.Slot, device: d.id}, leases: d.fleet.leases}
 	j.work = d.randomWorkTime(granted)
@@ -225,7 +225,7 @@ func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant,
 	j.start(ctx, sent.at, leaseUntil, d.fleet.externalAddr(granted.Pool))
 }
 
-// becomeSilent makes the device silent: it sends no report until endSilence, and keeps the slot of its task.
+// becomeSilent makes the device silent: it keeps the slot of its task, and sends no report before the reboot that ends the silence.
 func (d *device) becomeSilent(task *job) {
 	task.silent, d.silent = true, true
 	d.fleet.count.add(&d.fleet.count.Silent, 1)
@@ -246,7 +246,7 @@ func (d *device) randomWorkTime(granted *grant) time.Duration {
 // handleRefusal handles the answer that refuses the whole report sent. The device never sends the same bytes again.
 func (d *device) handleRefusal(sent sentReport) {
 	d.fleet.count.add(&d.fleet.count.Refused, 1)
-	if e := d.journal.refuse(sent.report.Results); e != nil {
+	if e := d.journal.handleRefusedResults(sent.report.Results); e != nil {
 		d.fleet.count.add(&d.fleet.count.Discarded, 1)
 		d.fleet.results.recordOutcome(e.key, "discarded", false)
 	}

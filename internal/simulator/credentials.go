@@ -31,11 +31,11 @@ const (
 )
 
 // registerDevices registers the devices and returns their tokens. It returns nil if the devices use the fleet token.
-func (c Config) registerDevices(ctx context.Context, operator *Operator, progress *printer) ([]string, error) {
+func (c Config) registerDevices(ctx context.Context, operator *Operator, progress *printer) (tokens []string, err error) {
 	if c.Credentials == CredentialsFleet {
 		return nil, nil
 	}
-	tokens := make([]string, 0, c.Devices)
+	tokens = make([]string, 0, c.Devices)
 	for len(tokens) < c.Devices {
 		before := len(tokens)
 		ids := make([]string, min(registerBatchSize, c.Devices-before))
@@ -53,8 +53,8 @@ func (c Config) registerDevices(ctx context.Context, operator *Operator, progres
 
 // register makes sure that each device has an account, and returns the tokens in the order of ids. If the dispatcher
 // creates accounts at a broker, register creates the new tokens of existing devices one at a time.
-func register(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) ([]string, error) {
-	tokens, err := importDevices(ctx, operator, ids, "rotate")
+func register(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) (tokens []string, err error) {
+	tokens, err = importDevices(ctx, operator, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
 		if tokens, err = importDevices(ctx, operator, ids, "skip"); err == nil {
 			return createMissingTokens(ctx, operator, ids, tokens, onProgress)
@@ -92,7 +92,7 @@ func importDevices(ctx context.Context, operator *Operator, ids []string, onExis
 }
 
 // createMissingTokens creates a token for each device whose entry in tokens is "".
-func createMissingTokens(ctx context.Context, operator *Operator, ids, tokens []string, onProgress func(made int)) ([]string, error) {
+func createMissingTokens(ctx context.Context, operator *Operator, ids, tokens []string, onProgress func(made int)) (allTokens []string, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(registerConcurrency)
 	var mu sync.Mutex

@@ -15,7 +15,7 @@ const maxSent = 128
 // maxSilence is longer than any server keeps a slot after the end of the device's lease.
 const maxSilence = 20 * time.Second
 
-// Limits of the waits that double.
+// Limits of the waits that double after each failure.
 const (
 	forbiddenFactor = 600 // the first wait after a 401 or 403, in units of Config.FirstRetry
 	forbiddenMax    = 6 * time.Hour
@@ -86,14 +86,14 @@ func (d *device) run(ctx context.Context, firstReport time.Duration) {
 			d.onReportTime(ctx)
 		case a := <-d.inbox:
 			d.receive(ctx, a)
-		case e := <-d.taskEnd():
+		case e := <-d.taskEndChannel():
 			d.fleet.count.recordOverstay(e.late)
 			d.handleTaskEnd(ctx, e.cause)
 		}
 	}
 }
 
-func (d *device) taskEnd() <-chan jobEnd {
+func (d *device) taskEndChannel() <-chan jobEnd {
 	if d.job == nil {
 		return nil
 	}
@@ -203,16 +203,16 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 		d.reboot()
 		d.setNextReport(d.dice.randomAround(d.fleet.config.FirstRetry))
 	case j.silent:
-		d.endSilence(j)
+		d.scheduleRebootAfterSilence(j)
 	default:
 		d.recordResult(j, cause)
 		d.report(ctx)
 	}
 }
 
-// endSilence schedules a reboot of the silent device for a time at which its grant must have ended. With the probability
+// scheduleRebootAfterSilence schedules a reboot of the silent device for a time at which its grant must have ended. With the probability
 // Faults.Late, the journal then contains the result of the task. A device that is gone never reports again.
-func (d *device) endSilence(task *job) {
+func (d *device) scheduleRebootAfterSilence(task *job) {
 	if task.gone {
 		d.timer.Stop()
 		return

@@ -80,7 +80,7 @@ func (e *External) accept() {
 			time.Sleep(10 * time.Millisecond) // out of file descriptors: wait until one is free
 			continue
 		}
-		if !e.track(c) {
+		if !e.trackConnection(c) {
 			_ = c.Close()
 			return
 		}
@@ -88,8 +88,8 @@ func (e *External) accept() {
 	}
 }
 
-// track records an open connection, so that Close closes the connection. It returns false if Close was already called.
-func (e *External) track(conn net.Conn) bool {
+// trackConnection records an open connection, so that Close closes the connection. It returns false if Close was already called.
+func (e *External) trackConnection(conn net.Conn) (tracked bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {

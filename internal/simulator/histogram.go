@@ -15,7 +15,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// histogram holds the cumulative buckets of a Prometheus histogram: upper bound in seconds -> number of observations up to it.
+// histogram holds the cumulative buckets of a Prometheus histogram. The key is the upper bound of a bucket in seconds, and the value is the
+// number of observations up to it.
 type histogram map[float64]float64
 
 // parseHistogram reads the histogram name of one pool from a page of metrics. It adds up the values of all other labels.
@@ -34,8 +35,8 @@ func parseHistogram(page io.Reader, name, pool string) (histogram, error) {
 	return h, err
 }
 
-// minus returns the histogram of the values that were observed after the reading earlier.
-func (h histogram) minus(earlier histogram) histogram {
+// observedSince returns the histogram of the values that were observed after the reading earlier.
+func (h histogram) observedSince(earlier histogram) histogram {
 	d := histogram{}
 	for bound, count := range h {
 		d[bound] = count - earlier[bound]

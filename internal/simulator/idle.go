@@ -38,7 +38,7 @@ type Handoff struct {
 
 // measureHandoff returns the durations of the handoffs in gaps. findStart returns how the device with the grant token
 // began its task.
-func measureHandoff(gaps []Gap, findStart func(token int64) (Start, bool)) Handoff {
+func measureHandoff(gaps []Gap, findStart func(token int64) (Start, bool)) (handoff Handoff) {
 	var total, notified, granted, entered []time.Duration
 	for _, g := range gaps {
 		total = append(total, g.Entered.Sub(g.Left))

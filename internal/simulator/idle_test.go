@@ -112,7 +112,7 @@ other_bucket{pool="p",le="0.001"} 1000
 			t.Errorf("quantile %v: %s, want %s", q, got, want)
 		}
 	}
-	if got := h.minus(h).quantile(0.5); got != 0 {
+	if got := h.observedSince(h).quantile(0.5); got != 0 {
 		t.Errorf("of nothing: %s", got)
 	}
 }

@@ -94,7 +94,7 @@ func (f *idleFleet) runConnection(ctx context.Context, connection int) {
 	defer timer.Stop()
 	for round := 0; ; round++ {
 		for device := connection; device < f.config.Devices; device += f.config.Connections {
-			timer.Reset(time.Until(f.dueTime(round, device)))
+			timer.Reset(time.Until(f.reportDueTime(round, device)))
 			select {
 			case <-timer.C:
 				f.sendReport(ctx, replicas, round, device)
@@ -105,7 +105,7 @@ func (f *idleFleet) runConnection(ctx context.Context, connection int) {
 	}
 }
 
-func (f *idleFleet) dueTime(round, device int) time.Time {
+func (f *idleFleet) reportDueTime(round, device int) time.Time {
 	share := float64(device) / float64(f.config.Devices)
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }

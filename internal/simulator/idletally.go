@@ -35,17 +35,17 @@ func newAnswerCounts() *answerCounts {
 	})}
 }
 
-func (c *answerCounts) add(name, problem string, took time.Duration) {
-	c.answers[name]++
+func (c *answerCounts) add(answerName, problem string, responseTime time.Duration) {
+	c.answers[answerName]++
 	c.reports++
-	c.times.Observe(took.Seconds())
+	c.times.Observe(responseTime.Seconds())
 	if problem != "" {
 		c.errors++
 		c.firstError = cmp.Or(c.firstError, problem)
 	}
 }
 
-func (c *answerCounts) byReason() string {
+func (c *answerCounts) formatByReason() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(c.answers)) {
 		parts = append(parts, fmt.Sprintf("%s %d", name, c.answers[name]))
@@ -71,12 +71,12 @@ type tally struct {
 	all, recent *answerCounts // of the run, and since the last progress line
 }
 
-func (t *tally) add(outgoing report, answer linkMessage, took time.Duration) {
+func (t *tally) add(outgoing report, answer linkMessage, responseTime time.Duration) {
 	name, problem := classifyAnswer(outgoing, answer)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.all.add(name, problem, took)
-	t.recent.add(name, problem, took)
+	t.all.add(name, problem, responseTime)
+	t.recent.add(name, problem, responseTime)
 }
 
 // classifyAnswer returns the name under which an answer is counted. problem describes what is wrong with the answer; it
@@ -91,7 +91,7 @@ func classifyAnswer(outgoing report, answer linkMessage) (name, problem string) 
 	case answer.reply.Re != outgoing.ID:
 		return answer.reply.Reason, fmt.Sprintf("a reply to %q arrived for report %q", answer.reply.Re, outgoing.ID)
 	}
-	return answer.reply.Reason, strings.Join(answer.reply.violations(outgoing), "; ")
+	return answer.reply.Reason, strings.Join(answer.reply.listViolations(outgoing), "; ")
 }
 
 func (f *idleFleet) showProgress() {
@@ -100,7 +100,7 @@ func (f *idleFleet) showProgress() {
 	f.tally.recent = newAnswerCounts()
 	f.tally.mu.Unlock()
 	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s", time.Since(f.started).Round(time.Second), recent.reports,
-		cmp.Or(recent.byReason(), "-"), recent.quantiles(), recent.errors, behind.Round(time.Millisecond))
+		cmp.Or(recent.formatByReason(), "-"), recent.quantiles(), recent.errors, behind.Round(time.Millisecond))
 }
 
 // IdleSummary is the result of an idle run.
@@ -127,7 +127,7 @@ func (f *idleFleet) timeBehind(elapsed time.Duration) time.Duration {
 func (f *idleFleet) summary() IdleSummary {
 	c := f.tally.all
 	return IdleSummary{
-		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reports, Answers: c.byReason(),
+		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reports, Answers: c.formatByReason(),
 		Times: c.quantiles(), Granted: c.answers[reasonGranted], Errors: c.errors, FirstError: c.firstError, DelayAtEnd: f.timeBehind(f.elapsed),
 	}
 }

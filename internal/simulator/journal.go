@@ -59,10 +59,10 @@ func (j *journal) dropResult(grant key) {
 	j.oneByOne = j.oneByOne && len(j.pending) > 0
 }
 
-// refuse handles the results of a refused report, because the same bytes must never be sent again. From now on, the
-// device sends results one by one. A result that is refused alone is sent again without its output. If it is refused
-// again, refuse removes and returns it.
-func (j *journal) refuse(results []result) (dropped *entry) {
+// handleRefusedResults records that a report with results was refused, because the same bytes must never be sent again. From now on, the
+// device sends results one by one. A result that is refused alone is sent again without its output. If it is refused again,
+// handleRefusedResults removes and returns it.
+func (j *journal) handleRefusedResults(results []result) (dropped *entry) {
 	if len(results) == 0 {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (j *journal) refuse(results []result) (dropped *entry) {
 		j.oneByOne = true
 		return nil
 	}
-	e := j.find(key{results[0].Task, results[0].Token})
+	e := j.findResult(key{results[0].Task, results[0].Token})
 	if e == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (j *journal) refuse(results []result) (dropped *entry) {
 	return e
 }
 
-func (j *journal) find(grant key) *entry {
+func (j *journal) findResult(grant key) *entry {
 	if at := slices.IndexFunc(j.pending, func(e *entry) bool { return e.key == grant }); at >= 0 {
 		return j.pending[at]
 	}

@@ -66,19 +66,19 @@ func TestJournalLimitsAReport(t *testing.T) {
 func TestJournalNeverSendsTheSameBytesAgain(t *testing.T) {
 	t.Parallel()
 	j := newTestJournal(1, 2)
-	if j.refuse(nil) != nil || j.refuse(j.nextResults()) != nil {
+	if j.handleRefusedResults(nil) != nil || j.handleRefusedResults(j.nextResults()) != nil {
 		t.Fatal("dropped before going one by one")
 	}
 	if diff := cmp.Diff([]int64{1}, taskIDs(j.nextResults())); diff != "" {
 		t.Fatal(diff)
 	}
-	if j.refuse(j.nextResults()) != nil {
+	if j.handleRefusedResults(j.nextResults()) != nil {
 		t.Fatal("dropped before going without output")
 	}
 	if r := j.nextResults(); len(r) != 1 || r[0].Output != nil {
 		t.Fatalf("second try: %+v, want no output", r)
 	}
-	if e := j.refuse(j.nextResults()); e == nil || e.task != 1 {
+	if e := j.handleRefusedResults(j.nextResults()); e == nil || e.task != 1 {
 		t.Fatalf("dropped %+v, want task 1", e)
 	}
 	if r := j.nextResults(); len(r) != 1 || r[0].Task != 2 || string(r[0].Output) != "1" {

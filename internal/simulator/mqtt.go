@@ -65,7 +65,7 @@ func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- linkMessage) 
 func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) (subscribed bool) {
 	closeFirstAttempt := func() { l.once.Do(func() { close(l.firstAttemptDone) }) }
 	defer closeFirstAttempt()
-	network, err := l.dial(ctx)
+	network, err := l.dialBroker(ctx)
 	if err != nil {
 		return false
 	}
@@ -87,7 +87,7 @@ func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) 
 	return true
 }
 
-func (l *mqttLink) dial(ctx context.Context) (net.Conn, error) {
+func (l *mqttLink) dialBroker(ctx context.Context) (net.Conn, error) {
 	broker, err := url.Parse(l.url)
 	if err != nil {
 		return nil, err

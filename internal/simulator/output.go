@@ -8,7 +8,7 @@ import (
 
 // trickyValues returns JSON values whose bytes a careless server changes: unusual spellings of numbers and of
 // escapes, characters that HTML escaping rewrites, astral characters.
-func trickyValues() []string {
+func trickyValues() (jsonValues []string) {
 	return []string{
 		`1.0`, `1E+2`, `-0`, `0.1000`, `12345678901234567890`, `1e-7`,
 		`"\u00e9é"`, `"<b>&amp;</b>"`, `"\u2028"`, "\"\u2028\u2029\"", `"\/"`, `"😀\ud83d\ude00"`,

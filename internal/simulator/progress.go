@@ -35,7 +35,7 @@ func (s *simulation) showProgress() {
 	if !s.progress.isDue() {
 		return
 	}
-	total, ended := s.work.totals()
+	total, ended := s.work.countTasks()
 	x, f := s.external.Stats(), s.fleet.Stats()
 	trouble := ""
 	if s.work.err != nil {

@@ -34,8 +34,8 @@ func (r *replicas) failOver(failedPosition uint64) {
 	r.position.CompareAndSwap(failedPosition, failedPosition+1)
 }
 
-func splitURLs(urls string) []string {
-	list := strings.Split(urls, ",")
+func splitURLs(urls string) (list []string) {
+	list = strings.Split(urls, ",")
 	for i, one := range list {
 		list[i] = strings.TrimRight(strings.TrimSpace(one), "/")
 	}

@@ -123,7 +123,7 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	s.measureTimes(ctx)
 	stopFleet()
 	<-ended
-	err := s.verify(ctx)
+	err := s.compareAllTasks(ctx)
 	s.fillSummary()
 	return s.summary, err
 }
@@ -161,14 +161,14 @@ func (s *simulation) waitForTasks(ctx context.Context) {
 		ctx, cancel = context.WithTimeout(ctx, s.config.Timeout)
 		defer cancel()
 	}
-	if s.pollUntil(ctx, func() bool { s.poll(ctx); return !s.isFilling() && s.work.isFinished() }) {
+	if s.pollUntil(ctx, func() bool { s.readTaskStates(ctx); return !s.isFilling() && s.work.isFinished() }) {
 		s.summary.Makespan = time.Since(s.started)
 	}
 }
 
-// poll reads the state of the tasks. If the dispatcher does not answer, as in a test of faults, the next poll tries
+// readTaskStates reads the state of the tasks. If the dispatcher does not answer, as in a test of faults, the next poll tries
 // again.
-func (s *simulation) poll(ctx context.Context) {
+func (s *simulation) readTaskStates(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	s.work.refreshCounts(ctx)
@@ -222,8 +222,9 @@ func (s *simulation) waitForOutcomes(ctx context.Context) {
 	s.pollUntil(ctx, func() bool { return s.fleet.Unacknowledged() == 0 })
 }
 
-// verify compares every task with the devices' journals, unless the run was interrupted or was endless (see compareFinished).
-func (s *simulation) verify(ctx context.Context) error {
+// compareAllTasks compares every task with the devices' journals. If the run was interrupted, it does nothing. In an endless run,
+// compareOldestBatch has already compared the tasks.
+func (s *simulation) compareAllTasks(ctx context.Context) error {
 	s.summary.Interrupted = ctx.Err() != nil
 	if s.config.Endless || s.summary.Interrupted {
 		return nil
@@ -242,7 +243,7 @@ func (s *simulation) fillSummary() {
 	s.summary.Pool = s.config.Pool
 	s.summary.Capacity = s.external.Capacity()
 	s.summary.Devices = s.config.Devices
-	s.summary.Tasks, s.summary.Ended = s.work.totals()
+	s.summary.Tasks, s.summary.Ended = s.work.countTasks()
 	s.summary.Bound = s.work.planned / time.Duration(max(s.summary.Capacity, 1))
 	s.summary.Ideal = s.work.idealMakespan(s.summary.Capacity, s.config.RoundTrip, s.fleet.results.startsByTask())
 	s.summary.Fleet = s.fleet.Stats()
@@ -255,7 +256,7 @@ func (s *simulation) fillSummary() {
 // without one.
 func (s *simulation) measureTimes(ctx context.Context) {
 	sum := &s.summary
-	after := s.operator.fetchHandoffs(ctx, s.config.Pool).minus(s.handoffsBefore)
+	after := s.operator.fetchHandoffs(ctx, s.config.Pool).observedSince(s.handoffsBefore)
 	sum.Handoff = measureHandoff(s.external.Gaps(), s.fleet.results.findStart)
 	sum.Handoff.Server = Quantiles{P50: after.quantile(0.50), P99: after.quantile(0.99)}
 	if s.config.Endless || s.config.FillUntil != nil || sum.Makespan == 0 {

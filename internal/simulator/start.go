@@ -21,7 +21,7 @@ func (l *resultLog) recordStart(start Start) {
 	l.starts[start.Token] = start
 }
 
-func (l *resultLog) findStart(token int64) (Start, bool) {
+func (l *resultLog) findStart(token int64) (start Start, found bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, ok := l.starts[token]

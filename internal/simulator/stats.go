@@ -40,7 +40,7 @@ type Stats struct {
 	FirstViolation  string
 }
 
-// counters are Stats with a mutex. The devices of a fleet share one.
+// counters holds the Stats of a fleet. A mutex guards them, because all devices add to them.
 type counters struct {
 	mu sync.Mutex
 	Stats

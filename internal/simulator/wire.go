@@ -102,8 +102,8 @@ const (
 	reasonWake        = "wake"
 )
 
-// violations returns the ways in which the reply breaks the protocol as an answer to the report sent. It does not check errors and pushes.
-func (r reply) violations(sent report) []string {
+// listViolations describes how the reply, as the answer to the report sent, violates the protocol. It does not check errors and pushes.
+func (r reply) listViolations(sent report) []string {
 	var found []string
 	if r.Reason == "" {
 		found = append(found, "reply without a reason")
@@ -117,12 +117,12 @@ func (r reply) violations(sent report) []string {
 	if r.Reason == reasonUnavailable {
 		return found // a reply with this reason may lack acks and renewals
 	}
-	return append(found, r.unanswered(sent)...)
+	return append(found, r.listMissingAnswers(sent)...)
 }
 
-// unanswered returns descriptions of missing answers: the results of the report sent without an outcome in the reply, and
+// listMissingAnswers returns descriptions of missing answers: the results of the report sent without an outcome in the reply, and
 // the running tasks that are in neither or in both of the lists renewed and cancel.
-func (r reply) unanswered(sent report) []string {
+func (r reply) listMissingAnswers(sent report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}
 	for _, a := range r.Acks {

@@ -145,7 +145,7 @@ func (j *job) visitAndWork(ctx context.Context, externalAddr string) error {
 	}
 }
 
-func (j *job) progress() float64 {
+func (j *job) progress() (doneShare float64) {
 	if j.work <= 0 {
 		return 1
 	}

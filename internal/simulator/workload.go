@@ -35,7 +35,7 @@ type workload struct {
 // openBatch is a batch whose tasks were not compared with the journals yet.
 type openBatch struct{ operators.Batch }
 
-func (b *openBatch) terminalCount() (n int64) {
+func (b *openBatch) countEndedTasks() (n int64) {
 	for state, count := range b.Counts {
 		if isTerminal(state) {
 			n += count
@@ -44,7 +44,7 @@ func (b *openBatch) terminalCount() (n int64) {
 	return n
 }
 
-func (b *openBatch) isFinished() bool { return b.Total > 0 && b.terminalCount() >= b.Total }
+func (b *openBatch) isFinished() bool { return b.Total > 0 && b.countEndedTasks() >= b.Total }
 
 func newWorkload(config Config, lease time.Duration, operator *Operator, fleet *Fleet) *workload {
 	return &workload{config: config, lease: lease, operator: operator, fleet: fleet, dice: newDice(config.Seed, 0)}
@@ -166,12 +166,12 @@ func (w *workload) hasTasksWithoutResult() bool {
 	})
 }
 
-// totals returns the number of all tasks and of the tasks in final states, including dropped batches.
-func (w *workload) totals() (total, ended int64) {
+// countTasks returns the number of all tasks and of the tasks in final states, including dropped batches.
+func (w *workload) countTasks() (total, ended int64) {
 	total, ended = w.droppedTasks, w.droppedTasks
 	for _, b := range w.batches {
 		total += b.Total
-		ended += b.terminalCount()
+		ended += b.countEndedTasks()
 	}
 	return total, ended
 }

@@ -23,7 +23,7 @@ import (
 // EntryPoint is the name of the interface that refused a client.
 type EntryPoint string
 
-// The interfaces. A refusal by API or SignIn is also recorded as an event.
+// Values of EntryPoint. A refusal at API or SignIn is also recorded as an event.
 const (
 	API    EntryPoint = "api"
 	SignIn EntryPoint = "sign_in"

@@ -206,7 +206,7 @@ func (g *Gate) IsProxied(r *http.Request) bool {
 	return r.Header.Get("X-Forwarded-For") != "" && g.ClientAddress(r) == parseAddress(r.RemoteAddr)
 }
 
-// CameThroughProxy reports whether a trusted proxy sent the request, so that its X-Forwarded headers can be believed.
+// CameThroughProxy reports whether a trusted proxy sent the request. Only then the X-Forwarded headers of the request are trusted.
 func (g *Gate) CameThroughProxy(r *http.Request) bool {
 	return anyNetworkContains(g.options.Proxies, parseAddress(r.RemoteAddr))
 }

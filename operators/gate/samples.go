@@ -8,7 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/throttle"
 )
 
-// sampleGroup is a group of refusals with samples of its own, so that clients with unknown tokens cannot crowd out refusals of known ones.
+// sampleGroup is a group of refusals that is sampled separately, so that refusals of unknown tokens cannot crowd out refusals of known
+// tokens.
 type sampleGroup struct {
 	entryPoint EntryPoint
 	reason     Reason

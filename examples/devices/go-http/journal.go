@@ -20,7 +20,7 @@ type result struct {
 	Error  string `json:"error"`
 }
 
-// journal is the state that survives a restart. start, keep and save return when their change is on disk.
+// journal is the state that survives a restart. Each method that changes the file returns only when the change is on disk.
 type journal struct {
 	path    string
 	Boot    int      // the number of starts; report ids begin with it, so that they are unique
@@ -29,11 +29,11 @@ type journal struct {
 	Results []result // each is kept until the server has acknowledged it
 }
 
-// open reads the file and counts the start. A task that ran when the program ended has failed: its connection ended with
-// the program, so the device has left the external system.
-func (j *journal) open() {
+// loadJournal reads the file and counts the start of the program. A task that ran when the program ended has failed: its connection ended
+// with the program, so the device has left the external system.
+func (j *journal) loadJournal() {
 	if text, err := os.ReadFile(j.path); !errors.Is(err, os.ErrNotExist) {
-		check(errors.Join(err, json.Unmarshal(text, j)))
+		exitOnError(errors.Join(err, json.Unmarshal(text, j)))
 	}
 	j.Boot++
 	if j.Started != nil {
@@ -46,31 +46,31 @@ func (j *journal) open() {
 	j.save()
 }
 
-// start is called before the task starts, so that its token is not started again after a restart.
-func (j *journal) start(g grant) {
-	j.top, j.Started = g.Token, &g
+// recordStart records a task before it starts, so that its token is not started again after a restart.
+func (j *journal) recordStart(granted grant) {
+	j.top, j.Started = granted.Token, &granted
 	j.save()
 }
 
-// keep is called before the result is reported.
-func (j *journal) keep(r result) {
-	j.Results, j.Started = append(j.Results, r), nil
+// keepResult adds a result to the journal. It must be called before the result is reported.
+func (j *journal) keepResult(added result) {
+	j.Results, j.Started = append(j.Results, added), nil
 	j.save()
 }
 
-// remove removes a result. It does not save.
-func (j *journal) remove(g grant) {
-	j.Results = slices.DeleteFunc(j.Results, func(r result) bool { return r.grant == g })
+// removeResult removes the result of the grant ended. It does not save the journal.
+func (j *journal) removeResult(ended grant) {
+	j.Results = slices.DeleteFunc(j.Results, func(r result) bool { return r.grant == ended })
 }
 
 func (j *journal) save() {
 	text, err := json.Marshal(j)
-	check(err)
+	exitOnError(err)
 	replaceFile(j.path, text)
 }
 
-// check ends the program on an error: a device that cannot write its journal must not work.
-func check(err error) {
+// exitOnError ends the program on an error: a device that cannot write its journal must not work.
+func exitOnError(err error) {
 	if err != nil {
 		panic(err)
 	}
@@ -79,10 +79,10 @@ func check(err error) {
 // replaceFile replaces a file so that a power cut leaves either the old or the new text.
 func replaceFile(path string, text []byte) {
 	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	check(err)
+	exitOnError(err)
 	_, err = file.Write(text)
-	check(errors.Join(err, file.Sync(), file.Close(), os.Rename(path+".new", path)))
+	exitOnError(errors.Join(err, file.Sync(), file.Close(), os.Rename(path+".new", path)))
 	folder, err := os.Open(filepath.Dir(path))
-	check(err)
-	check(errors.Join(folder.Sync(), folder.Close())) // without it, a power cut may undo the rename
+	exitOnError(err)
+	exitOnError(errors.Join(folder.Sync(), folder.Close())) // without it, a power cut may undo the rename
 }

@@ -7,10 +7,10 @@ import (
 
 const never = 1e18 // seconds
 
-// now returns the seconds of a clock that does not jump, and that runs while the machine sleeps.
-func now() (seconds float64) {
+// monotonicNow returns the seconds of a clock that never jumps and does not stop while the machine sleeps.
+func monotonicNow() (seconds float64) {
 	text, err := os.ReadFile("/proc/uptime")
-	check(err)
+	exitOnError(err)
 	_, _ = fmt.Sscan(string(text), &seconds)
 	return seconds
 }
@@ -23,10 +23,11 @@ type work struct {
 	end, lease, renewAt float64
 }
 
-// extend moves the end of the lease. A renewal is due after half of the remaining time, unless this half is too short.
-func (w *work) extend(end float64) {
-	w.end, w.renewAt = max(w.end, end), never
-	if half := (w.end - now()) / 2; half >= min(1, w.lease/4) && w.why == "" {
-		w.renewAt = now() + half
+// extend sets the end of the lease to leaseEnd, unless the lease already ends later. The device renews after half of the remaining time,
+// unless this half is too short.
+func (w *work) extend(leaseEnd float64) {
+	w.end, w.renewAt = max(w.end, leaseEnd), never
+	if half := (w.end - monotonicNow()) / 2; half >= min(1, w.lease/4) && w.why == "" {
+		w.renewAt = monotonicNow() + half
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// maxResults is the maximum in one report. With 100 results in the journal the device accepts no task.
+// maxResults is the maximum number of results in one report. With 100 results in the journal, the device accepts no task.
 const maxResults = 100
 
 // entry is a member of a reply. Unknown fields of a reply have no effect.
@@ -38,7 +38,7 @@ type reply struct {
 	Task                   entry
 }
 
-// device keeps the rules of the protocol. Its methods run in the main goroutine, except exchange.
+// device keeps the rules of the protocol. Its methods run in the main goroutine. Only exchange runs in a goroutine of its own.
 type device struct {
 	server, id, tokenFile      string
 	period, nextReport         float64
@@ -54,25 +54,25 @@ type device struct {
 
 func (d *device) run() {
 	for {
-		due := min(d.nextReport, now()+1)
+		due := min(d.nextReport, monotonicNow()+1)
 		if w := d.work; w != nil && w.why == "" {
 			stopAt := w.end - min(1, w.lease/10) // the task has a second to leave before the lease ends
-			if due = min(due, stopAt, w.renewAt); now() >= stopAt {
+			if due = min(due, stopAt, w.renewAt); monotonicNow() >= stopAt {
 				w.stop("lease ended") // whatever happened to the network
 			}
 		}
-		if now() >= d.nextReport || d.work != nil && now() >= d.work.renewAt {
+		if monotonicNow() >= d.nextReport || d.work != nil && monotonicNow() >= d.work.renewAt {
 			d.report()
 		}
 		select {
 		case handle := <-d.events:
 			handle()
-		case <-time.After(time.Duration((due - now()) * 1e9)):
+		case <-time.After(time.Duration((due - monotonicNow()) * 1e9)):
 		}
 	}
 }
 
-// report sends a report. A report that waits for its answer is given up: its connection is closed.
+// report sends a report. If an earlier report still waits for its answer, report first closes the connection of the earlier one.
 func (d *device) report() {
 	d.giveUp()
 	d.counter++
@@ -85,10 +85,10 @@ func (d *device) report() {
 	results := d.journal.Results[:min(len(d.journal.Results), d.most)]
 	isReady := len(d.journal.Results) < maxResults
 	body, err := json.Marshal(map[string]any{"id": id, "results": results, "running": running, "accept": isReady})
-	check(err)
+	exitOnError(err)
 	delete(d.sent, fmt.Sprintf("%d-%d", d.journal.Boot, d.counter-8))
-	d.sent[id] = now()          // the lease counts from here, not from the reply
-	d.nextReport = now() + wait // if nothing arrives, the device reports again
+	d.sent[id] = monotonicNow()          // the lease counts from here, not from the reply
+	d.nextReport = monotonicNow() + wait // if nothing arrives, the device reports again
 	ctx, giveUp := context.WithTimeout(context.Background(), time.Duration((wait+10)*1e9))
 	d.giveUp = giveUp
 	counter := d.counter
@@ -98,61 +98,63 @@ func (d *device) report() {
 	}()
 }
 
-// exchange returns the status of HTTP (0 without an answer), the seconds to wait (-1: not given) and the answer.
-func (d *device) exchange(ctx context.Context, header http.Header, body []byte) (status int, after float64, r reply) {
-	after, r.ReportAfterMS = -1, -1
+// exchange sends a report and returns the HTTP status, the seconds to wait before the next report, and the answer. Without an answer,
+// status is 0. If the server names no time, retryAfter is -1.
+func (d *device) exchange(ctx context.Context, header http.Header, body []byte) (status int, retryAfter float64, answer reply) {
+	retryAfter, answer.ReportAfterMS = -1, -1
 	token, err := os.ReadFile(d.tokenFile)
-	check(err)
+	exitOnError(err)
 	header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.server+"/v1/devices/"+d.id+"/report", bytes.NewReader(body))
-	check(err)
+	exitOnError(err)
 	request.Header = header
 	response, err := http.DefaultTransport.RoundTrip(request) // follows no redirects
 	if err != nil {
-		return 0, after, r
+		return 0, retryAfter, answer
 	}
 	defer response.Body.Close()
-	err = json.NewDecoder(io.LimitReader(response.Body, 128<<10)).Decode(&r)
+	err = json.NewDecoder(io.LimitReader(response.Body, 128<<10)).Decode(&answer)
 	if err != nil && response.StatusCode == http.StatusOK {
-		return 0, after, r
+		return 0, retryAfter, answer
 	}
-	if after = r.ReportAfterMS / 1000; after < 0 {
-		_, _ = fmt.Sscan(response.Header.Get("Retry-After"), &after)
+	if retryAfter = answer.ReportAfterMS / 1000; retryAfter < 0 {
+		_, _ = fmt.Sscan(response.Header.Get("Retry-After"), &retryAfter)
 	}
-	return response.StatusCode, after, r
+	return response.StatusCode, retryAfter, answer
 }
 
-func (d *device) onAnswer(counter, results, status int, after float64, r reply) {
-	again := status == http.StatusOK && d.onReply(r)
-	if counter != d.counter { // the answer to a report that was given up; its reply is valid
+func (d *device) onAnswer(reportNumber, resultCount, status int, retryAfter float64, answer reply) {
+	again := status == http.StatusOK && d.onReply(answer)
+	if reportNumber != d.counter { // the answer to a report that was given up; its reply is valid
 		return
 	}
 	switch status {
 	case 200:
-		if d.forbidden = 0; after < 0 {
-			after = d.period
+		if d.forbidden = 0; retryAfter < 0 {
+			retryAfter = d.period
 		}
 	case 401, 403, 429:
-		after = min(600*float64(int(1)<<min(d.forbidden, 6)), 6*3600)
+		retryAfter = min(600*float64(int(1)<<min(d.forbidden, 6)), 6*3600)
 		d.forbidden++
 	case 400, 413, 422:
-		d.onRefusal(results)
+		d.onRefusal(resultCount)
 	}
-	if d.pauses++; after >= 0 {
+	if d.pauses++; retryAfter >= 0 {
 		d.pauses = 0
 	} else {
-		after = rand.Float64() * min(float64(int(1)<<min(d.pauses-1, 20)), d.period)
+		retryAfter = rand.Float64() * min(float64(int(1)<<min(d.pauses-1, 20)), d.period)
 	}
-	if d.nextReport = now() + after; again {
+	if d.nextReport = monotonicNow() + retryAfter; again {
 		d.nextReport = 0
 	}
 }
 
-// onRefusal sends results one by one from now on. A result that is refused alone loses its output, then it is dropped.
-func (d *device) onRefusal(results int) {
-	if d.most = 1; results == 1 {
+// onRefusal handles a refused report with resultCount results. From now on, the device sends results one by one. A result that is refused
+// alone is sent again without its output, and is dropped if it is refused again.
+func (d *device) onRefusal(resultCount int) {
+	if d.most = 1; resultCount == 1 {
 		if first := &d.journal.Results[0]; first.Output == nil {
-			d.journal.remove(first.grant)
+			d.journal.removeResult(first.grant)
 		} else {
 			first.Output = nil
 		}
@@ -160,67 +162,67 @@ func (d *device) onRefusal(results int) {
 	}
 }
 
-// onReply returns whether the device has something to report at once.
-func (d *device) onReply(r reply) bool {
-	sent, isKnown := d.sent[r.Re]
-	sent += r.HeldMS / 1000
-	if r.Credential != "" {
-		replaceFile(d.tokenFile, []byte(r.Credential+"\n"))
+// onReply handles a reply. It returns true if the device must report at once.
+func (d *device) onReply(answer reply) (mustReport bool) {
+	sent, isKnown := d.sent[answer.Re]
+	sent += answer.HeldMS / 1000
+	if answer.Credential != "" {
+		replaceFile(d.tokenFile, []byte(answer.Credential+"\n"))
 	}
-	for _, a := range r.Acks { // every outcome is final
-		d.journal.remove(a.grant)
+	for _, a := range answer.Acks { // every outcome is final
+		d.journal.removeResult(a.grant)
 	}
-	if len(r.Acks) > 0 {
+	if len(answer.Acks) > 0 {
 		d.journal.save()
 	}
 	if len(d.journal.Results) == 0 {
 		d.most = maxResults
 	}
-	for _, n := range r.Renewed {
+	for _, n := range answer.Renewed {
 		if d.work != nil && n.grant == d.work.grant && isKnown {
 			d.work.extend(sent + n.LeaseMS/1000)
 		}
 	}
-	for _, c := range r.Cancel {
+	for _, c := range answer.Cancel {
 		if d.work != nil && c.grant == d.work.grant {
 			d.work.stop(c.Why)
 		}
 	}
-	return r.Reason == "granted" && isKnown && d.onGrant(grant{r.Task.ID, r.Task.Token}, sent+r.Task.LeaseMS/1000, r.Task.Payload)
+	return answer.Reason == "granted" && isKnown && d.onGrant(grant{answer.Task.ID, answer.Task.Token}, sent+answer.Task.LeaseMS/1000, answer.Task.Payload)
 }
 
-func (d *device) onGrant(g grant, end float64, payload json.RawMessage) (again bool) {
+func (d *device) onGrant(granted grant, leaseEnd float64, payload json.RawMessage) (mustReport bool) {
 	switch {
-	case slices.ContainsFunc(d.journal.Results, func(r result) bool { return r.grant == g }):
-		again, d.told = g != d.told, g // finished: the result goes again, at once only the first time
-	case d.work != nil && d.work.grant == g:
-		d.work.extend(end)
-	case d.work == nil && now() < end && g.Token > d.journal.top: // never an older token or the same one
-		d.journal.start(g)
+	case slices.ContainsFunc(d.journal.Results, func(r result) bool { return r.grant == granted }):
+		mustReport, d.told = granted != d.told, granted // finished: the result goes again, at once only the first time
+	case d.work != nil && d.work.grant == granted:
+		d.work.extend(leaseEnd)
+	case d.work == nil && monotonicNow() < leaseEnd && granted.Token > d.journal.top: // never an older token or the same one
+		d.journal.recordStart(granted)
 		ctx, cancel := context.WithCancel(context.Background())
-		w := &work{grant: g, lease: end - now()}
+		w := &work{grant: granted, lease: leaseEnd - monotonicNow()}
 		w.stop = func(why string) { w.why, w.renewAt = why, never; cancel() }
-		w.extend(end)
+		w.extend(leaseEnd)
 		d.work = w
 		go func() {
-			r := result{grant: g}
-			r.Status, r.Output, r.Error = task(ctx, payload, fmt.Sprint(d.id, " ", g.Task, " ", g.Token))
-			d.events <- func() { d.onEnd(r) }
+			r := result{grant: granted}
+			r.Status, r.Output, r.Error = task(ctx, payload, fmt.Sprint(d.id, " ", granted.Task, " ", granted.Token))
+			d.events <- func() { d.onTaskEnd(r) }
 		}()
 	}
-	return again
+	return mustReport
 }
 
-func (d *device) onEnd(r result) {
-	if d.work.why != "" && r.Status != "succeeded" {
-		r.Status, r.Error = "failed", d.work.why
+func (d *device) onTaskEnd(outcome result) {
+	if d.work.why != "" && outcome.Status != "succeeded" {
+		outcome.Status, outcome.Error = "failed", d.work.why
 	}
 	d.work.stop("")
-	if _, err := json.Marshal(r.Output); err != nil { // a wrong value is a fault of the task
-		r.Status, r.Output, r.Error = "failed", nil, err.Error()
+	if _, err := json.Marshal(outcome.Output); err != nil { // a wrong value is a fault of the task
+		outcome.Status, outcome.Output, outcome.Error = "failed", nil, err.Error()
 	}
-	d.journal.keep(r)
-	d.work, d.nextReport = nil, now()
+	d.journal.keepResult(outcome)
+	d.work, d.nextReport = nil, monotonicNow()
 }
 
 func main() {
@@ -232,7 +234,7 @@ func main() {
 	flag.Float64Var(&d.period, "period", 30, "seconds between reports if no answer names a time")
 	authorities := flag.String("ca-file", "", "certificates that the server's certificate is checked against")
 	flag.Parse()
-	check(os.Setenv("SSL_CERT_FILE", *authorities)) // empty: the certificates of the system
-	d.journal.open()
+	exitOnError(os.Setenv("SSL_CERT_FILE", *authorities)) // empty: the certificates of the system
+	d.journal.loadJournal()
 	d.run()
 }

@@ -41,7 +41,7 @@ func (f Figures) Values() []int {
 
 // Count returns the figures of each room of the tree at root. A room is a folder of the root; internal/test is a
 // room of its own.
-func Count(root string) (map[string]Figures, error) {
+func Count(root string) (figuresByRoom map[string]Figures, err error) {
 	rooms := map[string]Figures{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

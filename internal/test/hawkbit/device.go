@@ -78,7 +78,7 @@ func (d *Device) Run(ctx context.Context) {
 		case err != nil:
 			wait(ctx, pause)
 		case polled.Links.Cancel.Href != "":
-			_ = d.cancel(ctx, polled.Links.Cancel.Href)
+			_ = d.confirmCancel(ctx, polled.Links.Cancel.Href)
 		case polled.Links.Deployment.Href != "":
 			d.update(ctx, polled)
 		default:
@@ -98,7 +98,7 @@ func (d *Device) poll(ctx context.Context) (polled pollAnswer, err error) {
 // update does one update: it reads the deployment twice (as swupdate does), uses the external system, and reports the end
 // as after a restart. polled is the answer with the link to the deployment.
 func (d *Device) update(ctx context.Context, polled pollAnswer) {
-	_, err := d.deployment(ctx, polled.Links.Deployment.Href)
+	_, err := d.readDeployment(ctx, polled.Links.Deployment.Href)
 	if err == nil {
 		polled, err = d.poll(ctx)
 	}
@@ -106,11 +106,11 @@ func (d *Device) update(ctx context.Context, polled pollAnswer) {
 		return
 	}
 	sent := time.Now()
-	number, err := d.deployment(ctx, polled.Links.Deployment.Href)
+	number, err := d.readDeployment(ctx, polled.Links.Deployment.Href)
 	if err != nil {
 		return
 	}
-	if err := d.feedback(ctx, number, "proceeding", "none", "Installing Update Chunk Artifacts."); err != nil {
+	if err := d.sendFeedback(ctx, number, "proceeding", "none", "Installing Update Chunk Artifacts."); err != nil {
 		return
 	}
 	action, err := strconv.ParseInt(number, 10, 64)
@@ -146,7 +146,7 @@ func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bo
 		polled, err := d.poll(limited)
 		isActive := strings.HasSuffix(polled.Links.Deployment.Href, "/"+number)
 		if err == nil && isActive {
-			_, err = d.deployment(limited, polled.Links.Deployment.Href)
+			_, err = d.readDeployment(limited, polled.Links.Deployment.Href)
 		}
 		stop()
 		switch {
@@ -154,7 +154,7 @@ func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bo
 			wait(ctx, min(pause, max(0, d.Patience-time.Since(lastSent))))
 			continue
 		case polled.Links.Cancel.Href != "":
-			_ = d.cancel(ctx, polled.Links.Cancel.Href)
+			_ = d.confirmCancel(ctx, polled.Links.Cancel.Href)
 			return false
 		case !isActive:
 			return false
@@ -168,15 +168,15 @@ func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bo
 // finish reports that the update is installed. It then repeats the report of the end until the dispatcher has accepted it
 // or no longer knows the action.
 func (d *Device) finish(ctx context.Context, number string) {
-	_ = d.feedback(ctx, number, "proceeding", "none", "All Chunks Installed.")
+	_ = d.sendFeedback(ctx, number, "proceeding", "none", "All Chunks Installed.")
 	for ctx.Err() == nil {
 		polled, err := d.poll(ctx)
 		if err == nil && !strings.HasSuffix(polled.Links.Deployment.Href, "/"+number) {
 			return
 		}
 		if err == nil {
-			if _, err = d.deployment(ctx, polled.Links.Deployment.Href); err == nil {
-				err = d.feedback(ctx, number, "closed", "success", "Installation confirmed.")
+			if _, err = d.readDeployment(ctx, polled.Links.Deployment.Href); err == nil {
+				err = d.sendFeedback(ctx, number, "closed", "success", "Installation confirmed.")
 			}
 		}
 		if err == nil {
@@ -186,8 +186,8 @@ func (d *Device) finish(ctx context.Context, number string) {
 	}
 }
 
-// deployment reads a deployment and returns the number of its action.
-func (d *Device) deployment(ctx context.Context, href string) (number string, err error) {
+// readDeployment reads a deployment and returns the number of its action.
+func (d *Device) readDeployment(ctx context.Context, href string) (number string, err error) {
 	var read struct {
 		ID         string `json:"id"`
 		Deployment struct {
@@ -200,18 +200,18 @@ func (d *Device) deployment(ctx context.Context, href string) (number string, er
 	return read.ID, err
 }
 
-// cancel confirms to the dispatcher that the device has stopped the action.
-func (d *Device) cancel(ctx context.Context, href string) error {
-	return d.send(ctx, http.MethodPost, href+"/feedback", feedbackOf("closed", "success", "stopped"), nil)
+// confirmCancel confirms to the dispatcher that the device has stopped the action.
+func (d *Device) confirmCancel(ctx context.Context, href string) error {
+	return d.send(ctx, http.MethodPost, href+"/feedback", newFeedbackBody("closed", "success", "stopped"), nil)
 }
 
-// feedback sends a feedback about an action.
-func (d *Device) feedback(ctx context.Context, number, execution, finished, detail string) error {
-	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+number+"/feedback", feedbackOf(execution, finished, detail), nil)
+// sendFeedback sends a feedback about an action.
+func (d *Device) sendFeedback(ctx context.Context, number, execution, finished, detail string) error {
+	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+number+"/feedback", newFeedbackBody(execution, finished, detail), nil)
 }
 
-// feedbackOf returns the body of a feedback.
-func feedbackOf(execution, finished, detail string) map[string]any {
+// newFeedbackBody returns the body of a feedback.
+func newFeedbackBody(execution, finished, detail string) (body map[string]any) {
 	return map[string]any{"status": map[string]any{"execution": execution, "result": map[string]any{"finished": finished}, "details": []string{detail}}}
 }
 

@@ -15,11 +15,11 @@ import (
 // seed draws the same mistakes even after a file was moved, because a mistake is chosen by its function and its
 // text, not by its path.
 func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
-	all, err := sites(root, productFolders(), excludedFolders())
+	all, err := findSites(root, productFolders(), excludedFolders())
 	if err != nil {
 		return nil, err
 	}
-	ranked := rank(all, seed)
+	ranked := rankSites(all, seed)
 	var drawn []mutation.Mistake
 	for i := 0; len(drawn) < n; i++ {
 		before := len(drawn)
@@ -35,8 +35,8 @@ func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
 	return drawn, nil
 }
 
-// rank returns, for each kind, all sites in a random order that depends only on the seed.
-func rank(all []site, seed uint64) map[Kind][]site {
+// rankSites returns, for each kind, all sites in a random order that depends only on the seed.
+func rankSites(all []site, seed uint64) (sitesByKind map[Kind][]site) {
 	type key struct{ function, text string }
 	seen := map[key]int{} // number of sites so far with the same text in functions of the same name; the number distinguishes these sites
 	order := map[Kind][]rankedSite{}

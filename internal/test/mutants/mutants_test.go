@@ -10,7 +10,7 @@ import (
 
 func TestSitesOfAFile(t *testing.T) {
 	t.Parallel()
-	found, err := sitesOf("a/b.go", []byte(`package b
+	found, err := findSitesInFile("a/b.go", []byte(`package b
 
 func (t *T[K]) f(n int) error {
 	if n < 3 {

@@ -43,14 +43,14 @@ func (s site) String() string {
 }
 
 func (s site) describe() string {
-	before, after := oneLine(s.before), oneLine(s.edit.New)
+	before, after := joinLines(s.before), joinLines(s.edit.New)
 	if after == "" {
 		return fmt.Sprintf("%s: %s", s.kind, before)
 	}
 	return fmt.Sprintf("%s: %s -> %s", s.kind, before, after)
 }
 
-func oneLine(text string) string {
+func joinLines(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > 100 {
 		return text[:100] + "..."
@@ -58,9 +58,9 @@ func oneLine(text string) string {
 	return text
 }
 
-// sites returns all sites in the Go files below the folders of root. It leaves out tests and the folders in
+// findSites returns all sites in the Go files below the folders of root. It leaves out tests and the folders in
 // excluded.
-func sites(root string, folders, excluded []string) ([]site, error) {
+func findSites(root string, folders, excluded []string) ([]site, error) {
 	var all []site
 	for _, folder := range folders {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
@@ -83,7 +83,7 @@ func sites(root string, folders, excluded []string) ([]site, error) {
 			if err != nil {
 				return err
 			}
-			found, err := sitesOf(name, content)
+			found, err := findSitesInFile(name, content)
 			all = append(all, found...)
 			return err
 		})
@@ -94,8 +94,8 @@ func sites(root string, folders, excluded []string) ([]site, error) {
 	return all, nil
 }
 
-// sitesOf returns all sites in one Go file.
-func sitesOf(name string, content []byte) ([]site, error) {
+// findSitesInFile returns all sites in one Go file.
+func findSitesInFile(name string, content []byte) ([]site, error) {
 	files := token.NewFileSet()
 	tree, err := parser.ParseFile(files, name, content, parser.SkipObjectResolution)
 	if err != nil {
@@ -169,10 +169,10 @@ func (f *finder) mutateStatements(list []ast.Stmt) {
 	}
 }
 
-func (f *finder) add(kind Kind, n ast.Node, text string) {
+func (f *finder) add(kind Kind, changed ast.Node, text string) {
 	f.found = append(f.found, site{
-		kind: kind, line: f.files.Position(n.Pos()).Line, function: f.function, before: f.text(n),
-		edit: mutation.Edit{File: f.name, Start: f.offset(n.Pos()), End: f.offset(n.End()), New: text},
+		kind: kind, line: f.files.Position(changed.Pos()).Line, function: f.function, before: f.text(changed),
+		edit: mutation.Edit{File: f.name, Start: f.offset(changed.Pos()), End: f.offset(changed.End()), New: text},
 	})
 }
 

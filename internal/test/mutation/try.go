@@ -50,7 +50,7 @@ func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 		return Outcome{}, err
 	}
 	defer func() { err = errors.Join(err, undo()) }()
-	steps, err := c.testSteps(m)
+	steps, err := c.listTestSteps(m)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -67,8 +67,8 @@ func (c *Copy) Try(ctx context.Context, m Mistake) (out Outcome, err error) {
 	return out, nil
 }
 
-// testSteps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
-func (c *Copy) testSteps(m Mistake) (steps [][]string, err error) {
+// listTestSteps returns the arguments of `go test` for the tests of a mistake, in the order in which they run.
+func (c *Copy) listTestSteps(m Mistake) (steps [][]string, err error) {
 	if pkg, test, found := strings.Cut(m.LastCaughtBy, " "); found {
 		test, _, _ = strings.Cut(test, "/")
 		steps = append(steps, []string{"-run=^" + test + "$", pkg})
@@ -87,8 +87,8 @@ func (c *Copy) testSteps(m Mistake) (steps [][]string, err error) {
 }
 
 // runTests runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one. The
-// result by names the failed test, in the form of Outcome.CaughtBy.
-func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, by string, err error) {
+// result caughtBy names the failed test, in the form of Outcome.CaughtBy.
+func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, caughtBy string, err error) {
 	temp, err := newTempDir()
 	if err != nil {
 		return "", "", err
@@ -111,7 +111,7 @@ func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, b
 	if err := cmd.Start(); err != nil {
 		return "", "", err
 	}
-	verdict, by, last, readErr := firstFailure(stdout)
+	verdict, caughtBy, last, readErr := findFirstFailure(stdout)
 	if verdict != Survived {
 		kill()
 	}
@@ -122,7 +122,7 @@ func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, b
 	case readErr != nil || verdict == Survived && err != nil:
 		return "", "", fmt.Errorf("%w: %s%s", errors.Join(err, readErr), stderr.String(), last)
 	default:
-		return verdict, by, nil
+		return verdict, caughtBy, nil
 	}
 }
 
@@ -142,9 +142,9 @@ type testEvent struct {
 	Action, Package, Test, FailedBuild string
 }
 
-// firstFailure reads the output of `go test -json` until the first test fails. The result by names this test, in the
+// findFirstFailure reads the output of `go test -json` until the first test fails. The result caughtBy names this test, in the
 // form of Outcome.CaughtBy. last is the last line that was read.
-func firstFailure(r io.Reader) (verdict Verdict, by, last string, err error) {
+func findFirstFailure(r io.Reader) (verdict Verdict, caughtBy, last string, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {

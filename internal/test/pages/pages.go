@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// TestNames returns the names of all tests below the folder root, also those of other modules.
-func TestNames(root string) (map[string]bool, error) {
+// TestNames returns the set of the names of all tests below the folder root, including the tests of other modules.
+func TestNames(root string) (exists map[string]bool, err error) {
 	names := map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
 	err := walk(root, "_test.go", func(_, text string) {
@@ -24,7 +24,7 @@ func TestNames(root string) (map[string]bool, error) {
 }
 
 // Read returns the text of each page (Markdown file) below the folder root, by its path from root.
-func Read(root string) (map[string]string, error) {
+func Read(root string) (textByPath map[string]string, err error) {
 	pages := map[string]string{}
 	err := walk(root, ".md", func(name, text string) { pages[name] = text })
 	return pages, err
@@ -53,9 +53,8 @@ func walk(root, suffix string, visit func(name, text string)) error {
 	return nil
 }
 
-// Anchors returns the anchors of the headings of a page, as GitHub makes them. The second of two equal headings gets
-// the suffix -1.
-func Anchors(page string) map[string]bool {
+// Anchors returns the set of anchors of the headings of a page, as GitHub makes them. The second of two equal headings gets the suffix -1.
+func Anchors(page string) (exists map[string]bool) {
 	anchors, count := map[string]bool{}, map[string]int{}
 	for _, heading := range regexp.MustCompile(`(?m)^#{1,6} (.*)$`).FindAllStringSubmatch(withoutCode(page), -1) {
 		anchor := strings.Map(func(r rune) rune {

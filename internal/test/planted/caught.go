@@ -14,24 +14,24 @@ import (
 // all mistakes takes minutes instead of an hour.
 const caughtFile = "internal/test/planted/caught.txt"
 
-func readCaught(path string) (tests map[string]string, err error) {
+func readCaught(path string) (testByMistake map[string]string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	tests = map[string]string{}
+	testByMistake = map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		if name, test, found := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); found {
-			tests[name] = test
+			testByMistake[name] = test
 		}
 	}
-	return tests, nil
+	return testByMistake, nil
 }
 
-func writeCaught(path string, tests map[string]string) error {
+func writeCaught(path string, testByMistake map[string]string) error {
 	var text strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(tests)) {
-		text.WriteString(name + "\t" + tests[name] + "\n")
+	for _, name := range slices.Sorted(maps.Keys(testByMistake)) {
+		text.WriteString(name + "\t" + testByMistake[name] + "\n")
 	}
 	return os.WriteFile(path, []byte(text.String()), 0o600)
 }

@@ -37,7 +37,7 @@ func (m Mistake) locate(root string) (mutation.Mistake, error) {
 	if err != nil {
 		return mutation.Mistake{}, fmt.Errorf("%s %s: %w", m.Package, m.Func, err)
 	}
-	found := pattern(m.Old).FindAllIndex(content[start:end], -1)
+	found := whiteSpacePattern(m.Old).FindAllIndex(content[start:end], -1)
 	if len(found) != 1 {
 		return mutation.Mistake{}, fmt.Errorf("%s %s: %q occurs %d times, want once", m.Package, m.Func, m.Old, len(found))
 	}
@@ -52,8 +52,8 @@ func (m Mistake) locate(root string) (mutation.Mistake, error) {
 	}, nil
 }
 
-// pattern returns a regular expression that matches text. White space in text matches any white space.
-func pattern(text string) *regexp.Regexp {
+// whiteSpacePattern returns a regular expression that matches text. White space in text matches any white space.
+func whiteSpacePattern(text string) *regexp.Regexp {
 	words := strings.Fields(text)
 	for i, w := range words {
 		words[i] = regexp.QuoteMeta(w)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// This is the account of the dispatchers at the deployed brokers.
+// The account of the dispatchers at the deployed brokers.
 const (
 	DispatcherUser     = "_dispatcher"
 	DispatcherPassword = "password-of-the-dispatchers"
@@ -35,7 +35,7 @@ func StartMosquittoDynsec(tb testing.TB) *DeployedMosquitto {
 	tb.Helper()
 	RequireProgram(tb, "mosquitto_ctrl")
 	m := copyDeployment(tb, "dynsec")
-	script := filepath.Join(repository(tb), "deploy", "mosquitto", "dynsec", "start.sh")
+	script := filepath.Join(repositoryPath(tb), "deploy", "mosquitto", "dynsec", "start.sh")
 	m.start(tb, func() *exec.Cmd {
 		cmd := exec.Command(script, "mosquitto.conf")
 		cmd.Env = append(os.Environ(), "MOSQUITTO_DATA="+m.folder, "PATH="+os.Getenv("PATH")+":/usr/sbin",
@@ -51,7 +51,7 @@ func StartMosquittoPasswords(tb testing.TB, devices map[string]string) *Deployed
 	tb.Helper()
 	program := RequireProgram(tb, "mosquitto")
 	m := copyDeployment(tb, "passwords")
-	acl, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "mosquitto", "passwords", "acl"))
+	acl, err := os.ReadFile(filepath.Join(repositoryPath(tb), "deploy", "mosquitto", "passwords", "acl"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func (m *DeployedMosquitto) runPasswd(tb testing.TB, args ...string) {
 func copyDeployment(tb testing.TB, variant string) *DeployedMosquitto {
 	tb.Helper()
 	RequireProgram(tb, "mosquitto")
-	config, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "mosquitto", variant, "mosquitto.conf"))
+	config, err := os.ReadFile(filepath.Join(repositoryPath(tb), "deploy", "mosquitto", variant, "mosquitto.conf"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -134,8 +134,8 @@ func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
 	return names
 }
 
-// repository returns the path of the repository: the folder that contains deploy/.
-func repository(tb testing.TB) string {
+// repositoryPath returns the path of the repository: the folder that contains deploy/.
+func repositoryPath(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
@@ -164,7 +164,7 @@ func (m *DeployedMosquitto) WhilePaused(during func()) {
 func (m *DeployedMosquitto) CheckHealth(tb testing.TB, password string) error {
 	tb.Helper()
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(m.DispatcherURL, "mqtt://"))
-	cmd := exec.CommandContext(tb.Context(), filepath.Join(repository(tb), "deploy", "mosquitto", "healthcheck.sh"))
+	cmd := exec.CommandContext(tb.Context(), filepath.Join(repositoryPath(tb), "deploy", "mosquitto", "healthcheck.sh"))
 	cmd.Env = append(os.Environ(), "MOSQUITTO_PORT="+port, "DISPATCHER_MQTT_USER="+DispatcherUser, "DISPATCHER_MQTT_PASSWORD="+password)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)

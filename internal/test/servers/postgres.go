@@ -42,7 +42,7 @@ func StartPostgres(tb testing.TB) *PostgresServer {
 // StartDeployedPostgres does the same as StartPostgres, with the settings in deploy/postgres.
 func StartDeployedPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
-	settings, err := os.ReadFile(filepath.Join(repository(tb), "deploy", "postgres", "postgresql.conf"))
+	settings, err := os.ReadFile(filepath.Join(repositoryPath(tb), "deploy", "postgres", "postgresql.conf"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func (s *PostgresServer) Start() {
 }
 
 // becomesReady waits until the started server is ready (true) or has ended (false).
-func (s *PostgresServer) becomesReady(tick <-chan time.Time) bool {
+func (s *PostgresServer) becomesReady(tick <-chan time.Time) (isReady bool) {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if s.ready() == nil {
 			return true

@@ -102,7 +102,7 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	l := &link{client: client, server: server, delay: p.currentDelay, closed: make(chan struct{})}
 	defer p.remove(l)
-	if !p.add(l, target) {
+	if !p.addLink(l, target) {
 		return
 	}
 	var up sync.WaitGroup
@@ -125,20 +125,20 @@ func (p *Proxy) currentDelay() time.Duration {
 	return p.delay
 }
 
-// add registers a connection to target. It returns false if the proxy was cut, or was pointed to another server, in the
+// addLink registers a connection to target. It returns false if the proxy was cut, or was pointed to another server, in the
 // meantime.
-func (p *Proxy) add(l *link, target string) bool {
+func (p *Proxy) addLink(added *link, target string) (isAdded bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.links[l] = struct{}{}
+	p.links[added] = struct{}{}
 	return !p.cut && p.target == target
 }
 
-func (p *Proxy) remove(l *link) {
-	l.close()
+func (p *Proxy) remove(removed *link) {
+	removed.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.links, l)
+	delete(p.links, removed)
 }
 
 func (p *Proxy) forwardRequests(l *link) {
@@ -162,7 +162,7 @@ func (p *Proxy) forwardReplies(l *link) {
 	copyChunks(l.writerTo(l.client), l.server, func([]byte) bool {
 		select {
 		case <-p.flowChannel(l):
-			return !p.consumeDrop()
+			return !p.takeDrop()
 		case <-l.closed:
 			return false
 		}

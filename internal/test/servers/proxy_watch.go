@@ -98,7 +98,7 @@ func (r *replies) holdIfSent(l *link, sent []byte) {
 	}
 }
 
-func (r *replies) flowChannel(l *link) <-chan struct{} {
+func (r *replies) flowChannel(l *link) (flows <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.held != nil && isClosed(r.flow) {
@@ -107,7 +107,7 @@ func (r *replies) flowChannel(l *link) <-chan struct{} {
 	return r.flow
 }
 
-func (r *replies) consumeDrop() bool {
+func (r *replies) takeDrop() (mustDrop bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.drop == 0 {

@@ -112,7 +112,7 @@ func (c *RedisNodes) MasterIndex(key string) int {
 	return 0
 }
 
-// IsMaster reports whether node i says of itself that it is a master.
+// IsMaster reports whether node i states that it is a master.
 func (c *RedisNodes) IsMaster(i int) bool {
 	role := ""
 	_ = withRedis(c.Nodes[i].Addr, func(client *redis.Client) error {

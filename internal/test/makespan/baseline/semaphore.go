@@ -29,7 +29,7 @@ func newSemaphore(client redis.Scripter, pool string) *semaphore {
 }
 
 // acquireSlot takes a slot by incrementing the counter. It returns false if all slots are taken.
-func (s *semaphore) acquireSlot(ctx context.Context, capacity int) (bool, error) {
+func (s *semaphore) acquireSlot(ctx context.Context, capacity int) (isAcquired bool, err error) {
 	taken, err := s.acquire.Run(ctx, s.redis, []string{s.key}, capacity).Int()
 	if err != nil {
 		return false, fmt.Errorf("acquire: %w", err)
