@@ -24,7 +24,7 @@ type ddiServers struct {
 	dsn, redisURL   string // without the proxies
 }
 
-// startDDIServers starts a replica on real servers, with a pool p. settings are those of the pool.
+// startDDIServers starts a replica on real servers and creates a pool p with these settings.
 func startDDIServers(t *testing.T, settings string) *ddiServers {
 	t.Helper()
 	redis := servers.StartRedis(t)
@@ -51,7 +51,8 @@ func (d *ddiDevice) awaitState(want string) {
 	eventually(d.T, d.id+" "+want, func() bool { states := d.taskStates(); return len(states) > 0 && states[0] == want })
 }
 
-// awaitNoLink polls until the answer has no link to an action, and checks that the sleep is one that clients can read.
+// awaitNoLink polls until the answer has no link to an action. It checks that the answer has a polling interval in the format that clients
+// can parse.
 func (d *ddiDevice) awaitNoLink() {
 	d.Helper()
 	sleeps := regexp.MustCompile(`"sleep":"[0-2][0-9]:[0-5][0-9]:[0-5][0-9]"`)
@@ -64,16 +65,16 @@ func (d *ddiDevice) awaitNoLink() {
 	})
 }
 
-// findLink polls once, and returns the resource that the answer links to: that of a deployment, of a cancel, or "".
+// findLink polls once. It returns the kind of action that the answer links to: deployment or cancel, or "" if there is no link.
 func (d *ddiDevice) findLink() string {
 	d.Helper()
 	_, body := d.send("GET", "", "")
 	return regexp.MustCompile(`(deploymentBase|cancelAction)/[0-9]+`).FindString(body)
 }
 
-// TestTheCapHoldsForDDIDevices lets 12 devices that speak DDI and four of ours share three slots, over two replicas. At most three are inside
-// at once, all three slots are used, each task is done once, and no task is lost. Some devices have a second task in another pool, and never
-// hold two at once.
+// TestTheCapHoldsForDDIDevices lets 12 devices that speak DDI and four devices of the dispatcher's protocol share three slots, over two
+// replicas. At most three devices are inside at once, all three slots are used, each task is done once, and no task is lost. Some devices
+// have a second task in another pool, and never hold two slots at once.
 func TestTheCapHoldsForDDIDevices(t *testing.T) {
 	t.Parallel()
 	const slots = 3
@@ -152,8 +153,8 @@ func TestTheCapHoldsForDDIDevices(t *testing.T) {
 	}
 }
 
-// TestADDIResultIsNotLost cuts the ledger off when a device reports the end of its action: the answer is not 200, so the client sends the
-// report again, and then it is recorded once. Repeated reports at the same time end the action once, and leave the next grant alone.
+// TestADDIResultIsNotLost disconnects the ledger while a device reports the end of its action. The answer is not 200, so the client sends
+// the report again, and the result is recorded once. Concurrent repeated reports end the action once, and do not change the next grant.
 func TestADDIResultIsNotLost(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":1}`)
@@ -185,8 +186,8 @@ func TestADDIResultIsNotLost(t *testing.T) {
 	}
 }
 
-// TestWithoutAServerADDIDeviceGetsNoLink cuts off Redis, then Postgres: a device that waits gets no link, and 503 if the ledger cannot be
-// read. A device that holds a grant is not asked to stop while only Redis is cut off, and its result is recorded.
+// TestWithoutAServerADDIDeviceGetsNoLink disconnects Redis, then Postgres. A waiting device gets no link, and gets 503 if the ledger cannot
+// be read. While only Redis is disconnected, a device with a grant is not asked to stop, and its result is recorded.
 func TestWithoutAServerADDIDeviceGetsNoLink(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":2}`)
@@ -212,8 +213,8 @@ func TestWithoutAServerADDIDeviceGetsNoLink(t *testing.T) {
 	waits.feedback(waits.awaitAction("deploymentBase"), "closed", "success", 200)
 }
 
-// TestASilentDDIDeviceLosesItsSlot lets a lease end while its device is silent: the slot goes to the next device, and what the first one
-// reports later changes nothing of it. Its success is kept as a late result.
+// TestASilentDDIDeviceLosesItsSlot lets a lease end while its device is silent. The next device gets the slot, and a later report of the
+// first device does not change the grant of the next device. A success that the first device reports is kept as a late result.
 func TestASilentDDIDeviceLosesItsSlot(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":1,"lease_ms":2000}`)
@@ -257,8 +258,8 @@ func TestEachDDIRequestRenewsTheLease(t *testing.T) {
 	}
 }
 
-// TestASlotOfADDIDeviceGoesOnAtOnce frees a slot by the end of an action: a parked report of our own device gets it at once, and the other way
-// round the next poll of a DDI device.
+// TestASlotOfADDIDeviceGoesOnAtOnce lets a DDI device free its slot by the end of its action: a parked report over HTTP gets the slot at
+// once. When the device of the parked report frees the slot, the next poll of a DDI device gets it.
 func TestASlotOfADDIDeviceGoesOnAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":1}`)
@@ -279,8 +280,8 @@ func TestASlotOfADDIDeviceGoesOnAtOnce(t *testing.T) {
 	d.feedback(d.awaitAction("deploymentBase"), "closed", "success", 200)
 }
 
-// TestObstaclesGiveADDIDeviceNoLink checks each obstacle between a task and its start: the answer has no link and a sleep, and never "skip".
-// When the obstacle is gone, the device gets its task.
+// TestObstaclesGiveADDIDeviceNoLink checks each obstacle between a task and its start: the answer has a polling interval and no link, and
+// never "skip". When the obstacle is gone, the device gets its task.
 func TestObstaclesGiveADDIDeviceNoLink(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":1}`)
@@ -342,8 +343,8 @@ func TestObstaclesGiveADDIDeviceNoLink(t *testing.T) {
 	}
 }
 
-// TestAStoppedDDIDeviceIsAskedOnce pauses all pools with stop_running, blocks a device, and releases a slot by force: each device that works
-// is asked to stop or loses its link. A task that was stopped by a pause starts again under another number, as does a retry.
+// TestAStoppedDDIDeviceIsAskedOnce pauses all pools with stop_running, blocks a device, and releases a slot by force. Each device at work
+// is asked to stop or loses its link. A task that a pause stopped, or that is retried, starts again with a new action number.
 func TestAStoppedDDIDeviceIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":9}`)
@@ -409,9 +410,9 @@ func (s *ddiServers) slotOf(t *testing.T, device string) heldSlot {
 	return list.Slots[at]
 }
 
-// TestAfterARestoreNoDDINumberComesAgain restores a backup with --after-restore. During the standstill no device gets a new grant, and the
-// device whose grant the backup knows still reports its end. Afterwards the numbers of all devices have leapt, also of a device whose
-// actions are lost, so that feedback for a lost action ends nothing.
+// TestAfterARestoreNoDDINumberComesAgain restores a backup with --after-restore. During the standstill, no device gets a new grant, and a
+// device whose grant is in the backup can report its end. After the standstill, the action numbers of all devices are much higher than
+// before, even if the actions of a device are lost. So feedback about a lost action ends nothing.
 func TestAfterARestoreNoDDINumberComesAgain(t *testing.T) {
 	t.Parallel()
 	redis, dsn := servers.StartRedis(t), sharedPostgres.NewLedger(t)

@@ -33,7 +33,7 @@ func newDDIDevice(t *testing.T, i *instance, id string) *ddiDevice {
 	return &ddiDevice{t, i, id, "GatewayToken " + i.fleet}
 }
 
-// send sends a request and returns the status and the body, with the address of the server replaced by URL.
+// send sends a request and returns the status and the body. In the body, the address of the server is replaced by URL.
 func (d *ddiDevice) send(method, resource, body string) (int, string) {
 	d.Helper()
 	if resource != "" {
@@ -62,7 +62,8 @@ func (d *ddiDevice) send(method, resource, body string) (int, string) {
 	return response.StatusCode, strings.ReplaceAll(string(content), d.url, "URL")
 }
 
-// expect sends a request and checks the answer: a status, and perhaps a space and the body. "*" in the wanted answer stands for any text.
+// expect sends a request and checks the answer. want is a status, optionally followed by a space and the body, in which "*" stands for any
+// text.
 func (d *ddiDevice) expect(method, resource, body, want string) {
 	d.Helper()
 	status, content := d.send(method, resource, body)
@@ -102,8 +103,8 @@ func (i *instance) queueDeployment(t *testing.T, pool, settings string, ids ...s
 
 const sleep = `{"config":{"polling":{"sleep":"00:00:*"}}`
 
-// TestADDIDeviceGetsItsSlotAndReportsTheEnd is the transcript of one update in the order of swupdate's requests: the poll and the deployment
-// are read twice, the end is reported once, and a repeated end is harmless.
+// TestADDIDeviceGetsItsSlotAndReportsTheEnd plays one update in the order of swupdate's requests. The poll and the deployment are read
+// twice, the end is reported once, and a repeated report of the end changes nothing.
 func TestADDIDeviceGetsItsSlotAndReportsTheEnd(t *testing.T) {
 	t.Parallel()
 	i, _ := startDev(t, t.TempDir())
@@ -148,8 +149,9 @@ func TestADDIDeviceGetsItsSlotAndReportsTheEnd(t *testing.T) {
 	}
 }
 
-// TestADDIDeviceIsAskedToStop cancels a running task. The device stops; or it refuses, as rauc-hawkbit-updater does while it installs, and
-// reports the end of the task that went on. swupdate reports a success without an installation if the cancel comes before it starts.
+// TestADDIDeviceIsAskedToStop cancels a running task. One device stops. Another device refuses, as rauc-hawkbit-updater does while it
+// installs, and reports the end of the task, which continued. If the cancel arrives before the installation starts, swupdate reports a
+// success without an installation.
 func TestADDIDeviceIsAskedToStop(t *testing.T) {
 	t.Parallel()
 	i, _ := startDev(t, t.TempDir())
@@ -181,8 +183,8 @@ func TestADDIDeviceIsAskedToStop(t *testing.T) {
 	}
 }
 
-// TestADDIDeviceWithoutALeaseIsAnOverrun lets a lease end while its device is silent. The device is heard again: its late success is kept, and
-// the event and the metric name the overrun once. Its next grant has another number.
+// TestADDIDeviceWithoutALeaseIsAnOverrun lets a lease end while its device is silent. When the device reports again, its late success is
+// kept, and the event and the metric record the overrun once. The next grant of the device has another number.
 func TestADDIDeviceWithoutALeaseIsAnOverrun(t *testing.T) {
 	t.Parallel()
 	i, _ := startDev(t, t.TempDir())
@@ -255,8 +257,8 @@ func TestDDITokensAreThoseOfTheDevice(t *testing.T) {
 	own.expect("PUT", "configData", `{"data":{"k":"`+strings.Repeat("x", 9000)+`"}}`, "400*")
 }
 
-// TestATaskThatIsNoDeploymentIsNotSentOverDDI queues an ordinary payload for a device that speaks DDI: the dry run and why say wrong_wire,
-// and the device gets no link. Over our own wire the device gets the task.
+// TestATaskThatIsNoDeploymentIsNotSentOverDDI queues an ordinary payload for a device that speaks DDI: the dry run and `why` return
+// wrong_wire, and the device gets no link. Over the dispatcher's own protocol, the device gets the task.
 func TestATaskThatIsNoDeploymentIsNotSentOverDDI(t *testing.T) {
 	t.Parallel()
 	i, d := startDev(t, t.TempDir())
@@ -320,7 +322,8 @@ func TestMetadataOnly(t *testing.T) {
 		device.expect("GET", link, "", `200 {"id":"*","deployment":{"download":"forced","update":"forced","chunks":[{"part":"task","version":"1",`+batch.chunk+`,"artifacts":[]}]}}`)
 		device.feedback(link, "closed", "success", 200)
 	}
-	// The profile loses the setting while the task runs: the device gets no link to it any more, but a cancel reaches it.
+	// The setting is removed from the profile while the task runs. The device no longer gets a link to the task, but a cancel reaches the
+	// device.
 	i.callOperator(t, "POST", "/v1/batches", `{"pool":"p","devices":["one"],"payload":{}}`)
 	device.awaitAction("deploymentBase")
 	i.callOperator(t, "PUT", "/v1/profiles/own", `{}`)

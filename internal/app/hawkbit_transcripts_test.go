@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestDDITranscripts plays the transcripts in testdata/ddi: the requests of clients that other tests do not run, in the order in which these
-// clients send them. The transcripts are written from the contract of DDI and from the source of the client.
+// TestDDITranscripts plays the transcripts in testdata/ddi. They contain the requests of clients that no other test runs, in the order in
+// which these clients send them. The transcripts were written from the contract of DDI and from the source of the clients.
 func TestDDITranscripts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/ddi/*.txt")
@@ -31,8 +31,8 @@ func TestDDITranscripts(t *testing.T) {
 	}
 }
 
-// play sends the requests of a transcript and checks the answers. A GET is sent until its answer is the expected one, because a device polls,
-// and its slot or a cancel takes a moment to reach it.
+// play sends the requests of a transcript and checks the answers. It repeats a GET until the answer is the expected one, because a slot or
+// a cancel reaches the device with a delay.
 func (d *ddiDevice) play(file string, lines []string) {
 	d.Helper()
 	for n, line := range lines {
@@ -56,7 +56,7 @@ func (d *ddiDevice) play(file string, lines []string) {
 	}
 }
 
-// exchange sends one request, and a GET again, until the answer is want. In want, "*" stands for any text.
+// exchange sends one request until the answer equals want; only a GET is repeated. In want, "*" stands for any text.
 func (d *ddiDevice) exchange(where, method, resource, body, want string) {
 	d.Helper()
 	pattern := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(want), `\*`, `.*`) + "$")

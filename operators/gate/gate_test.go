@@ -47,8 +47,8 @@ func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, fro
 	s.CountRefusal(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools"})
 }
 
-// try presents a token from an address. The only known tokens are those that begin with "good". It returns how long the address is locked
-// out, or -1 if the token was looked up and is unknown.
+// try presents a token from an address. Tokens that begin with "good" are known, and all others are unknown. try returns how long the
+// address is locked out, or -1 if the token was looked up and is unknown.
 func (s *testGate) try(at gate.EntryPoint, from, token string) time.Duration {
 	s.t.Helper()
 	lockout, err := s.CheckToken(s.t.Context(), gate.Attempt{EntryPoint: at, From: netip.MustParseAddr(from), Token: token}, func(context.Context) error {

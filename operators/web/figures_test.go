@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestFiguresOfWhatWaitsSayWhatTheyCount checks the two numbers of waiting work on the page of a pool. The page
-// says that one counts devices, up to a limit, and that the other counts tasks.
+// TestFiguresOfWhatWaitsSayWhatTheyCount checks the two numbers of waiting work on the page of a pool. The page says that one number counts
+// devices, up to a limit, and that the other number counts tasks.
 func TestFiguresOfWhatWaitsSayWhatTheyCount(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// chartValues returns the values of the series name (held, granted) in the chart of pool p for the last hour.
+// chartValues returns the values of a series (name: held or granted) in the chart of pool p for the last hour.
 func (b *testReplica) chartValues(name string) (values []int) {
 	b.Helper()
 	_, text, _ := b.getPage("/pools/p")

@@ -194,8 +194,8 @@ func TestABatchIsEdited(t *testing.T) {
 	}
 }
 
-// TestABatchIsCloned checks the clone of a batch: it has the same work and settings, for the same devices, for the
-// devices that failed, or for others.
+// TestABatchIsCloned checks the clone of a batch: it has the same work and settings. Its devices are those of the batch, those that failed,
+// or others.
 func TestABatchIsCloned(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -302,8 +302,8 @@ func compactJSON(t *testing.T, text json.RawMessage) string {
 	return string(out)
 }
 
-// TestManyTasksAreCancelledByTheirNumber checks the cancel of more than 1,000 tasks. The operator must type the
-// number of tasks that the page showed. This number must not be lower than the number of tasks that wait now.
+// TestManyTasksAreCancelledByTheirNumber cancels more than 1,000 tasks. The operator must type the number of waiting tasks that the page
+// showed. If more tasks than this number wait now, nothing is cancelled.
 func TestManyTasksAreCancelledByTheirNumber(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -19,8 +19,8 @@ type ledgerSize struct {
 	tasksPerOtherPool      int // number of tasks of each other pool
 }
 
-// The second size just fills each page. If a later size costs more than it, the additional rows in the ledger are
-// the cause.
+// The second size has only as many rows as each page shows. If a later size costs more than the second one, the additional rows in the
+// ledger are the cause.
 func ledgerSizes() []ledgerSize {
 	return []ledgerSize{
 		{"ten pools of ten tasks", 10, 1, 10, 10},

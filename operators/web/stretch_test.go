@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestListsGoOnWhereNothingMatchesSoFar checks a filtered list whose first page has no match, because the search is
-// not finished: it links to the following page, which may have matches.
+// TestListsGoOnWhereNothingMatchesSoFar checks a filtered list whose first page has no match because the search is not finished: the page
+// links to the following page, which may have matches.
 func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
 	t.Parallel()
 	b, dsn := startOnServers(t)

@@ -112,9 +112,9 @@ func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
 	}
 }
 
-// TestABatchWhoseRestCannotRunSaysSo checks a batch whose last devices never reported, while its pool is full of another batch. Its page
-// says that the batch waits, foretells no end, names the devices first and does not advise a higher capacity. The list of what is left
-// shows when each device was last seen.
+// TestABatchWhoseRestCannotRunSaysSo checks the page of a batch whose last devices never reported, while another batch fills its pool. The
+// page says that the batch waits, predicts no end, names the devices first and does not recommend a higher capacity. The list of the
+// remaining tasks shows when each device was last seen.
 func TestABatchWhoseRestCannotRunSaysSo(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

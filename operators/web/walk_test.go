@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// walkSize is the size of the ledger in TestWalk.
+// walkSize is the number of pools and of tasks of the ledger in TestWalk.
 type walkSize struct {
 	pools, tasksPerPool    int // number of pools, and of tasks per pool
 	stuckTasks, nightTasks int // number of tasks in the pool that starts nothing, and in the batch of the last night
