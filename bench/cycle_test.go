@@ -18,8 +18,7 @@ type deviceClient interface {
 	Close() error
 }
 
-// load describes the clients of a row: what connections they use, and for which devices they act, one device after the
-// other.
+// load describes the clients of a row: their connections, and the devices for which they act one after the other.
 type load struct {
 	clients        []deviceClient
 	devices        []string

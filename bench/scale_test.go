@@ -103,7 +103,7 @@ func (s *testbed) fillLedger(f ledgerSize) {
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 1, 'p-0001', %s FROM generate_series(0, %d) n`, device("n"), f.longBatchTasks-1),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT 2, 'p-0002', %s FROM generate_series(0, %d) n`, device(fmt.Sprintf("n %% %d", f.busyDevices)), f.busyDevices*f.tasksPerBusyDevice-1),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device) SELECT b.id, b.pool, %s FROM batches b, generate_series(1, %d) n WHERE b.id > 10`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasksPerBatch),
-		// Besides the open tasks, about as many tasks have ended.
+		// In addition to the open tasks, about as many tasks have ended.
 		fmt.Sprintf(`INSERT INTO batches (id, pool, kind, created_at, total) SELECT 1000000 + (n - 1) * %d + b, 'p-' || lpad(n::text, 4, '0'), 'k', now() - interval '1 day', %d FROM generate_series(1, %d) n, generate_series(1, %[1]d) b`, f.batchesPerPool, f.tasksPerBatch, f.pools),
 		fmt.Sprintf(`INSERT INTO tasks (batch, pool, device, state, error, finished_at) SELECT b.id, b.pool, %s, CASE WHEN b.id %% 97 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN b.id %% 97 = 0 THEN 'no route to host' ELSE '' END, now()
 			FROM batches b, generate_series(1, %d) n WHERE b.id > 1000000`, device(fmt.Sprintf("(b.id * 7919 + n * 104729) %% %d", f.devices)), f.tasksPerBatch),

@@ -47,8 +47,7 @@ func newConfig(out *os.File, term time.Duration, args ...string) child.Config {
 	return child.Config{Args: args, Env: os.Environ(), Out: out, Err: os.Stderr, GuardArgs: []string{os.Args[0], "guard"}, Deadline: time.Now().Add(term)}
 }
 
-// startScript starts a shell script as a child, with the time term until its deadline. It returns a scanner of the
-// lines that the script prints.
+// startScript starts a shell script as a child that may run for term. It returns a scanner of the lines that the script prints.
 func startScript(t *testing.T, term time.Duration, script string) (*child.Child, *bufio.Scanner) {
 	t.Helper()
 	out, in := newPipe(t)
@@ -60,8 +59,8 @@ func startScript(t *testing.T, term time.Duration, script string) (*child.Child,
 	return c, out
 }
 
-// newPipe returns a scanner of the lines that arrive through a pipe, and the end of the pipe to which processes
-// write. A read that is later than 20 s (patience) after the call of newPipe fails.
+// newPipe returns the write end of a pipe, and a scanner of the lines that arrive through it. A read fails 20 s (patience) after the call
+// of newPipe.
 func newPipe(t *testing.T) (*bufio.Scanner, *os.File) {
 	t.Helper()
 	out, in, err := os.Pipe()
@@ -179,7 +178,8 @@ func TestATermThatIsExtended(t *testing.T) {
 	}
 }
 
-// The guard of a child dies. Its process group ends, too, because no other process would end the command in time.
+// TestTheGroupEndsWithItsGuard kills the guard of a child. Its process group ends, too, because no other process would end the command in
+// time.
 func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	t.Parallel()
 	c, lines := startScript(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)
@@ -215,7 +215,7 @@ func TestATermThatIsOver(t *testing.T) {
 	}
 }
 
-// The parent of a child is killed. The command and all processes of its group end.
+// TestTheGroupEndsWithItsParent kills the parent of a child. The command and all processes of its group end.
 func TestTheGroupEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	for name, kill := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "crashed": syscall.SIGSEGV} {

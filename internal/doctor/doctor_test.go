@@ -232,8 +232,8 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 	}
 }
 
-// TestClocksThatDiffer checks the findings of doctor for clocks that differ. The clock of this machine is changed
-// by 3.5 s; reading it has some error.
+// TestClocksThatDiffer checks the findings of doctor if the clock of this machine differs from the other clocks by 3.5 s. The expected
+// differences have a tolerance, because reading a clock takes time.
 func TestClocksThatDiffer(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]time.Duration{"behind": -3500 * time.Millisecond, "ahead": 3500 * time.Millisecond} {

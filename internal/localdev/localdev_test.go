@@ -46,7 +46,7 @@ func TestAnnouncedServerIsFoundUntilWithdrawn(t *testing.T) {
 	}
 }
 
-// A process that is killed leaves its file behind but loses its lock. The file is then not trusted.
+// TestLeftFileIsNotBelieved checks the file of a dev that was killed: the file still exists, but is not locked, so it is not used.
 func TestLeftFileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	dead, alive := t.TempDir(), t.TempDir()

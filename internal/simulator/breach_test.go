@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestOnlyLeasesThatStoodCount checks when the external system counts an arrival in a full pool as a violation:
-// only if devices that are late to leave do not explain it.
+// TestOnlyLeasesThatStoodCount checks when an arrival in a full external system is a violation: only if more leases than allowed are in
+// force. A device that stayed after its lease does not count.
 func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	t.Parallel()
 	const margin = time.Second
@@ -55,8 +55,8 @@ func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	}
 }
 
-// TestARenewalReadLateStillCounts checks a lease that was renewed in time while its device reads the reply only
-// after the first end of the lease: the lease counts as in force.
+// TestARenewalReadLateStillCounts checks a lease that was renewed in time, although its device reads the reply only after the original end
+// of the lease: the lease counts as in force.
 func TestARenewalReadLateStillCounts(t *testing.T) {
 	t.Parallel()
 	l := newLeases()
@@ -77,8 +77,8 @@ func TestARenewalReadLateStillCounts(t *testing.T) {
 	}
 }
 
-// TestACallerIsNeverLate checks the arrival of a caller in a full pool. It is never excused, because a caller must
-// have left before its slot is granted again. Only a device may be excused by the end of its lease.
+// TestACallerIsNeverLate checks a full external system. Two devices whose leases have ended are no violation, but two callers in one slot
+// are. A caller is never excused, because it must leave before its slot is granted again.
 func TestACallerIsNeverLate(t *testing.T) {
 	t.Parallel()
 	e := newTestExternal(t, 1, newLeases(), nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestDevicesWithTheirOwnTokens checks simulated devices over both transports: each device uses its own token, and
-// the fleet token would be refused. A second run finds the devices existing already and rotates their tokens.
+// TestDevicesWithTheirOwnTokens checks simulated devices over both transports. Each device uses its own token, and the server refuses the
+// fleet token. A second run finds the devices registered and rotates their tokens.
 func TestDevicesWithTheirOwnTokens(t *testing.T) {
 	t.Parallel()
 	f, server := newFake(t)

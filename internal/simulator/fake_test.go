@@ -180,7 +180,7 @@ func encodeTo(w io.Writer, v any) {
 	_ = e.Encode(v)
 }
 
-// report handles a report, as a small version of HandleReport. The caller must hold mu.
+// report handles a report in the same steps as HandleReport, but simplified. The caller must hold mu.
 func (f *fakeDispatcher) report(device string, body []byte) (int, map[string]any) {
 	f.receivedReports++
 	f.reportedDevices[device] = true

@@ -48,8 +48,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestTurnover checks how the idle time of slots is computed. Of 3 slots, one is used twice, one once and one
-// never. All slot-time must be accounted for.
+// TestTurnover checks how the idle time of slots is computed. Of three slots, one is used twice, one once and one never. The idle times and
+// the visits together must be the whole time of all slots.
 func TestTurnover(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
@@ -79,7 +79,7 @@ func TestTurnover(t *testing.T) {
 func TestLatest(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	// There are 4 tasks, one for each second. The second task begins last.
+	// Four tasks are due, one in each second. The second one is granted last.
 	late, wait := longestDelays([]Start{{Granted: at(0)}, {Granted: at(5)}, {Granted: at(2)}, {Granted: at(3)}}, at(0), 4*time.Second)
 	if late != 4*time.Second || wait != 5*time.Second {
 		t.Errorf("latest %s after its due time, longest wait %s; want 4 s and 5 s", late, wait)
@@ -166,8 +166,7 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-// TestGoneInTheOrderOfTheTasks checks that the list gone is in the order of the tasks, whatever the order in which
-// the tasks began.
+// TestGoneInTheOrderOfTheTasks checks that the starts are returned in the order of the tasks, whatever the order in which the tasks began.
 func TestGoneInTheOrderOfTheTasks(t *testing.T) {
 	t.Parallel()
 	l := newResultLog()

@@ -29,8 +29,8 @@ func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
 	}
 }
 
-// A table cell has a text that would consist mostly of escapes. It shows the length of the text instead. Single
-// escapes among words stay.
+// TestUnprintableCellsAreShort checks a table cell whose text would consist mostly of escapes: the cell shows the length of the text
+// instead. A text with few escapes is shown.
 func TestUnprintableCellsAreShort(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -51,7 +51,7 @@ func TestUnprintableCellsAreShort(t *testing.T) {
 	}
 }
 
-// Any text is printed. It must not be able to control the terminal.
+// TestNothingSteersTheTerminal checks that no printed text can control the terminal.
 func TestNothingSteersTheTerminal(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -98,8 +98,7 @@ func (d *device) report() {
 	}()
 }
 
-// exchange sends a report and returns the HTTP status, the seconds to wait before the next report, and the answer. Without an answer,
-// status is 0. If the server names no time, retryAfter is -1.
+// exchange returns the HTTP status (0 without an answer), the seconds until the next report (-1: not given) and the answer.
 func (d *device) exchange(ctx context.Context, header http.Header, body []byte) (status int, retryAfter float64, answer reply) {
 	retryAfter, answer.ReportAfterMS = -1, -1
 	token, err := os.ReadFile(d.tokenFile)
@@ -149,8 +148,7 @@ func (d *device) onAnswer(reportNumber, resultCount, status int, retryAfter floa
 	}
 }
 
-// onRefusal handles a refused report with resultCount results. From now on, the device sends results one by one. A result that is refused
-// alone is sent again without its output, and is dropped if it is refused again.
+// onRefusal sends results one by one from now on. A result that is refused alone is resent without its output, then it is dropped.
 func (d *device) onRefusal(resultCount int) {
 	if d.most = 1; resultCount == 1 {
 		if first := &d.journal.Results[0]; first.Output == nil {

@@ -43,7 +43,7 @@ func (f Figures) Values() []int {
 // room of its own.
 func Count(root string) (figuresByRoom map[string]Figures, err error) {
 	rooms := map[string]Figures{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

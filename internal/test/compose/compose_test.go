@@ -61,7 +61,7 @@ func removeWork(t *testing.T, dir string) {
 	}
 }
 
-// steps returns what is promised of docker-compose.yml. Each step uses the state that the steps before it left.
+// steps returns the checks of docker-compose.yml in their order. Each step continues with the state that the previous steps left.
 func (d *deployment) steps() []step {
 	return []step{
 		{"the files are those of HEAD", d.checkFiles},

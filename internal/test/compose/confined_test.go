@@ -72,7 +72,7 @@ func (d *deployment) checkInspect(ctx context.Context) error {
 	})
 }
 
-// checkInside checks the same from inside the containers, through the /proc file system of their first process.
+// checkInside checks the same limits as checkInspect from inside the containers, through the /proc file system of their first process.
 func (d *deployment) checkInside(ctx context.Context) error {
 	err := d.eachContainer(ctx, func(service string, c container) error {
 		inside := fmt.Sprintf("/proc/%d/root", c.State.Pid)
@@ -151,8 +151,8 @@ func (d *deployment) checkLimits(service, inside string) error {
 	return nil
 }
 
-// checkNetworks checks the network data, from the container of the broker, which is only on the network of the devices:
-// it reaches neither Postgres nor Redis. The replicas and their servers reach one another, because they are healthy.
+// checkNetworks checks the network data from the container of the broker, which is only on the network of the devices: the broker reaches
+// neither Postgres nor Redis. The health checks have shown that the replicas and their servers reach one another.
 func (d *deployment) checkNetworks(ctx context.Context) error {
 	if internal, err := d.output(ctx, "docker", "network", "inspect", "--format", "{{.Internal}}", "dispatcher_data"); err != nil || internal != "true" {
 		return fmt.Errorf("the network data is internal: %s: %w", internal, err)

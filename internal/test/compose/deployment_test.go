@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// deployment is docker-compose.yml in a folder with the files of HEAD, as a user has it after a clone.
+// deployment is docker-compose.yml in a folder with the files of HEAD, like a new clone of the repository.
 type deployment struct {
 	dir     string // folder of everything that is written
 	project string // folder of docker-compose.yml

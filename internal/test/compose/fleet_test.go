@@ -68,9 +68,8 @@ func (f *fleet) awaitBusy(ctx context.Context) error {
 	})
 }
 
-// awaitEnd waits until the fleet has ended, and returns an error if it found a broken promise. The fleet is the judge:
-// its external system counts the devices that are inside at once. A device that is inside after its lease ended is not
-// counted.
+// awaitEnd waits until the fleet has ended, and returns an error if the fleet found a broken promise. The external system of the fleet
+// counts the devices that are inside at once. It does not count a device that is inside after its lease has ended.
 func (f *fleet) awaitEnd(ctx context.Context, log func(string, ...any)) error {
 	select {
 	case <-f.ended:

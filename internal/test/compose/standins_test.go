@@ -99,8 +99,8 @@ func versionPattern() *regexp.Regexp {
 	return regexp.MustCompile(`(files of Debian \d+|no Grafana|go1[0-9.]+|\d+\.\d+(\.\d+)?)`)
 }
 
-// prepareStandins imports the Debian of the stand-ins, and writes what images.yaml builds from: the folder standins, the
-// Go of this machine and the modules of go.sum.
+// prepareStandins imports the Debian image of the stand-ins. It then collects the files from which images.yaml builds: the folder standins,
+// the Go toolchain of this machine and the modules of go.sum.
 func (d *deployment) prepareStandins(ctx context.Context) error {
 	plugins := filepath.Join(d.dir, "config", "cli-plugins")
 	if err := os.MkdirAll(plugins, 0o755); err != nil {

@@ -15,8 +15,8 @@ type step struct {
 	run  func(context.Context) error
 }
 
-// runSteps runs the steps in order until one fails, and returns a line for each step. Each step that was left out has
-// failed: passed is true only if all steps ran without an error.
+// runSteps runs the steps in order until one fails, and returns a line for each step. The steps after a failure are not run. passed is true
+// only if all steps ran without an error.
 func runSteps(ctx context.Context, steps []step) (list string, passed bool) {
 	var lines strings.Builder
 	passed = true

@@ -34,9 +34,8 @@ type countedDatabase struct {
 	name    string
 }
 
-// newCountedDatabase starts a Postgres server that writes nothing by itself. It does not vacuum and does not log
-// running transactions for standbys. It also does not log whole pages after a checkpoint, because the time of a
-// checkpoint varies.
+// newCountedDatabase starts a Postgres server that writes nothing on its own. It does not vacuum, and does not log running transactions for
+// standbys. It does not log whole pages after a checkpoint, because checkpoints happen at varying times.
 func newCountedDatabase(t *testing.T) *countedDatabase {
 	t.Helper()
 	server := servers.StartPostgres(t)

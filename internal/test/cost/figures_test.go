@@ -93,8 +93,8 @@ func compareFigures(before, now []figure) (changes []string) {
 	return changes
 }
 
-// TestMovedFiguresAreNamed checks which changes are reported: a change by one of an exact figure, and a change by
-// more than a tenth of any other figure.
+// TestMovedFiguresAreNamed checks which changes are reported: any change of an exact figure, and a change of any other figure by more than
+// a tenth.
 func TestMovedFiguresAreNamed(t *testing.T) {
 	t.Parallel()
 	before := []figure{{"cycle", statements, 7}, {"cycle", walBytes, 1000}, {"cycle", allocations, 500}, {"report", statements, 0.25}}

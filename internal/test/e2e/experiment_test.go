@@ -64,8 +64,8 @@ func (x *experiment) margin() time.Duration { return x.fleet.Lease / 5 }
 // wantHeld returns how many slots must be held at the moment of a fault.
 func (x *experiment) wantHeld() int { return x.fleet.Capacity * 11 / 12 }
 
-// wantInside returns how many devices must have been inside the external system at once. It is less than wantHeld,
-// because some grants are still being delivered.
+// wantInside returns the number of devices that must have been inside the external system at once. It is less than wantHeld, because some
+// grants are still on their way to the device.
 func (x *experiment) wantInside() int { return x.fleet.Capacity * 3 / 4 }
 
 // newExperiment starts the servers.

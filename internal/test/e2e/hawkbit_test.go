@@ -16,9 +16,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// TestFaultsOnTwoWires checks the promises under the faults of TestFaults, with 200 devices that speak hawkBit's DDI beside 300 devices with
-// our own protocol in 60 slots. The external system must never count a 61st device, every task of both wires must end, and the slots of the
-// DDI devices that die in the external system must come back. It does not run with -short.
+// TestFaultsOnTwoWires checks the promises under the faults of TestFaults. In 60 slots, it runs 200 devices that speak hawkBit's DDI and
+// 300 devices with the dispatcher's own protocol. The external system must never count a 61st device. Every task over both protocols must
+// end. Slots of DDI devices that die in the external system must become free again. The test does not run with -short.
 func TestFaultsOnTwoWires(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -55,7 +55,7 @@ type hawkbitFleet struct {
 	end      context.CancelFunc
 }
 
-// payload is a deployment. The devices do not download it: they enter the external system instead.
+// hawkbitPayload is a deployment. The devices do not download it: they enter the external system instead.
 const hawkbitPayload = `{"deployment":{"chunks":[{"part":"os","version":"1","name":"image","artifacts":[{"filename":"image.swu","size":1,
 	"hashes":{"sha1":"0123456789012345678901234567890123456789"},"url":"http://files.test/image.swu"}]}]}}`
 

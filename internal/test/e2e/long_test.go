@@ -9,11 +9,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// TestLong runs an installation at its real pace for the time in E2E_LONG: 2,000 devices on both transports, two
-// replicas with their default settings, 60 slots, leases of 300 s (or half the run, if that is less), and tasks of
-// 20 s. After 3 % of the grants, the device falls silent.
+// TestLong runs an installation at its real pace for the time in E2E_LONG. It has 2,000 devices on both transports, two replicas with
+// default settings, 60 slots, tasks of 20 s, and leases of 300 s (half of the run if that is less). After 3 % of the grants, the device
+// becomes silent.
 //
-//	E2E_LONG=10m go test ./internal/test/e2e -run 'TestLong$' -v -timeout 60m
+// E2E_LONG=10m go test ./internal/test/e2e -run 'TestLong$' -v -timeout 60m
 func TestLong(t *testing.T) {
 	t.Parallel()
 	length, err := time.ParseDuration(os.Getenv("E2E_LONG"))

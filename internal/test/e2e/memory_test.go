@@ -19,8 +19,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// maxMemoryKiB is the most memory in KiB that a replica may use, whatever requests it gets. Only more parked
-// reports than in this test need more; see docs/operations.md.
+// maxMemoryKiB is the maximum memory of a replica in KiB, whatever requests it gets. Only a replica with more parked reports than in this
+// test needs more (docs/operations.md).
 const maxMemoryKiB = 512 << 10
 
 // anotherFleetToken is a valid fleet token that an attacker has.

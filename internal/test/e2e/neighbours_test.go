@@ -40,8 +40,8 @@ type neighbour struct {
 	culprit func(x *crowd) string                                   // returns what shows an operator who sends, or "" if nothing does; nil: nobody can be named
 }
 
-// neighbours returns all kinds of hostile neighbours. The second row sends nothing to the dispatcher: it shows what senders do that only use
-// the cores of this machine.
+// neighbours returns all kinds of hostile neighbours. The second one sends nothing to the dispatcher and only uses the cores of this
+// machine: it shows how much the load of the senders alone slows the replicas down.
 func neighbours() []neighbour {
 	report := func(device, body string) func(context.Context, *crowd, int64) error {
 		return func(ctx context.Context, x *crowd, _ int64) error {
@@ -243,7 +243,7 @@ func openWatch(ctx context.Context, x *crowd, _ int64) error {
 	return nil
 }
 
-// compute uses a core until ctx ends, in a process of its own. It uses as many cores as the threads of the other senders can.
+// compute uses a core until ctx ends, in a process of its own. At most one call for each core of the machine does so.
 func compute(ctx context.Context, _ *crowd, number int64) error {
 	if number > int64(runtime.NumCPU()) {
 		<-ctx.Done()

@@ -55,7 +55,7 @@ func newScreen(name, path string, readValues func(*replica) pageValues) *screen 
 	}
 }
 
-// withoutEvents marks the screen as a page that does not follow events.
+// withoutEvents marks the screen as a page that is not updated after events.
 func (s *screen) withoutEvents() *screen {
 	s.ignoresEvents = true
 	return s

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// artifactServer sends the image slowly to the devices, and counts the open downloads: the devices inside. It knows nothing of slots.
+// artifactServer sends the image slowly to the devices, and counts the open downloads, which are the devices inside. It does not know the
+// slots.
 type artifactServer struct {
 	http.Server
 
@@ -60,7 +61,7 @@ func startArtifacts(t *testing.T, of image) *artifactServer {
 	return a
 }
 
-// serve sets how the downloads of a device go. The device learns of the begin of each.
+// serve sets the length of a device's downloads, and whether they are cut. The device is notified when a download begins.
 func (a *artifactServer) serve(device string, over time.Duration, isCut bool, entered chan<- struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

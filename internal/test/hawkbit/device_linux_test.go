@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// device is one device: a folder, and swupdate with an init system that starts it again when it ends itself.
+// device is one device: a folder, and swupdate under an init system that restarts swupdate when it exits.
 type device struct {
 	*fleet
 
@@ -47,8 +47,8 @@ func (d *device) isolate() {
 	go func() { _ = d.artifacts.Serve(artifacts) }()
 }
 
-// boot starts swupdate, and starts it again with the same arguments when it ends itself. confirm is the state of the update that swupdate
-// reports first: 2 (success), 3 (failure), or 0 for none.
+// boot starts swupdate, and restarts it with the same arguments when it exits. confirm is the state of the update that swupdate reports
+// first: 2 (success), 3 (failure), or 0 for none.
 func (d *device) boot(confirm int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	off := make(chan struct{})
@@ -169,8 +169,8 @@ func (d *device) awaitStep(what string, ok func() bool) {
 	}
 }
 
-// finish boots the device after each installation, until its task has succeeded. swupdate then reports the state that confirm returns. If the
-// end of the lease left the device without an action to report, it installs the update again.
+// finish boots the device after each installation, until its task has succeeded. After a boot, swupdate reports the state that confirm
+// returns. If the lease has ended and the device has no action to report about, it installs the update again.
 func (d *device) finish(confirm func() int) {
 	d.Helper()
 	d.awaitStep("its success", func() bool {

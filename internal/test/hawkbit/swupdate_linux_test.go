@@ -16,11 +16,11 @@ type fault struct {
 	leases float64 // duration of a download, in leases
 	isCut  bool    // the connection of the first download is cut
 	want   string  // state of the task at the end
-	// run carries the update out, from before the first boot until the end was reported.
+	// run does the update, from before the first boot until its end was reported.
 	run func(d *device)
 }
 
-// faults returns what happens to the devices, in turn.
+// faults returns the faults that the devices meet in turn.
 func faults() []fault {
 	const short, long = 0.3, 1
 	simple := func(d *device) { d.boot(0); d.succeed() }
@@ -85,8 +85,8 @@ func (d *device) failOnce() {
 	}
 }
 
-// TestSwupdate updates devices that run an unmodified swupdate through a pool, while they meet faults. The artifact server must never see
-// more devices inside than the capacity and the devices whose lease ended while they worked; each of these is recorded.
+// TestSwupdate updates devices that run an unmodified swupdate through a pool, while faults happen to them. The artifact server must never
+// see more devices inside than the capacity plus the devices whose lease ended while they worked. Each of these devices must be recorded.
 //
 // With -short, each fault happens to one device. Otherwise there are 20 devices, each in a network of its own.
 func TestSwupdate(t *testing.T) {

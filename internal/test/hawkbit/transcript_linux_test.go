@@ -52,8 +52,8 @@ func startRecorder(f *fleet) *recorder {
 	return r
 }
 
-// add records one request. It leaves out polls whose answer has no link to a deployment, because their number depends on the machine, and
-// the attributes, because the two devices have others.
+// add records one request. It omits polls whose answer has no link to a deployment, because their number depends on the speed of the
+// machine. It also omits attributes, because the attributes of the two devices differ.
 func (r *recorder) add(request *http.Request, body []byte, answer *httptest.ResponseRecorder) {
 	_, resource, _ := strings.Cut(request.URL.Path, "/controller/v1/")
 	_, resource, _ = strings.Cut(resource, "/")
@@ -92,7 +92,7 @@ func (r *recorder) text() string {
 func (r *recorder) hasEnd() bool { return strings.Contains(r.text(), "closed") }
 
 // TestTheRequestsOfSwupdate records the requests of swupdate for one update and its restart, and compares them with the transcript. The
-// simulated device must send the same requests in the same order, because the faults under load are tried with it.
+// simulated device must send the same requests in the same order, because it replaces swupdate in the tests under load.
 func TestTheRequestsOfSwupdate(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -49,7 +49,7 @@ func matches(t *testing.T, selector *meta.LabelSelector, of labels.Set) bool {
 	return len(selector.MatchLabels) > 0 && parsed.Matches(of)
 }
 
-// TestPortsAreThoseOfTheContainer checks every name of a port, and that the operators' port has the metrics.
+// TestPortsAreThoseOfTheContainer checks that every named port exists in the container, and that the operators' port serves the metrics.
 func TestPortsAreThoseOfTheContainer(t *testing.T) {
 	t.Parallel()
 	m := deployed(t)
@@ -114,8 +114,8 @@ func TestSettingsExist(t *testing.T) {
 	}
 }
 
-// TestTheSecretIsThatOfThePage checks that the files to which the settings refer are those that the command in
-// docs/operations.md puts into the secret.
+// TestTheSecretIsThatOfThePage checks the files to which the settings refer: the command in docs/operations.md must put the same files into
+// the secret.
 func TestTheSecretIsThatOfThePage(t *testing.T) {
 	t.Parallel()
 	m := deployed(t)

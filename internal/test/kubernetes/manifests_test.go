@@ -112,7 +112,7 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// A field that Kubernetes does not know would be ignored by a cluster, or refused: the test finds it before.
+// TestAMisspeltFieldIsRefused checks that a field which Kubernetes does not know is an error here. A cluster would ignore or refuse it.
 func TestAMisspeltFieldIsRefused(t *testing.T) {
 	t.Parallel()
 	all := strings.Join(append(render(t, filesys.MakeFsOnDisk(), base), render(t, filesys.MakeFsOnDisk(), filepath.Join(base, "monitoring"))...), "---\n")

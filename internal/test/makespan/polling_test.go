@@ -92,7 +92,7 @@ func (v *eventHeap) Pop() any {
 	return x
 }
 
-// rankTree counts how many of the recorded devices have a number below a given device, in logarithmic time.
+// rankTree counts, in logarithmic time, the recorded devices whose number is lower than the number of a given device.
 type rankTree []int
 
 func (t rankTree) add(device, n int) {

@@ -41,7 +41,7 @@ func (m *queueModel) byTurn(a, b int) int {
 	return cmp.Or(cmp.Compare(m.turns[a], m.turns[b]), cmp.Compare(a, b))
 }
 
-// setOverdue records whether a device is owed a slot. It returns how many owed devices are before it.
+// setOverdue records whether a device is owed a slot. It returns the number of owed devices before this device.
 func (m *queueModel) setOverdue(device int, isOverdue bool) int {
 	i, is := slices.BinarySearchFunc(m.overdue, device, m.byTurn)
 	switch {
@@ -231,9 +231,8 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestUnannounced shows a batch with few tasks per slot whose devices are not notified of the batch. No dispatcher can
-// end such a batch before the device that asks last has done its work. This time alone is more than twice the bound
-// plus the work.
+// TestUnannounced shows a batch with few tasks per slot whose devices are not notified of the batch. The batch cannot end before the device
+// that asks last has done its work. With any dispatcher, this takes more than twice the bound plus the work.
 func TestUnannounced(t *testing.T) {
 	t.Parallel()
 	p := newPollingModel(shallowTasks)

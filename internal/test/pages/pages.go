@@ -15,7 +15,7 @@ import (
 func TestNames(root string) (exists map[string]bool, err error) {
 	names := map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
-	err := walk(root, "_test.go", func(_, text string) {
+	err = walk(root, "_test.go", func(_, text string) {
 		for _, found := range declared.FindAllStringSubmatch(text, -1) {
 			names[found[1]] = true
 		}
@@ -26,7 +26,7 @@ func TestNames(root string) (exists map[string]bool, err error) {
 // Read returns the text of each page (Markdown file) below the folder root, by its path from root.
 func Read(root string) (textByPath map[string]string, err error) {
 	pages := map[string]string{}
-	err := walk(root, ".md", func(name, text string) { pages[name] = text })
+	err = walk(root, ".md", func(name, text string) { pages[name] = text })
 	return pages, err
 }
 

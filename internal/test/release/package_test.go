@@ -144,8 +144,8 @@ func TestPackageFitsTheUnit(t *testing.T) {
 	}
 }
 
-// TestMissingSecretsAreNamed checks that the unit has an empty default for each of its secrets, so that the dispatcher
-// names the missing one, and that the package asks for each of them.
+// TestMissingSecretsAreNamed checks that the unit has an empty default for each of its secrets, so that the dispatcher names a missing
+// secret. It also checks that the package asks for each of them.
 func TestMissingSecretsAreNamed(t *testing.T) {
 	t.Parallel()
 	p := readPackaging(t)

@@ -120,7 +120,7 @@ func interpolateAll(t *testing.T, node any, lookup func(string) string) any {
 	return node
 }
 
-// interpolate replaces ${NAME}, ${NAME:-default} and ${NAME:?message} in a text with the values of the variables.
+// interpolate replaces ${NAME}, ${NAME:-default} and ${NAME:?message} in text. lookup returns the values of the variables.
 func interpolate(text string, lookup func(string) string) (string, error) {
 	var missing error
 	resolved := variablePattern().ReplaceAllStringFunc(text, func(reference string) string {

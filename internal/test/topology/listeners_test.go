@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// TestReplicasHaveAListenerOfTheirOwn checks the broker's listener for the replicas, which share one account. It
-// must be a listener of its own. If a listener uses the user name as the client id, only one replica can be
-// connected. The documentation must mention this in the requirements of a broker.
+// TestReplicasHaveAListenerOfTheirOwn checks that the broker has a separate listener for the replicas, which share one account. On a
+// listener that uses the user name as the client id, only one replica could be connected. The documentation must name this requirement.
 func TestReplicasHaveAListenerOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	for _, variant := range []string{"dynsec", "passwords"} {

@@ -85,7 +85,7 @@ func newDocRun(t *testing.T) docRun {
 	return w
 }
 
-// localText replaces in a text the folders and ports of the documentation with those of this run.
+// localText replaces the folders and ports of the documentation in text by the folders and ports of this run.
 func (w docRun) localText(text string) string {
 	text = regexp.MustCompile(`(^|[^\w.-])(/etc/|/var/lib/|/usr/local/|/run/)(dispatcher|mosquitto|redis|postgresql|prometheus|systemd|bin|lib)\b`).
 		ReplaceAllString(text, "${1}"+w.dir+"${2}${3}")
