@@ -92,7 +92,7 @@ static void keep(struct result *r, struct outcome *o)
     save(r);
 }
 
-/* A renewal is due at half of what is left, until that half is too short. */
+/* The device renews the lease after half of the remaining time, unless that half is too short. */
 static void extend(int64_t end)
 {
     if (end > atomic_load(&work.end))
@@ -127,7 +127,7 @@ static void report(void)
 
 void on_ready(void) { due = now(); }
 
-/* Each wait in a row is longer: from 10 minutes after a refusal of the token, else a random pause. */
+/* Consecutive waits get longer. The first takes 10 minutes after a refusal of the token, else it is a random pause. */
 void on_failure(bool is_forbidden)
 {
     int64_t pause = least(1000LL << least(failures, 20), period), refusal = 600000LL << least(refusals, 6);

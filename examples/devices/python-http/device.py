@@ -130,7 +130,7 @@ class Device:
                 self.report()
 
     def report(self):
-        """Send a report. A report that waits for its answer is given up: its connection is closed."""
+        """Send a report. If an earlier report still waits for its answer, its connection is closed first."""
         self.counter += 1
         body = {"id": f"{self.journal.boot}-{self.counter}", "accept": len(self.journal.results) < MOST_RESULTS}
         body["results"] = self.journal.results[: 1 if self.one_by_one else MOST_RESULTS]
@@ -190,7 +190,7 @@ class Device:
         self.next_report = now() + (after if after >= 0 else pause)
 
     def on_refusal(self, results):
-        """These bytes are never sent again. Results go one by one, then without output; then they are dropped."""
+        """After a refusal, results are sent one by one, then without output, then dropped: never the same bytes."""
         self.one_by_one = True
         if results == 1:
             first = self.journal.results[0]

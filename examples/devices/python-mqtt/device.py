@@ -74,7 +74,7 @@ class Work:
         self.extend(end)
 
     def extend(self, end):
-        """A renewal is due at half of what is left, until that half is too short."""
+        """The device renews the lease after half of the remaining time, unless that half is too short."""
         self.end = max(self.end, end)
         self.stop_at = self.end - min(1, self.lease / 10)  # task() needs time to leave
         half = (self.end - now()) / 2
@@ -191,7 +191,7 @@ class Device:
         self.not_before = self.next_report if is_refused or is_busy else self.not_before
 
     def back_off(self, is_forbidden=False):
-        """Wait after a failure, or after a refusal of the token: each time longer, and nothing is sent meanwhile."""
+        """Wait after a failure or a refusal of the token. Consecutive waits get longer; nothing is sent meanwhile."""
         wait = random.uniform(0, min(2 ** min(self.failures, 20), self.options.period))
         if is_forbidden:
             wait, self.refusals = min(600 * 2 ** min(self.refusals, 6), 6 * 3600), self.refusals + 1

@@ -60,7 +60,7 @@ change() {
 		sync "$(dirname "$journal")" || exit 1 # without the second sync, a power cut may undo the rename
 }
 
-# lease_until END moves the end of the lease. A renewal is due at half of what is left, until that half is too short.
+# lease_until END moves the end of the lease. The device renews after half of the remaining time, unless it is too short.
 lease_until() {
 	[ "$1" -le "$end" ] || end=$1
 	clock
