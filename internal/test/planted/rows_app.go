@@ -41,7 +41,7 @@ func appMistakes() []Mistake {
 			Breaks: "doctor says ok if an index or a trigger is missing",
 		},
 		{
-			Package: "internal/doctor", Func: "offsetFinding",
+			Package: "internal/doctor", Func: "newOffsetFinding",
 			Old:    `offset.ahead.Abs()-offset.maxError`,
 			New:    `offset.ahead-offset.maxError`,
 			Breaks: "doctor says ok of a clock that is behind",
