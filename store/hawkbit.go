@@ -10,8 +10,8 @@ import (
 // hawkbit holds the actions of devices which speak hawkBit's DDI.
 type hawkbit struct{ *connection }
 
-// A restore adds hawkbitJump to the numbers of actions, because the lost part of the ledger may have used the next numbers. Numbers fit
-// into 32 bits, so there is room for about 2,000 restores.
+// hawkbitJump is the number that a restore adds to the numbers of actions, because the lost part of the ledger may have used the next
+// numbers. Numbers fit into 32 bits, so there is room for about 2,000 restores.
 const hawkbitJump = 1_000_000
 
 // HawkbitState is the state of an action.

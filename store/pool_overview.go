@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// For at most manyPools pools, the waiting devices of each pool are counted up to the maximum. For more pools, they are counted up to a
+// manyPools is the largest number of pools whose waiting devices are counted up to the maximum. For more pools, they are counted up to a
 // hundredth of the maximum.
 const manyPools = "100"
 

@@ -61,7 +61,7 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 	return changed, stopping, err
 }
 
-// applyPause pauses these pools, or ends their pauses, and returns the pools that it changed.
+// applyPause pauses the pools in names, or ends their pauses, and returns the names of the changed pools.
 func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) (changedNames []string, err error) {
 	return collect(ctx, s.session, singleColumn[string], `
 		UPDATE pools SET version = version + 1, updated_at = {now}, paused = $2, pause_reason = $4,
@@ -70,8 +70,9 @@ func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause
 		namesInput(names), !change.End, actor, change.Reason)
 }
 
-// stopForPause asks the devices that hold a slot of the paused pools to stop. It returns the pool of each device.
-func (s grantsIn) stopForPause(ctx context.Context, pools []string) (asked []string, err error) {
+// stopForPause asks the devices that hold a slot of the paused pools to stop. poolOfEach has the pool of each device that was asked, so a
+// pool can occur several times.
+func (s grantsIn) stopForPause(ctx context.Context, pools []string) (poolOfEach []string, err error) {
 	type holding struct {
 		task int64
 		pool string
@@ -81,10 +82,10 @@ func (s grantsIn) stopForPause(ctx context.Context, pools []string) (asked []str
 		ORDER BY g.task FOR UPDATE`, namesInput(pools))
 	tasks := make([]int64, len(held))
 	for i, h := range held {
-		tasks[i], asked = h.task, append(asked, h.pool)
+		tasks[i], poolOfEach = h.task, append(poolOfEach, h.pool)
 	}
 	if err != nil || len(held) == 0 {
 		return nil, err
 	}
-	return asked, s.askToStop(ctx, Canceller, whyPaused, whyPaused, tasks)
+	return poolOfEach, s.askToStop(ctx, Canceller, whyPaused, whyPaused, tasks)
 }

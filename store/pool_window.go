@@ -14,18 +14,19 @@ import (
 // Window is a recurring period in which tasks may start.
 type Window = windows.Window
 
-// Opening is the present or the next period in which a batch or a pool is open. It stays stored until the next one is computed.
+// Opening is the present or the next period in which a batch or a pool is open. It stays stored until the next opening is computed.
 type Opening struct {
 	From, Until time.Time // a zero Until means always open
 }
 
 // windowOpenSQL returns the condition that the windows of a batch or pool are open now, and stay open for longer than neededMSExpr (SQL, in
-// ms). alias is the SQL name of its row.
+// ms). alias is the SQL name of the row of the batch or pool.
 func windowOpenSQL(alias, neededMSExpr string) string {
 	return `(` + alias + `.closes_at IS NULL OR (` + alias + `.opens_at <= {now} AND ` + alias + `.closes_at > {now} + ` + neededMSExpr + ` * {ms}))`
 }
 
-// neededTimeSQL returns the SQL for the time in ms for which a window must stay open for a task of batch b with a lease of leaseExpr.
+// neededTimeSQL returns the SQL for the time in ms for which a window must stay open so that a task of batch b may start. leaseExpr is the
+// SQL for the lease of the task in ms.
 func neededTimeSQL(leaseExpr string) string {
 	return `CASE WHEN b.finish_inside THEN ` + leaseExpr + ` ELSE 0 END`
 }
@@ -55,8 +56,8 @@ func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (opening
 	return openingColumns{windows: string(text), from: o.From.UnixMilli(), until: o.Until.UnixMilli(), refreshDue: o.RecomputeAt.UnixMilli()}, nil
 }
 
-// checkWindowsFit returns ErrNeverStarts if batch.FinishInside is true and no opening is long enough for a task of the batch. An unknown pool is
-// accepted here, because a later statement refuses it.
+// checkWindowsFit returns ErrNeverStarts if batch.FinishInside is true and no opening is long enough for a task of the batch. If the pool
+// is unknown, checkWindowsFit returns nil, because a later statement refuses the batch.
 func (s poolsIn) checkWindowsFit(ctx context.Context, batch Batch) error {
 	if !batch.FinishInside {
 		return nil
@@ -96,9 +97,9 @@ type openingRow struct {
 	DueMS   int64  `json:"due_ms"`
 }
 
-// RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns their number. An opening is due
-// after its end, and a day after it was computed. Nothing starts until then, so a late call only delays tasks. Replicas may call it
-// concurrently.
+// RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns their number. A new opening is
+// due when the stored one has ended or is a day old. Until it is computed, nothing starts, so a late call only delays tasks. Replicas may
+// call RefreshWindows concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, err error) {
 	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)
@@ -125,16 +126,16 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, er
 	return refreshed, nil
 }
 
-// refreshWindows computes the due openings of at most limit rows of table (pools or batches), and returns their number. columns are read
-// from it; keyColumn identifies a row.
-func (s poolsIn) refreshWindows(ctx context.Context, table, columns, keyColumn string, limit int) (int, error) {
+// refreshWindows computes the due openings of at most limit rows of table (pools or batches), and returns their number. keyColumns are the
+// columns that identify a row, and rowCondition is the SQL condition that joins a row to its new opening.
+func (s poolsIn) refreshWindows(ctx context.Context, table, keyColumns, rowCondition string, limit int) (refreshed int, err error) {
 	type reading struct {
 		openingRow
 		windows []Window
 		now     time.Time
 	}
 	list, err := collect(ctx, s.session, func(r *reading) []any { return []any{&r.ID, &r.Name, &r.windows, &r.now} },
-		`SELECT `+columns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 FOR UPDATE OF t SKIP LOCKED`, limit)
+		`SELECT `+keyColumns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 FOR UPDATE OF t SKIP LOCKED`, limit)
 	if err != nil || len(list) == 0 {
 		return 0, err
 	}
@@ -150,6 +151,6 @@ func (s poolsIn) refreshWindows(ctx context.Context, table, columns, keyColumn s
 	_, err = s.exec(ctx, `
 		UPDATE `+table+` AS t SET opens_at = {epoch} + openings.from_ms * {ms}, closes_at = {epoch} + openings.until_ms * {ms},
 			windows_due = {epoch} + openings.due_ms * {ms}
-		FROM {openings} WHERE `+keyColumn, toJSONInput(rows))
+		FROM {openings} WHERE `+rowCondition, toJSONInput(rows))
 	return len(rows), err
 }

@@ -37,7 +37,7 @@ type TableStatistics struct {
 const maxTableStatistics = 50
 
 // PostgresState reads the state of the Postgres server and of this ledger, or returns an error on SQLite. A transaction in another database
-// counts for OldestTxAge only if it has written: only then it keeps dead rows of all databases.
+// counts for OldestTxAge only if it has written, because only then it keeps dead rows of all databases.
 func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err error) {
 	if s.slow == s.db {
 		return state, errors.New("the ledger is not on Postgres")
@@ -71,7 +71,7 @@ func (s *Store) PostgresState(ctx context.Context) (state PostgresState, err err
 	return state, nil
 }
 
-func readSettings(ctx context.Context, tx session) (map[string]Setting, error) {
+func readSettings(ctx context.Context, tx session) (settingByName map[string]Setting, err error) {
 	type named struct {
 		name string
 		Setting
@@ -88,8 +88,8 @@ func readSettings(ctx context.Context, tx session) (map[string]Setting, error) {
 	return all, err
 }
 
-// readFlagsByName runs query, whose rows have a name and a boolean, and returns them as a map.
-func readFlagsByName(ctx context.Context, tx session, query string) (map[string]bool, error) {
+// readFlagsByName runs query, whose rows have a name and a boolean, and returns the boolean of each name.
+func readFlagsByName(ctx context.Context, tx session, query string) (flagByName map[string]bool, err error) {
 	type named struct {
 		name string
 		is   bool

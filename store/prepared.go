@@ -13,7 +13,7 @@ import (
 
 // prepared runs statements that are prepared once per connection, because planning takes Postgres up to ten times longer than running.
 //
-// Preparing a text needs a connection of its own. Inside a transaction, the wait for that connection could last forever, because all
+// To prepare the text of a statement, a connection of its own is needed. A transaction could wait for this connection forever, because all
 // connections may belong to transactions that wait in the same way. So if a transaction is the first to run a text, the text runs
 // unprepared. It is prepared before the next transaction begins.
 type prepared struct {
@@ -26,7 +26,7 @@ type prepared struct {
 	unprepared []string             // texts that transactions ran and that are not prepared yet
 }
 
-// newPrepared returns a prepared without statements.
+// newPrepared returns a prepared for db, without any statement yet.
 func newPrepared(db *sqlx.DB) *prepared {
 	return &prepared{DB: db, preparing: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 }
@@ -41,8 +41,8 @@ func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 }
 
 // statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time. Otherwise two
-// callers could prepare one text, and one statement would have to be closed. Closing waits for the query on the connection of the
-// statement, which may belong to a transaction that waits here.
+// callers could prepare one text, and one statement would have to be closed. Closing a statement waits for the query on its connection, and
+// this connection may belong to a transaction that waits here.
 func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.cachedStatement(query); known != nil {
 		return known, nil
@@ -88,7 +88,8 @@ func (p *prepared) preparePending(ctx context.Context) {
 	}
 }
 
-// closeIdleConns closes the idle connections at once, without waiting for about a thousand answers to closed statements.
+// closeIdleConns closes the idle connections at once. It does not close their statements one by one, because it would wait for about a
+// thousand answers.
 func (p *prepared) closeIdleConns() error {
 	if p == nil {
 		return nil
@@ -120,7 +121,8 @@ func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	return preparedTx{tx, p}
 }
 
-// preparedTx is a transaction that uses the prepared statements of from, and prepares them again on its connection if needed.
+// preparedTx is a transaction that uses the prepared statements of from. If its connection lacks such a statement, database/sql prepares
+// the statement there.
 type preparedTx struct {
 	*sqlx.Tx
 	from *prepared

@@ -23,7 +23,7 @@ type Profile struct {
 	UpdatedAt    time.Time
 }
 
-// policyTable describes a table of lists of policies: its name, the word for a list in errors, and the kinds of its events. In this file a
+// policyTable describes a table of lists of policies: its name, the word for a list in errors, and the kinds of its events. In this file, a
 // list is a Profile or a LimitSet.
 type policyTable struct {
 	table, noun               string
@@ -49,7 +49,8 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 	return s.readSession().profiles().readPolicyList(ctx, profileTable(), name, "")
 }
 
-// readPolicyList reads the list with this name from table, or returns ErrNotFound. lockSQL is the locking clause, or empty.
+// readPolicyList reads the list of policies name from table, or returns ErrNotFound. lockSQL is the locking clause of the statement, such
+// as FOR UPDATE, or empty.
 func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
 	return queryOne(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
@@ -138,12 +139,12 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	})
 }
 
-// deletePolicyList deletes the list with this name from table, unless check returns an error.
+// deletePolicyList deletes the list of policies name from table, unless check returns an error.
 func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) (err error) {
 	defer describeError(&err, "changing %s %s", table.noun, name)
 	return s.write(ctx, func(tx session) error {
-		// A transaction that gives the profile to a device first locks the row of the profile. So either this statement waits for that
-		// transaction, or that transaction finds the profile deleted.
+		// A transaction that gives the profile to a device first locks the row of the profile. So either the next statement waits for this
+		// transaction, or the transaction finds the profile deleted.
 		if _, err := tx.profiles().readPolicyList(ctx, table, name, "FOR UPDATE"); err != nil {
 			return err
 		}
@@ -157,8 +158,8 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 	})
 }
 
-// lockProfile locks a profile against its deletion until the end of the transaction, or returns ErrUnknownProfile. An empty name means no
-// profile.
+// lockProfile locks a profile against its deletion until the end of the transaction, or returns ErrUnknownProfile. If name is empty, it
+// does nothing.
 func (s profilesIn) lockProfile(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
@@ -193,8 +194,8 @@ func (s profiles) LimitSets(ctx context.Context, afterName string, limit int) ([
 	return sets, err
 }
 
-// PutLimitSet creates a limit set or replaces its policies, which must be valid. created is true if it is new. If nothing changes, the
-// version stays. If dryRun is true, it only checks.
+// PutLimitSet creates a limit set or replaces its policies, which must be valid. created is true if the limit set is new. If nothing
+// changes, the version stays. If dryRun is true, PutLimitSet checks everything and changes nothing.
 func (s profiles) PutLimitSet(ctx context.Context, actor, name string, policies json.RawMessage, dryRun bool) (set LimitSet, created bool, err error) {
 	put, created, err := s.putPolicyList(ctx, limitSetTable(), actor, Profile{Name: name, Limits: policies}, dryRun)
 	return LimitSet(put), created, err
@@ -205,7 +206,8 @@ func (s profiles) DeleteLimitSet(ctx context.Context, actor, name string) error 
 	return s.deletePolicyList(ctx, limitSetTable(), actor, name, func(session) error { return nil })
 }
 
-// LimitSetVersion identifies one state of a limit set. Versions begin at 1 again if a set is deleted and created anew, hence CreatedAt.
+// LimitSetVersion identifies one state of a limit set. It has CreatedAt, because the versions begin at 1 again if a limit set is deleted
+// and created anew.
 type LimitSetVersion struct {
 	Name      string
 	Version   int64

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// These are the numbers of rows that lists return: defaultLimit if no limit is given, and never more than maxLimit.
+// A list returns at most defaultLimit rows if the caller gives no limit, and never more than maxLimit rows.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
@@ -32,7 +32,7 @@ func (q *query) where(condSQL string, value any) {
 	q.conds = append(q.conds, fmt.Sprintf(condSQL, q.arg(value)))
 }
 
-// whereIfSet adds the condition condSQL to q like the method where, but only if value is not the zero value.
+// whereIfSet adds the condition condSQL to q as the method where does, but only if value is not the zero value.
 func whereIfSet[Value comparable](q *query, condSQL string, value Value) {
 	if value != *new(Value) {
 		q.where(condSQL, value)
@@ -64,7 +64,7 @@ func (q *query) withoutLimit() string {
 	return q.text + " WHERE " + strings.Join(q.conds, " AND ")
 }
 
-// clampLimit returns limit, at most 1000, or 100 if limit is 0.
+// clampLimit returns limit, but at most maxLimit. If limit is 0, it returns defaultLimit.
 func clampLimit(limit int) int {
 	if limit <= 0 {
 		return defaultLimit
@@ -75,8 +75,8 @@ func clampLimit(limit int) int {
 // searchLimit is the maximum number of rows that one call checks against a filter that has no index.
 const searchLimit = 50_000
 
-// SearchBound is the last id of the stretch of a list that one call searches. All statements of the call end their search there, and the
-// next call continues behind it.
+// SearchBound is the last id of the part of a list that one call searches. All statements of the call end their search there, and the next
+// call continues after this id.
 type SearchBound struct {
 	End  int64 // the last id of the stretch; 0 means no bound
 	More bool  // there are rows beyond End
@@ -85,9 +85,9 @@ type SearchBound struct {
 // idRange is a range of the ids of a table, as SQL texts: the ids between after and before, in the order direction, at most limit rows.
 type idRange struct{ after, before, direction, limit string }
 
-// rangeSQL returns the conditions and the order for the range. If column is not empty, it selects rows with the value valueExpr (SQL) in
-// column, by the index on (column, id): column is part of the compared row and of the order, because with an equality Postgres might read
-// along the primary key.
+// rangeSQL returns the conditions and the order for the range. If column is not empty, they select the rows with the value valueExpr (SQL)
+// in column, by the index on (column, id). For this, column is part of the compared row and of the order, because with an equality Postgres
+// might read along the primary key.
 func (s idRange) rangeSQL(column, valueExpr string) string {
 	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
@@ -96,8 +96,8 @@ func (s idRange) rangeSQL(column, valueExpr string) string {
 		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
-// searchBound returns the id at which a search of searchLimit ids ends, or the zero value if idsSQL returns fewer ids. idsSQL (with the
-// arguments of search) must return ids in the order of an index; direction is its SQL word.
+// searchBound returns the id at which a search of searchLimit ids ends, or the zero value if idsSQL returns fewer ids. idsSQL is a query
+// with the arguments of search that returns ids in the order of an index. direction is the SQL word for this order: DESC or empty.
 func (s *connection) searchBound(ctx context.Context, search *query, idsSQL, direction string) (SearchBound, error) {
 	return s.searchBoundAfter(ctx, search, idsSQL, direction, searchLimit)
 }

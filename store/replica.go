@@ -21,7 +21,8 @@ type Replica struct {
 	State                      json.RawMessage
 }
 
-// Heartbeat is the data that a replica regularly stores about itself. Because clocks differ, it has durations up to now, and no times.
+// Heartbeat is the data that a replica regularly stores about itself. It has durations up to now instead of times, because the clocks of
+// the replica and the database differ.
 type Heartbeat struct {
 	ID, Host, Address, Version string
 	Uptime                     time.Duration  // since the replica started
@@ -110,7 +111,7 @@ type ClockPair struct {
 	Wall   time.Time // time of the clock of the replica's host
 }
 
-// LeaseClock holds the present time of the database's clock (Now) and the data by which a replica decides whether leases have ended.
+// LeaseClock holds the present time of the database's clock, and the data by which a replica decides whether leases have ended.
 type LeaseClock struct {
 	Now        time.Time
 	Lengths    []time.Duration // the values of Grant.LongestLease of all grants, without duplicates
@@ -146,7 +147,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 	return clock, nil
 }
 
-// StoreClockPair replaces the stored pair. Replicas that start later read the pair.
+// StoreClockPair replaces the stored clock pair by pair. Replicas that start later read the stored pair.
 func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) (err error) {
 	defer describeError(&err, "storing a pair of clock readings")
 	_, err = s.execInTx(ctx, `

@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// numberJump is added to fencing tokens and ids at a restore, because the lost part of the ledger may have given higher numbers.
-	// maxNumber leaves room for 900,000 restores.
+	// numberJump is the number that a restore adds to fencing tokens and ids, because the lost part of the ledger may have given higher
+	// numbers. maxNumber leaves room for 900,000 restores.
 	numberJump = 10_000_000_000
 	// maxNumber is the largest integer that every JSON reader can represent exactly.
 	maxNumber = 1<<53 - 1
-	// minStandstill is the shortest standstill: the default length of a lease, because the lost part may have granted such leases.
+	// minStandstill is the shortest standstill. It is the default length of a lease, because the lost part of the ledger may have granted such
+	// leases.
 	minStandstill = 300 * time.Second
 )
 
@@ -40,15 +41,16 @@ func (s Standstill) String() string {
 	return text
 }
 
-// ProtectAfterRestore must be called once when the ledger has lost commits: it was restored from a backup, or replaced by a standby that
-// lacked some. The holders of slots that the lost part granted may still use them. So each pool grants nothing, at any replica, for a
-// standstill: the longest lease that the ledger knows in the pool, at least minDuration and 300 s. until is the time of the database's
-// clock when the last one ends. A repeated call begins each standstill anew.
+// ProtectAfterRestore must be called once when the ledger has lost commits, because it was restored from a backup or replaced by a standby
+// that lacked commits. Holders may still use slots that the lost part of the ledger granted. So each pool grants nothing, at any replica,
+// for a standstill. It takes as long as the longest lease that the ledger knows in the pool, but at least minDuration and 300 s. until is
+// the time of the database's clock at which the last standstill ends. A repeated call begins each standstill anew.
 //
 // If a pool has had leases of callers, or the token of a caller covers it, its standstill is at least its longest caller lease.
 //
-// A number that the lost part gave must not be given again, so fencing tokens and the ids of tasks, batches and events are increased by
-// numberJump. So are the versions of pools, because the semaphore may know a later one. Replicas forget their cached tokens.
+// A number that the lost part of the ledger gave must not be given again. So fencing tokens and the ids of tasks, batches and events are
+// increased by numberJump. The versions of pools are increased too, because the semaphore may know a later version. Replicas forget their
+// cached tokens.
 func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
 	defer describeError(&err, "preparing the ledger after a restore")
 	err = s.write(ctx, func(tx session) error {
@@ -90,8 +92,8 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 	return stands.Last, s.recordEvent(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// blockGrants sets until when each pool grants nothing, for at least minDuration, and returns a summary. A later time that is already set
-// stays. Deleted pools are included: such a pool may have been created again after the backup.
+// blockGrants sets the end of the standstill of each pool, at least minDuration from now, and returns a summary. A later end that is
+// already set stays. It includes deleted pools, because such a pool may have been created again after the backup.
 func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (standstill Standstill, err error) {
 	now, err := s.readClock(ctx)
 	if err != nil {
@@ -124,7 +126,8 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 	return standstill, err
 }
 
-// callerPools returns the pools that the tokens of callers cover, also expired ones, which may have been valid after the backup.
+// callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because they may have been valid after the
+// backup.
 func (s session) callerPools(ctx context.Context) ([]string, error) {
 	patterns, err := collect(ctx, s, singleColumn[[]string],
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)

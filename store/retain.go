@@ -11,12 +11,12 @@ type DeletedCounts struct {
 	Events, Attempts, Results, Answers, TokenChanges, News, Minutes, Tasks, Batches int64
 }
 
-// Largest returns the largest of the counts. The counts of tasks and of batches are added and compared as one count.
+// Largest returns the largest of the counts, where the numbers of tasks and batches are added and compared as one count.
 func (r DeletedCounts) Largest() int64 {
 	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }
 
-// retentionRule describes rows of one kind that are deleted by their age.
+// retentionRule describes how rows of one kind are deleted when they are too old.
 type retentionRule struct {
 	count     *int64
 	name      string
@@ -24,10 +24,10 @@ type retentionRule struct {
 	keep      time.Duration // how long the rows are kept; 0 means forever
 }
 
-// retentionRules returns the rules by age. keepFor is the time for which events, attempts and late results are kept; 0 means forever.
+// retentionRules returns one rule for each kind of rows. keepFor is the time for which attempts and late results are kept; 0 means forever.
 func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
-	// Ids and tokens increase almost in the order of times. Each statement deletes a range of an index, up to the last expired row. For a
-	// join with a list of rows, Postgres could scan the list once for each row, as long as its statistics show an empty table.
+	// Ids and tokens increase almost in the order of times. Each statement deletes a range of an index, up to the last expired row. It does
+	// not join a list of rows, because Postgres could scan the list once for each row while its statistics show an empty table.
 	const before = ` < (SELECT {now}) - $1 * {ms}`
 	const old = ` AS oldest WHERE at` + before
 	return []retentionRule{
@@ -50,10 +50,10 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	}
 }
 
-// Retain deletes old rows, oldest first, at most limit rows of each kind, in one transaction per kind: events (in whole blocks, see
-// EventSeal; the last may exceed the limit), ended attempts, late results, and ended batches with their tasks, if they are older than
-// keepFor. A keepFor of 0 keeps these. Answers, changes of tokens, news and counts per minute have times of their own. Replicas may call it
-// concurrently.
+// Retain deletes old rows, oldest first, at most limit rows of each kind. It deletes events, ended attempts, late results, and ended
+// batches with their tasks, if they are older than keepFor; if keepFor is 0, it keeps them. Events are deleted in whole blocks (EventSeal),
+// so the last block may exceed the limit. Answers, changes of tokens, news and counts per minute are kept for times of their own. Replicas
+// may call Retain concurrently.
 func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (deleted DeletedCounts, err error) {
 	for _, old := range deleted.retentionRules(keepFor) {
 		if old.keep == 0 {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// scannersFor replaces each of targets (pointers) by the scanner for its type, and returns targets. The scanners accept the forms in which
-// either database returns a column, and turn NULL into the zero value.
-func scannersFor(targets []any) []any {
+// scannersFor replaces each pointer in targets by the scanner for its type, and returns targets. The scanners accept the forms in which
+// Postgres and SQLite return a column, and turn NULL into the zero value.
+func scannersFor(targets []any) (scanners []any) {
 	for i, target := range targets {
 		targets[i] = scannerFor(target)
 	}
@@ -19,7 +19,7 @@ func scannersFor(targets []any) []any {
 }
 
 // scannerFor returns the scanner that reads a column into target. It returns target itself if database/sql reads its type.
-func scannerFor(target any) any {
+func scannerFor(target any) (scanner any) {
 	switch to := target.(type) {
 	case *time.Time:
 		return instant{to}
@@ -166,7 +166,8 @@ func millisOrNull(moment *time.Time) any {
 	return moment.UnixMilli()
 }
 
-// timeTextOrNull returns moment as text in ms, the precision of stored times, for COPY, which accepts no expressions; nil is NULL.
+// timeTextOrNull returns moment as text with milliseconds, the precision of stored times. COPY needs the text, because it accepts no
+// expressions. If moment is nil, it returns NULL.
 func timeTextOrNull(moment *time.Time) any {
 	if moment == nil {
 		return nil
@@ -174,7 +175,8 @@ func timeTextOrNull(moment *time.Time) any {
 	return moment.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// jsonTextOrNull returns raw as the argument for a JSON column: a string, because COPY would send bytes as bytea; nil is NULL.
+// jsonTextOrNull returns raw as the argument for a JSON column. The argument is a string, because COPY would send bytes as bytea. If raw is
+// nil, it returns NULL.
 func jsonTextOrNull(raw json.RawMessage) any {
 	if raw == nil {
 		return nil
@@ -182,7 +184,8 @@ func jsonTextOrNull(raw json.RawMessage) any {
 	return string(raw)
 }
 
-// abortRule reads the two columns of the abort rule of a new Batch: the share of failed tasks, then the number of tasks.
+// abortRule reads the two columns of the abort rule of a Batch, one after the other: the share of failed tasks, then the minimum number of
+// tasks.
 type abortRule struct{ of *Batch }
 
 // Scan sets Abort.Failure from a share, or Abort.Min from a number. A share of 0 means that the batch has no abort rule.

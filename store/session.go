@@ -24,7 +24,7 @@ type session struct {
 	pendingNews           *pendingNews // the news of the transaction; nil outside of a transaction
 }
 
-// Each type is a session with the statements of one part of the ledger, such as pools or grants.
+// Each of these types is a session with the statements of one part of the ledger, such as pools or grants.
 type (
 	poolsIn       struct{ session }
 	batchesIn     struct{ session }
@@ -36,7 +36,7 @@ type (
 	credentialsIn struct{ session }
 )
 
-// pools returns the session with the statements on pools. The functions after it do the same for other parts.
+// pools returns the session with the statements on pools. The next functions do the same for other parts of the ledger.
 func (s session) pools() poolsIn             { return poolsIn{s} }
 func (s session) batches() batchesIn         { return batchesIn{s} }
 func (s session) tasks() tasksIn             { return tasksIn{s} }
@@ -125,7 +125,7 @@ func (s session) readClock(ctx context.Context) (time.Time, error) {
 // singleColumn is the scanDest of collect and queryOne for a query with one column.
 func singleColumn[Column any](target *Column) []any { return []any{target} }
 
-// toJSONInput returns rows as the JSON array that words such as {ids} read (see dialect).
+// toJSONInput returns rows as a JSON array. Words in SQL such as {ids} read such an array (see dialect).
 func toJSONInput[Row any](rows []Row) string {
 	// json.Marshal cannot fail for plain structs and numbers.
 	b, _ := json.Marshal(rows)
@@ -190,7 +190,7 @@ func (s session) execChained(ctx context.Context, inputWord, rowsJSON string, st
 	return err
 }
 
-// chainCTEs returns a statement that begins with ctesSQL (the text after WITH) and reads the JSON array {inputWord} only once.
+// chainCTEs returns the statement WITH ctesSQL, in which the JSON array of the word {inputWord} is read only once.
 func chainCTEs(inputWord, ctesSQL string) string {
 	return "WITH {" + inputWord + " once}, " + strings.ReplaceAll(ctesSQL, "{"+inputWord+"}", inputWord)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// Store is the ledger in one database. It is safe for concurrent use. It has the methods for the whole ledger: open, check, migrate, warm,
-// close, Retain, and the protection after a restore. The others belong to its parts, such as pools and tasks.
+// Store is the ledger in one database. It is safe for concurrent use. Its own methods are for the whole ledger: check, migrate, warm,
+// close, Retain, and the protection after a restore. All other methods belong to its parts, such as pools and tasks.
 type Store struct {
 	*connection
 	pools
@@ -66,7 +66,7 @@ func (o Options) withDefaults() Options {
 
 // OpenPostgres opens connections to dsn (URL or key=value form) and checks that the server answers. It does not migrate.
 //
-// Timeouts are set in the server: cancelling a context would close the connection and leave the outcome of the statement unknown.
+// Timeouts are set in the server, because the end of a context would close the connection and leave the outcome of the statement unknown.
 func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, error) {
 	options = options.withDefaults()
 	config, err := pq.NewConfig(dsn)
@@ -110,16 +110,18 @@ func openConnections(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.
 	return db, nil
 }
 
-// slowConns is the maximum number of concurrent batches. They have connections of their own, so that slow ones do not block reports.
+// slowConns is the maximum number of batches that are created concurrently. They have connections of their own, so that slow requests do
+// not block reports.
 const slowConns = 5
 
-// withSettings adds the settings of the store to dsnSettings, the settings of the DSN. The DSN wins, except for the isolation level, on
-// which the cap depends. The result takes precedence over settings of the database or the user.
+// withSettings returns the settings of a connection: the settings of the store and dsnSettings, the settings of the DSN. A setting of the
+// DSN replaces that of the store, except for the isolation level, on which the cap depends. The result takes precedence over settings of
+// the database or the user.
 //
 // A prepared plan stays in use while its tables grow. A plan for small tables would read whole tables, or sort all rows that an index finds
-// (a bitmap scan). So both are off. The planner then expects high costs for a table that must be read whole, and would start parallel
-// workers. Starting them takes longer than the work, so they are off, too.
-func withSettings(dsnSettings map[string]string, options Options) map[string]string {
+// (a bitmap scan). So enable_seqscan and enable_bitmapscan are off. Then the planner expects high costs for a table that must be read
+// whole, and would start parallel workers. To start them takes longer than the work, so they are off, too.
+func withSettings(dsnSettings map[string]string, options Options) (settingByName map[string]string) {
 	all := map[string]string{
 		"enable_seqscan":    "off",
 		"enable_bitmapscan": "off",
@@ -132,7 +134,7 @@ func withSettings(dsnSettings map[string]string, options Options) map[string]str
 		"idle_in_transaction_session_timeout": millisText(options.IdleTimeout),
 	}
 	maps.Copy(all, dsnSettings)
-	// Each statement must read all earlier commits: a claim waits for the lock of its pool and must then read the present capacity.
+	// Each statement must read all earlier commits, because a claim waits for the lock of its pool and must then read the present capacity.
 	all["default_transaction_isolation"] = "read committed"
 	return all
 }
@@ -141,8 +143,8 @@ func millisText(duration time.Duration) string { return strconv.FormatInt(durati
 
 // OpenSQLite opens or creates the database file at path, for one process. It does not migrate.
 //
-// Writes use one connection, for which waiting in Go is fair, unlike SQLite's busy handler. Snapshots have read-only connections, so they
-// do not block writers.
+// All writes share one connection. Goroutines wait for it in a fair order, unlike in SQLite's busy handler. Snapshots have read-only
+// connections, so they do not block writers.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	_, missing := os.Stat(path)
 	if err := makePrivate(path); err != nil {
@@ -171,8 +173,8 @@ func removeIfEmpty(path string) {
 	}
 }
 
-// makePrivate makes sure that only the owner can access the file at path, which holds hashes of tokens and reports of devices, and creates
-// it if it is missing. SQLite gives its -wal and -shm files the same permissions.
+// makePrivate makes sure that only the owner can access the file at path, because the file holds hashes of tokens and reports of devices.
+// If the file is missing, makePrivate creates it. SQLite gives its -wal and -shm files the same permissions.
 func makePrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
 		return fmt.Errorf("the ledger %s is empty (0 bytes), so its content is lost: %s", path, remedyOfDamage)
@@ -196,7 +198,7 @@ func openSQLiteFile(dsn string, maxConns int) (*sqlx.DB, error) {
 	return db, nil
 }
 
-// openStore returns the ledger on an open connection, if the database answers.
+// openStore returns the ledger on shared, or an error if the database does not answer.
 func openStore(ctx context.Context, shared *connection) (*Store, error) {
 	shared.snapshots = make(chan struct{}, maxSnapshots)
 	s := newStore(shared)

@@ -113,7 +113,8 @@ type Settlement struct {
 	Returned bool          // whether the attempt counts as handed back
 }
 
-// Settle decides the state of a task whose grant ends, inside that transaction. It must not block, and must be safe for concurrent use.
+// Settle decides the state of a task whose grant ends. It is called inside the transaction that ends the grant, so it must not block. It
+// must be safe for concurrent use.
 type Settle func(SettleInput) Settlement
 
 // taskColumns are the columns of task t, its batch b and its grant g, which may be NULL.
@@ -140,8 +141,8 @@ func attemptScanDest(attempt *Attempt) (scanDest []any) {
 	}
 }
 
-// Task returns a task, its grant (nil if none), and its ended attempts, oldest first. Error: ErrNotFound.
-func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, error) {
+// Task returns a task, its grant, and its ended attempts, oldest first. The grant is nil if the task has none. Error: ErrNotFound.
+func (s tasks) Task(ctx context.Context, id int64) (task Task, grant *Grant, endedAttempts []Attempt, err error) {
 	type reading struct {
 		Task
 		grant Grant
@@ -161,7 +162,7 @@ func (s tasks) Task(ctx context.Context, id int64) (Task, *Grant, []Attempt, err
 	return r.Task, &r.grant, attempts, nil
 }
 
-// CancelTask cancels a waiting task, or asks the device of a granted one to stop, and returns the task. A task that has ended stays
+// CancelTask cancels a waiting task, or asks the device of a running task to stop, and returns the task. A task that has ended stays
 // unchanged. Error: ErrNotFound.
 func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task

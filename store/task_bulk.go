@@ -24,16 +24,16 @@ const (
 		AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = t.pool AND p.deleted_at IS NOT NULL)`
 )
 
-// CancelTasks cancels at most limit open tasks that match filter, and asks the devices of running ones to stop. Each chunk is one
-// transaction; after an error, earlier chunks stay committed and the call can be repeated.
+// CancelTasks cancels at most limit open tasks that match filter, and asks the devices of running tasks to stop. It works in chunks of
+// bulkChunk tasks, each in one transaction. After an error, earlier chunks stay committed, and the call can be repeated.
 func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, filter, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().cancelAll(ctx, actor, tasks, done)
 	})
 }
 
-// RetryTasks makes at most limit tasks pending again that match filter, ended without success, and belong to a batch that can still start
-// tasks. Each gets at least one more attempt. It works in chunks like CancelTasks.
+// RetryTasks makes at most limit tasks that match filter pending again. It changes only tasks that ended without success and whose batch
+// can still start tasks. Each of them gets at least one more attempt. It works in chunks as CancelTasks does.
 func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryAll(ctx, actor, tasks, done)
@@ -67,8 +67,8 @@ func (s tasks) countMatching(ctx context.Context, filter TaskFilter, condSQL str
 	}
 }
 
-// changeInChunks changes at most limit tasks that match filter and condSQL (SQL), from one SearchBound to the next. It calls change for each
-// chunk with a session, the ids, and the result to which change adds its numbers.
+// changeInChunks changes at most limit tasks that match filter and condSQL, an SQL condition. It searches from one SearchBound to the next.
+// For each chunk of tasks, it calls change with a session, the ids of the tasks, and the BulkResult that change must set.
 func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.taskSearchBound(ctx, filter)
@@ -89,7 +89,8 @@ func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL st
 	return total, nil
 }
 
-// changeInRange does the same as changeInChunks for ids <= filter.Until, and sets filter.After to the last id that it has processed.
+// changeInRange does the same as changeInChunks for tasks with id <= filter.Until, and adds the results to total. It sets filter.After to
+// the last id that it has processed.
 func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		filter.Limit = min(bulkChunk, limit-changed)
@@ -108,8 +109,8 @@ func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL st
 	return changed, nil
 }
 
-// changeChunk calls change with the next filter.Limit ids in one transaction, and returns them. change must lock tasks in the order of ids,
-// as all code does, so that deadlocks are avoided.
+// changeChunk calls change with the ids of the next filter.Limit tasks in one transaction, and returns these ids. change must lock tasks in
+// the order of ids, as all code does, so that deadlocks are avoided.
 func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL string, change func(session, []int64, *BulkResult) error) (taskIDs []int64, done BulkResult, err error) {
 	text, args := filter.matchingQuery("t.id", condSQL).build(filter.orderSQL(), filter.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
@@ -123,7 +124,7 @@ func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL strin
 	return taskIDs, done, err
 }
 
-// cancelAll locks the tasks, ends the waiting ones, asks the devices of the others to stop, and sets both numbers in done.
+// cancelAll ends the waiting tasks in taskIDs, and asks the devices of the running tasks to stop. It sets the number of both in done.
 func (s tasksIn) cancelAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(taskIDs...))
 	if err != nil {
@@ -154,8 +155,8 @@ func (s tasksIn) cancelAll(ctx context.Context, actor string, taskIDs []int64, d
 	return errors.Join(s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), s.recordTaskEvents(ctx, "task.cancelled", actor, ended))
 }
 
-// lockRetriableTasks locks the tasks that may become pending again, and returns their ids. It locks pools and batches first: a task that became
-// pending in a cancelled batch or a deleted pool would stay so forever.
+// lockRetriableTasks locks the tasks that may become pending again, and returns their ids. It locks pools and batches first, because a task
+// that became pending in a cancelled batch or a deleted pool would stay pending forever.
 func (s tasksIn) lockRetriableTasks(ctx context.Context, taskIDs []int64) (lockedIDs []int64, err error) {
 	in := idsInput(taskIDs...)
 	for _, query := range []string{
@@ -171,9 +172,9 @@ func (s tasksIn) lockRetriableTasks(ctx context.Context, taskIDs []int64) (locke
 		WHERE `+isRetriableSQL+` ORDER BY t.id FOR UPDATE OF t`, in)
 }
 
-// retryAll makes the tasks pending again for which this is allowed, and sets their number in done. Attempt numbers continue, and a task
-// without attempts left gets one more. The count of returned attempts is reset. But it stays recorded that the task was started, because
-// MaxWait does not apply to it then.
+// retryAll makes the tasks in taskIDs pending again if that is allowed, and sets their number in done. Attempt numbers continue, and a task
+// without attempts left gets one more. The count of returned attempts is reset, but not to 0 if only this count shows that the task was
+// started, because MaxWait does not apply to a started task.
 func (s tasksIn) retryAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := s.lockRetriableTasks(ctx, taskIDs)
 	if err != nil {
@@ -200,7 +201,7 @@ func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, taskI
 	return err
 }
 
-// RetryTask makes one task pending again, as RetryTasks does; an open task stays. Errors: ErrNotFound, ErrNotRetriable.
+// RetryTask makes one task pending again, as RetryTasks does. It does not change an open task. Errors: ErrNotFound, ErrNotRetriable.
 func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {

@@ -11,7 +11,8 @@ type TaskCounts struct {
 	More    bool // more than maxHeld slots are held; the running tasks beyond maxHeld are counted as pending
 }
 
-// TaskCounts counts the tasks of a pool, or of all if pool is empty, by state, from the stored counts and at most maxHeld held slots.
+// TaskCounts returns the number of tasks of a pool in each state. If pool is empty, it counts the tasks of all pools. It reads the stored
+// counts, and counts held slots up to maxHeld.
 func (s tasks) TaskCounts(ctx context.Context, pool string, maxHeld int) (TaskCounts, error) {
 	type count struct {
 		state TaskState
@@ -59,7 +60,7 @@ func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit
 	return collect(ctx, s.customPlanSession(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
 }
 
-// These are the bounds of TasksByErrorPrefix. A pair is a batch and a state of its tasks.
+// These constants bound the work of TasksByErrorPrefix. A pair is a batch and a state of its tasks.
 const (
 	maxFailedPerPair = 2500
 	maxFailedPairs   = 20
@@ -99,7 +100,8 @@ type batchState struct {
 	state TaskState
 }
 
-// batchesWithFailures returns the pairs that have tasks according to the stored counts, newest batches first.
+// batchesWithFailures returns the batches that have failed or timed-out tasks according to the stored counts, one entry for each of these
+// states, newest batches first.
 func (s tasks) batchesWithFailures(ctx context.Context) ([]batchState, error) {
 	return collect(ctx, s.customPlanSession(), func(p *batchState) []any { return []any{&p.batch, &p.state} }, batchesWithFailuresSQL(), maxCountsRead, maxFailedPairs)
 }

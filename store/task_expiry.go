@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// waitingEndRule describes which waiting tasks t are to be ended, and how.
+// waitingEndRule says which waiting tasks t must be ended, and how.
 type waitingEndRule struct {
 	fromSQL string // FROM ... WHERE
 	args    []any
@@ -18,8 +18,8 @@ type waitingEndRule struct {
 	actor   string
 }
 
-// isWaitingSQL is the condition that task t is pending and has no grant. Inside a CASE, Postgres cannot turn this lookup into a join over
-// all tasks; it expects a CASE to be true for most rows, so it reads them along their index.
+// isWaitingSQL is the condition that task t is pending and has no grant. The grant is looked up inside a CASE, so that Postgres cannot turn
+// the lookup into a join over all tasks. Postgres expects a CASE to be true for most rows, so it reads the tasks along their index.
 const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
 // findSQL returns the query for the tasks of the rule. Its last argument is the maximum number of tasks.
@@ -30,13 +30,14 @@ func (e waitingEndRule) findSQL() string {
 // reaperActor is the actor in the events of leases that ended and of tasks that expired.
 const reaperActor = "reaper"
 
-// newExpiryRule returns a rule that ends tasks as expired; args are the arguments of fromSQL.
+// newExpiryRule returns a rule that ends tasks as expired. The parameters are the fields of waitingEndRule; args are the arguments of
+// fromSQL.
 func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
 	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, reaperActor}
 }
 
-// expiryRules returns the rules for NotAfter of batch and task, which have an index. ExpireWaited does MaxWait. The clock is read in a
-// sub-select, because an expression that changes during the statement cannot be an index bound.
+// expiryRules returns the rules for the NotAfter of a batch and of a task, which have indexes. ExpireWaited handles MaxWait. The rules read
+// the clock in a sub-select, because an expression that changes during the statement cannot be an index bound.
 func expiryRules() []waitingEndRule {
 	const missed = `CASE WHEN t.attempts > 0 OR t.returned > 0 THEN 'not finished by ' ELSE 'not started by ' END || `
 	return []waitingEndRule{
@@ -47,7 +48,7 @@ func expiryRules() []waitingEndRule {
 	}
 }
 
-// maxWaitRule returns the rule that ends the tasks that are past the MaxWait of their batch.
+// maxWaitRule returns the rule that ends those tasks in taskIDs that are past the MaxWait of their batch.
 func maxWaitRule(taskIDs []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(taskIDs...))
@@ -67,13 +68,14 @@ func (s tasks) Expire(ctx context.Context, limit int) (expired int, err error) {
 	return expired, nil
 }
 
-// ExpiryPosition is a position in the search for tasks that waited too long, from batch to batch and from task to task. Zero is before all.
+// ExpiryPosition is a position in the search for tasks that waited too long. The search goes from batch to batch, and in a batch from task
+// to task. The zero value is before all tasks.
 type ExpiryPosition struct{ Batch, Task int64 }
 
-// ExpireWaited ends tasks that waited longer than the MaxWait of their batch, and returns their number. It begins behind the position
-// after. next is the position for the next call; zero means the end. One call searches at most maxSearched batches with a MaxWait and at
-// most maxSearched tasks of one batch. Tasks that were started or have a later not_before count as searched, because no index excludes
-// them.
+// ExpireWaited ends tasks that waited longer than the MaxWait of their batch, and returns their number. It searches the tasks after the
+// position after. next is the position for the next call; if it is zero, the search has reached the end. One call searches at most
+// maxSearched batches with a MaxWait and at most maxSearched tasks of one batch. Tasks that were started or have a later not_before count
+// as searched, because no index excludes them.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {
@@ -112,8 +114,9 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 // overdueBatch is the row of overdueText; 0 means no batch.
 type overdueBatch struct{ batch, nextBatch int64 }
 
-// overdueText searches the next $2 batches with a MaxWait, from batch $1 on. It selects the first that is past its MaxWait and has pending
-// tasks, and the start of the next search. It looks up tasks batch by batch, because for an EXISTS Postgres may read all pending tasks.
+// overdueText searches the next $2 batches with a MaxWait, from batch $1 on. It selects the first batch that is past its MaxWait and has
+// pending tasks, and the batch at which the next search starts. It looks up tasks batch by batch, because for an EXISTS Postgres may read
+// all pending tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b
@@ -143,9 +146,11 @@ type taskEnd struct {
 	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
-// endLocked ends the locked tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids.
+// endLocked ends the tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids. The caller must have locked
+// the tasks.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
-	// Only a statement after the lock sees what committed just before: a claim and a change of a batch do not write the row of the task.
+	// The condition must be checked by a statement after the lock, because only such a statement sees a claim or a change of the batch that
+	// was committed just before. These do not write the row of the task.
 	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))
@@ -166,8 +171,8 @@ type Suppression struct {
 	Reason string
 }
 
-// Suppress ends those tasks in suppressions that wait, with the reason as their error. A result is true if its entry ended the task; of
-// several entries or calls for one task, only one gets true.
+// Suppress ends those tasks in suppressions that wait, with the reason as their error. endedByEntry[i] is true if entry i ended its task.
+// If there are several entries or calls for one task, only one of them gets true.
 func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedByEntry []bool, err error) {
 	if len(suppressions) == 0 {
 		return nil, nil
@@ -188,8 +193,8 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedB
 	return done, nil
 }
 
-// suppress ends those tasks in suppressions that wait, and returns their ids as keys. It locks the tasks in the order of ids, as all code
-// does, so that deadlocks are avoided.
+// suppress ends those tasks in suppressions that wait, and returns the set of their ids. It locks the tasks in the order of ids, as all
+// code does, so that deadlocks are avoided.
 func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (endedTasks map[int64]bool, err error) {
 	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)

@@ -39,7 +39,8 @@ func (f *TaskFilter) LimitTo(bound SearchBound) {
 	}
 }
 
-// ContinueAfter restricts the filter to the tasks behind the id lastRead, in its order. If lastRead is 0, nothing changes.
+// ContinueAfter restricts the filter to the tasks that follow the task lastRead in the order of the filter. If lastRead is 0, nothing
+// changes.
 func (f *TaskFilter) ContinueAfter(lastRead int64) {
 	switch {
 	case lastRead == 0:
@@ -57,9 +58,9 @@ func (f TaskFilter) directionSQL() string {
 	return ""
 }
 
-// candidateIDsSQL returns the query for at most maxRows ids in the order of the filter, and adds its arguments to q. Candidates are the
-// tasks of a device, the tasks of a batch, or the running tasks. The limit makes Postgres choose the index of each kind, whatever its
-// statistics are.
+// candidateIDsSQL returns the query for the ids of at most maxRows candidates in the order of the filter, and adds its arguments to q.
+// Candidates are the tasks of a device, the tasks of a batch, or the running tasks. The limit makes Postgres choose the right index for
+// each of these, whatever its statistics are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -67,7 +68,7 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	case f.State == Dispatched:
 		return `SELECT task AS id FROM grants WHERE ` + f.runningConds(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
-		// For an order by id, Postgres would read the tasks of all devices along the primary key.
+		// The order is by id + 0, because for an order by id Postgres would read the tasks of all devices along the primary key.
 		return `SELECT id FROM tasks WHERE ` + f.deviceConds(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.batchTaskIDsSQL(q, s)
@@ -82,8 +83,8 @@ func (f TaskFilter) idRange(q *query, maxRows int) idRange {
 	return s
 }
 
-// excludeRunningSQL returns a condition that excludes running tasks from the state Pending; their rows are pending, too. It looks up each
-// grant separately, because Postgres may run a NOT EXISTS as a join that reads all grants.
+// excludeRunningSQL returns a condition that excludes running tasks from the state Pending, because the rows of running tasks are also
+// pending. The condition looks up each grant separately, because Postgres may run a NOT EXISTS as a join that reads all grants.
 func (f TaskFilter) excludeRunningSQL() string {
 	if f.State != Pending {
 		return ""
@@ -118,9 +119,9 @@ func (f TaskFilter) deviceConds(q *query) string {
 	return conds
 }
 
-// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. It merges the states,
-// which the index orders separately. The condition on the state is outside of the limited query: inside, Postgres would read a batch to its
-// end if few tasks match.
+// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. The query merges the
+// states, which the index orders separately. The condition on the state is outside of the query with the LIMIT. Inside, Postgres would read
+// a batch to its end if few tasks match.
 func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {
@@ -185,7 +186,7 @@ func (f TaskFilter) addConditions(q *query) {
 	whereIfSet(q, "t.error = %s", f.Error)
 }
 
-// usesPrimaryKey reports whether the candidate tasks are read along the primary key.
+// usesPrimaryKey reports whether candidatesSQL reads the tasks along the primary key.
 func (f TaskFilter) usesPrimaryKey() bool {
 	return f.State != Dispatched && f.Device == "" && f.Batch == 0
 }
@@ -207,8 +208,8 @@ func (f TaskFilter) orderSQL() string {
 	return " ORDER BY w.id" + f.directionSQL()
 }
 
-// matchingQuery returns the query for columns of the tasks that match the filter and condSQL, an SQL condition on task t, batch b and grant g,
-// or empty.
+// matchingQuery returns the query for columns of the tasks that match the filter and condSQL. condSQL is an SQL condition on task t, batch
+// b and grant g; it may be empty.
 func (f TaskFilter) matchingQuery(columns, condSQL string) *query {
 	q := &query{}
 	maxRows := searchLimit
@@ -223,7 +224,7 @@ func (f TaskFilter) matchingQuery(columns, condSQL string) *query {
 	return q
 }
 
-// Tasks returns the tasks that match filter, by ids. The list is complete up to the TaskSearchBound.
+// Tasks returns the tasks that match filter, in the order of ids. The list is complete up to the TaskSearchBound.
 func (s tasks) Tasks(ctx context.Context, filter TaskFilter) ([]Task, error) {
 	text, args := filter.matchingQuery(taskColumns, "").build(filter.orderSQL(), filter.Limit)
 	list, err := collect(ctx, s.customPlanSession(), taskScanDest, text, args...)
@@ -258,8 +259,8 @@ func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBo
 	return s.taskSearchBound(ctx, filter)
 }
 
-// taskSearchBound does the work of TaskSearchBound. Along the primary key, it is at a constant distance from the first id, because to count
-// rows Postgres may read far more of them than it returns.
+// taskSearchBound does the work of TaskSearchBound. If the search uses the primary key, the bound is at a constant distance from the first
+// id. To find the bound by counting rows, Postgres might read far more rows than it returns.
 func (s tasks) taskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
 	if !filter.usesPrimaryKey() {
 		q := &query{}

@@ -32,7 +32,7 @@ type ResultFilter struct {
 	Limit    int       // default 100, at most 1000
 }
 
-// hasTimeBounds reports whether the filter has Since or Until, which no index supports.
+// hasTimeBounds reports whether the filter has Since or Until. No index supports them.
 func (f ResultFilter) hasTimeBounds() bool { return !f.Since.IsZero() || !f.Until.IsZero() }
 
 func endedStates() []TaskState { return storedStates()[1:] }
@@ -105,8 +105,8 @@ const (
 	sampleBytes = 64 << 20 // approximate limit of the outputs of a sample, in bytes
 )
 
-// SampleResults calls handle with a sample of the results of a batch: the same number from each of 20 parts of the range of ids, or all if
-// the batch has few. It stops after about 64 MiB of outputs.
+// SampleResults calls handle with each result of a sample of a batch. The sample has about the same number of results from each of 20 parts
+// of the range of ids, or all results if spec.ReadAll is true. It ends after about 64 MiB of outputs.
 func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, handle func(SampledResult)) error {
 	low, high, err := s.resultIDBounds(ctx, spec.ResultFilter)
 	if err != nil || high == 0 {
@@ -127,7 +127,7 @@ func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, handle func(S
 	return nil
 }
 
-// samplePart calls handle with at most maxResults results with ids <= lastID, and with about maxBytes of outputs.
+// samplePart calls handle with at most maxResults results with spec.After < id <= lastID. It stops after about maxBytes of outputs.
 func (s tasks) samplePart(ctx context.Context, spec SampleSpec, lastID int64, maxResults, maxBytes int, handle func(SampledResult)) error {
 	for maxResults > 0 && maxBytes > 0 {
 		chunk := min(maxResults, sampleChunk)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// batchesSampled is the number of the oldest batches in a sample, and of the later batches in it, which are spread evenly.
+// batchesSampled is the maximum number of oldest batches in a sample, and of later batches, which are spread evenly.
 const batchesSampled = 64
 
 const maxCapacity = 10_000 // maximum capacity of a pool
@@ -17,9 +17,9 @@ type stratum struct {
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
-// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all, and returns totalWaiting, the
-// number of all waiting tasks. pool is the pool of scope, also if scope is a batch. Two points of the sample may find the same task, so the
-// sample may be smaller than maxTasks.
+// spreadSample reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all waiting tasks. totalWaiting is the
+// number of all waiting tasks. pool is the name of the pool, even if scope is a batch. Two points of the sample may find the same task, so
+// the sample may be smaller than maxTasks.
 func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, maxTasks int) (sample []waitingTask, totalWaiting int64, err error) {
 	oldest, others, err := s.batchesToSample(ctx, scope, pool)
 	if err != nil {
@@ -49,7 +49,8 @@ func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, m
 	return list, max(total, int64(len(list))), err
 }
 
-// batchesToSample returns batches with waiting tasks of a pool or a batch (scope): the oldest ones and, if there are more, some others.
+// batchesToSample returns batches in scope that have waiting tasks: the oldest batches and, if there are more, some later batches (others).
+// If scope is a batch, it returns only this batch.
 func (s tasks) batchesToSample(ctx context.Context, scope TaskScope, pool string) (oldest, others []int64, err error) {
 	if scope.Batch != 0 {
 		return []int64{scope.Batch}, nil, nil
@@ -79,9 +80,9 @@ func (s tasks) batchesToSample(ctx context.Context, scope TaskScope, pool string
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the first batch with a waiting task in the pool poolExpr whose id compares to batchExpr by
-// operator, such as >. The lookup of each grant and an ORDER BY with all columns of tasks_in_line make Postgres choose this index, whatever
-// its statistics are.
+// nextWaitingBatchSQL returns the query for the first batch in the pool poolExpr that has a waiting task and whose id satisfies the
+// condition: id, operator (such as >), batchExpr. The lookup of each grant and an ORDER BY with all columns of the index tasks_in_line make
+// Postgres choose this index, whatever its statistics are.
 func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batchExpr + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
@@ -108,7 +109,7 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches: the weight is the number of waiting
+// setWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches. Their weight is the number of waiting
 // tasks of the batch. The other strata share the waiting tasks of all later batches. totalPending is the number of waiting tasks of all
 // batches.
 func setWeights(strata []stratum, pendingByBatch map[int64]int64, oldestCount int, totalPending int64) {
@@ -129,7 +130,7 @@ func setWeights(strata []stratum, pendingByBatch map[int64]int64, oldestCount in
 	}
 }
 
-// point is a position in a batch, for the first waiting task at or after it.
+// point is a position in a batch. It stands for the first waiting task with an id >= At.
 type point struct {
 	Batch int64 `json:"batch"`
 	At    int64 `json:"at"`

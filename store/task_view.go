@@ -33,30 +33,30 @@ func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
 	return v, err
 }
 
-func (s tasksIn) readTaskView(ctx context.Context, id int64) (readTaskView TaskView, err error) {
+func (s tasksIn) readTaskView(ctx context.Context, id int64) (view TaskView, err error) {
 	var running Grant
-	dest := append(taskScanDest(&readTaskView.Task), grantScanDest(&running)...)
+	dest := append(taskScanDest(&view.Task), grantScanDest(&running)...)
 	if err := s.scanRow(ctx, dest, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
-		return readTaskView, err
+		return view, err
 	}
 	if running.Task != 0 {
-		readTaskView.RunningGrant = &running
+		view.RunningGrant = &running
 	}
-	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{readTaskView.Task.Device}, []int64{id})
+	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{view.Task.Device}, []int64{id})
 	if err != nil {
-		return readTaskView, fmt.Errorf("reading its device: %w", err)
+		return view, fmt.Errorf("reading its device: %w", err)
 	}
-	readTaskView.DeviceView = views[0]
-	if readTaskView.Batch, err = queryOne(ctx, s.session, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, readTaskView.Task.Batch); err != nil {
-		return readTaskView, fmt.Errorf("reading its batch: %w", err)
+	view.DeviceView = views[0]
+	if view.Batch, err = queryOne(ctx, s.session, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, view.Task.Batch); err != nil {
+		return view, fmt.Errorf("reading its batch: %w", err)
 	}
-	if readTaskView.Pool, err = queryOne(ctx, s.session, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, readTaskView.Task.Pool); err != nil {
-		return readTaskView, fmt.Errorf("reading its pool: %w", err)
+	if view.Pool, err = queryOne(ctx, s.session, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, view.Task.Pool); err != nil {
+		return view, fmt.Errorf("reading its pool: %w", err)
 	}
-	if readTaskView.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, readTaskView.Task.Pool); err != nil {
-		return readTaskView, fmt.Errorf("reading the slots of its pool: %w", err)
+	if view.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, view.Task.Pool); err != nil {
+		return view, fmt.Errorf("reading the slots of its pool: %w", err)
 	}
-	return readTaskView, s.fillHistory(ctx, &readTaskView)
+	return view, s.fillHistory(ctx, &view)
 }
 
 // fillHistory sets the last attempt and the late result of the task, and who cancelled it.
@@ -71,7 +71,8 @@ func (s tasksIn) fillHistory(ctx context.Context, view *TaskView) error {
 	if err := s.scanRow(ctx, []any{&view.LateResultAt}, `SELECT max(received_at) FROM late_results WHERE device = $1 AND task = $2`, view.Task.Device, view.Task.ID); err != nil {
 		return fmt.Errorf("reading its late results: %w", err)
 	}
-	// Who requested the end? A device that then ended the task wrote an event task.cancelled with a token, which is skipped.
+	// The statement finds who requested the end of the task. It skips an event task.cancelled with a token, because the device wrote that
+	// event when it ended the task.
 	err = s.scanRow(ctx, []any{&view.CancelledBy, &view.CancelNote}, `
 		SELECT actor, detail FROM (
 			SELECT id, actor, detail, kind, task, token FROM events WHERE device <> '' AND device = $2 ORDER BY id DESC LIMIT $3) AS newest

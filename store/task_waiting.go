@@ -16,7 +16,8 @@ type TaskScope struct {
 	Batch int64
 }
 
-// WaitingPosition is a position among the waiting tasks of a pool, in the order of batch, priority and id. Zero is before all.
+// WaitingPosition is a position among the waiting tasks of a pool, in the order of batch, priority and id. The zero value is before all
+// tasks.
 type WaitingPosition struct {
 	Batch    int64
 	Priority int
@@ -41,8 +42,8 @@ func waitingTaskScanDest(task *waitingTask) (scanDest []any) {
 	return []any{&task.Task, &task.Batch, &task.Priority, &task.device, &task.notBefore, &task.notAfter}
 }
 
-// SampleWaiting reads the waiting tasks of a pool or a batch (scope), at most maxTasks, spread evenly over all. Its cost does not depend on
-// the number of tasks. Error: ErrNotFound.
+// SampleWaiting reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all its waiting tasks. Its cost does
+// not depend on the number of tasks. Error: ErrNotFound.
 func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int) (found WaitingTasks, err error) {
 	defer describeError(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
@@ -66,7 +67,7 @@ func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int)
 	return found, err
 }
 
-// NextWaiting reads at most limit waiting tasks of a pool or a batch (scope) behind the position in after. Error: ErrNotFound.
+// NextWaiting reads the next waiting tasks of a pool or a batch (scope) after the position after, at most limit. Error: ErrNotFound.
 func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	defer describeError(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
@@ -96,7 +97,7 @@ func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) er
 	return s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { return read(ctx) })
 }
 
-// firstPosition returns the position before all selected tasks.
+// firstPosition returns the position before all tasks of the scope.
 func (of TaskScope) firstPosition() WaitingPosition {
 	if of.Batch == 0 {
 		return WaitingPosition{}
@@ -104,7 +105,7 @@ func (of TaskScope) firstPosition() WaitingPosition {
 	return WaitingPosition{Batch: of.Batch, Priority: 1 << 30}
 }
 
-// lastBatch returns the highest batch that can have selected tasks.
+// lastBatch returns the highest id of a batch that can have tasks of the scope.
 func (of TaskScope) lastBatch() int64 {
 	if of.Batch == 0 {
 		return math.MaxInt64
@@ -112,7 +113,8 @@ func (of TaskScope) lastBatch() int64 {
 	return of.Batch
 }
 
-// scopePool returns the pool of the tasks of scope. The pool of a batch that has ended may have been deleted; it is returned, too.
+// scopePool returns the pool of the tasks of scope. If scope is a batch, it also returns a deleted pool, because the pool of an ended batch
+// may have been deleted.
 func (s tasks) scopePool(ctx context.Context, scope TaskScope) (Pool, error) {
 	if scope.Batch == 0 {
 		return s.readSession().pools().poolByName(ctx, scope.Pool)
@@ -120,17 +122,18 @@ func (s tasks) scopePool(ctx context.Context, scope TaskScope) (Pool, error) {
 	return queryOne(ctx, s.readSession(), poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
 }
 
-// readWaiting reads at most limit waiting tasks of a pool behind the position in after, up to the batch lastBatch.
+// readWaiting reads the next waiting tasks of a pool after the position after, up to the batch lastBatch, at most limit.
 func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, lastBatch int64, limit int) ([]waitingTask, error) {
 	return collect(ctx, s.readSession(), waitingTaskScanDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
 }
 
 // isNotRunningSQL is the condition that task t holds no slot. The lookup of each grant avoids a join that reads all grants. With <>,
-// Postgres expects nearly all rows to satisfy it and reads in order; with IS NULL it would read all tasks of a pool to find one.
+// Postgres expects that nearly all rows satisfy the condition, and reads them in order. With IS NULL, it would read all tasks of a pool to
+// find one.
 const isNotRunningSQL = `coalesce((SELECT g.task FROM grants g WHERE g.task = t.id), 0) <> t.id`
 
-// waitingTasksSQL returns the statement of readWaiting, in three parts that the index serves: the rest of the same batch and priority,
-// lower priorities of the batch, and later batches.
+// waitingTasksSQL returns the statement of readWaiting. It has three parts that the index serves: tasks of the same batch and priority,
+// tasks of the batch with lower priorities, and tasks of later batches.
 func waitingTasksSQL() string {
 	const part = `SELECT t.id, t.batch, t.priority, t.device, t.not_before, t.not_after FROM tasks t WHERE t.pool = $1 AND t.state = 'pending' AND ` + isNotRunningSQL
 	return `
@@ -144,7 +147,8 @@ func waitingTasksSQL() string {
 	ORDER BY batch, priority DESC, id LIMIT $5`
 }
 
-// waitingViews reads everything that decides why the tasks in list, all of pool, wait: one view per task, in their order.
+// waitingViews reads everything that decides why the tasks in list wait, and returns one view per task, in the order of list. All tasks
+// must be of pool.
 func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) ([]TaskView, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -175,8 +179,8 @@ func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) 
 	return all, s.fillLastAttempts(ctx, all)
 }
 
-// batchesByID returns the batches of the tasks in list by id, without payloads.
-func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (map[int64]Batch, error) {
+// batchesByID returns the batches of the tasks in list, without payloads. The keys are the ids of the batches.
+func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (batchByID map[int64]Batch, err error) {
 	wanted := make([]int64, len(list))
 	for i, w := range list {
 		wanted[i] = w.Batch
@@ -207,8 +211,8 @@ func (s tasks) fillLastAttempts(ctx context.Context, views []TaskView) error {
 	return err
 }
 
-// lastAttempts returns the last attempt of each task in ids that has one, by task, with its number, end and error.
-func (s tasks) lastAttempts(ctx context.Context, ids []int64) (map[int64]*Attempt, error) {
+// lastAttempts returns the last attempt of each task in ids, if the task has one, with its number, end and error.
+func (s tasks) lastAttempts(ctx context.Context, ids []int64) (attemptByTask map[int64]*Attempt, err error) {
 	if len(ids) == 0 {
 		return nil, nil //nolint:nilnil // an empty map
 	}
@@ -225,8 +229,8 @@ func (s tasks) lastAttempts(ctx context.Context, ids []int64) (map[int64]*Attemp
 	return last, nil
 }
 
-// lastAttemptsText selects the last attempt of each task in {ids}. For an order by token, Postgres would read the attempts of all tasks
-// along the primary key.
+// lastAttemptsText selects the last attempt of each task in {ids}. The order is by token + 0, because for an order by token Postgres would
+// read the attempts of all tasks along the primary key.
 const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`

@@ -17,9 +17,9 @@ type warmedConns struct {
 	rehearsed map[any]bool // keyed by the driver's connection
 }
 
-// Warm opens connections until half of the allowed number are open, and runs the statements of every report once on each new connection,
-// for data that does not exist. The first run of a statement on a connection takes Postgres ten times as long, and connections are opened
-// just when the load is high. Connections expire, so Warm must be called regularly.
+// Warm opens connections until half of the allowed number are open. On each new connection, it runs the statements that every report needs,
+// for data that does not exist. Without Warm, the first reports on a connection would be slow: the first run of a statement takes Postgres
+// ten times as long, and new connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -73,7 +73,7 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 }
 
 // mayTakeConn reports whether Warm, which already uses held connections, may take one more. Warm uses at most half of the allowed
-// connections. It takes none that other callers may wait for.
+// connections, and only connections for which no other caller waits.
 func (s *Store) mayTakeConn(held int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
 	return held < half && (now.Idle > 0 || now.OpenConnections < half)
