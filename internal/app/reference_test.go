@@ -33,7 +33,11 @@ func settingsReference() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-All settings of ` + "`dispatcher serve`" + `. ` + "`make docs`" + ` writes this page from the code.
+This page lists all settings of ` + "`dispatcher serve`" + ` for operators. ` + "`make docs`" + ` writes it from the code.
+
+Contents: [sources of the settings](#sources-of-the-settings), [settings](#settings).
+
+## Sources of the settings
 
 A flag has precedence over the environment, the environment over a YAML file (` + "`serve --config FILE`" + `), and the file over the
 default. An empty value counts as not set. An unknown name is an error, except these variables, which are ignored:
@@ -44,10 +48,12 @@ default. An empty value counts as not set. An unknown name is an error, except t
 | ` + "`DISPATCHER_URL`, `DISPATCHER_TOKEN`, `DISPATCHER_TOKEN_FILE`" + ` | the command line |
 | ` + "`DISPATCHER_POOL`, `DISPATCHER_SLOT`, `DISPATCHER_LEASE`" + ` | the command of ` + "`dispatcher run`" + ` |
 
-The YAML file is one mapping of keys to text. Durations have units (` + "`300ms`, `10s`, `5m`" + `). A secret has no flag. A
-secret may be in a file, which the variable with the suffix ` + "`_FILE`" + ` names.
+The YAML file is one mapping of keys to text. Durations have units (` + "`300ms`, `10s`, `5m`" + `). A secret has no flag.
+The value of a secret may be in a file: the variable with the suffix ` + "`_FILE`" + ` has the path of this file.
 
-| variable | YAML key | flag | default | values | |
+## Settings
+
+| variable | YAML key | flag | default | values | meaning |
 | --- | --- | --- | --- | --- | --- |
 `)
 	for _, s := range Settings() {
