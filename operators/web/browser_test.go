@@ -40,7 +40,7 @@ type chromium struct {
 
 func (c *chromium) start(t *testing.T) context.Context {
 	t.Helper()
-	path := servers.RequireProgram(t, "chromium")
+	path := servers.RequireProgram(t, "chromium-headless-shell")
 	c.once.Do(func() {
 		options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU)
 		allocated, end := chromedp.NewExecAllocator(context.Background(), options...)

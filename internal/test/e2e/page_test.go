@@ -22,7 +22,7 @@ type browser struct {
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(servers.RequireProgram(t, "chromium")), chromedp.NoSandbox, chromedp.DisableGPU)
+		chromedp.ExecPath(servers.RequireProgram(t, "chromium-headless-shell")), chromedp.NoSandbox, chromedp.DisableGPU)
 	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, done := chromedp.NewContext(allocated)
 	t.Cleanup(func() { done(); end() })
