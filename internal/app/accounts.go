@@ -58,8 +58,8 @@ func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	return &provisioning{Client: client}, nil
 }
 
-// followAccounts makes the accounts at the broker agree with the devices.
-func (a *App) followAccounts(ctx context.Context) (int, error) {
+// updateBrokerAccounts makes the accounts at the broker agree with the devices. It returns the number of updated accounts.
+func (a *App) updateBrokerAccounts(ctx context.Context) (updated int, err error) {
 	if err := a.accounts.checkRights(ctx); err != nil {
 		return 0, err
 	}

@@ -37,7 +37,7 @@ func (a *App) newPasses(servers backends) *passes {
 		reap,
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
 		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.withCountLog("tasks expired", "tasks", keep.Expire)},
-		&pass{name: "accounts", every: time.Second, limit: limit, run: c.withCountLog("accounts at the broker updated to match the devices", "accounts", a.followAccounts)},
+		&pass{name: "accounts", every: time.Second, limit: limit, run: c.withCountLog("accounts at the broker updated to match the devices", "accounts", a.updateBrokerAccounts)},
 		&pass{name: "cancel", every: time.Second, limit: limit, run: c.withCountLog("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
@@ -168,6 +168,6 @@ func adjustMemoryLimit(context.Context) error {
 
 // memoryLimit returns the memory limit for a process that uses usedBytes. The limit is well above usedBytes, because
 // otherwise the garbage collector would run all the time.
-func memoryLimit(usedBytes int64) int64 {
+func memoryLimit(usedBytes int64) (limitBytes int64) {
 	return max(memoryGoal, usedBytes*5/4+memoryOverhead)
 }

@@ -67,12 +67,12 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	if m.panicked.Report("collecting", err) != nil {
 		m.log.WarnContext(ctx, "metric of waiting devices not read", "err", err)
 	}
-	return metricFamilies(stats, waiting), nil
+	return newMetricFamilies(stats, waiting), nil
 }
 
-// metricFamilies returns the metrics of the pools in stats, without families that have no value. waiting contains the
-// number of waiting devices of each pool that was counted.
-func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.MetricFamily {
+// newMetricFamilies returns the metrics of the pools in stats, without families that have no value. waitingByPool contains the number of
+// waiting devices of each pool that was counted.
+func newMetricFamilies(stats []store.PoolStat, waitingByPool map[string]int) []*dto.MetricFamily {
 	held := newMetricFamily("slots_held", "Slots that are held, according to the ledger.")
 	capacity := newMetricFamily("slots_capacity", "Slots of the pool.")
 	queued := newMetricFamily("slots_waiting", "Devices that have no slot and have a task that could start now, up to 10000. The value is up to a minute old, or older if counting in all pools takes longer.")
@@ -90,7 +90,7 @@ func metricFamilies(stats []store.PoolStat, waiting map[string]int) []*dto.Metri
 		for _, state := range store.TaskStates() {
 			addGauge(tasks, float64(s.Tasks[state]), pool, states[state])
 		}
-		if n, counted := waiting[s.Pool]; counted {
+		if n, counted := waitingByPool[s.Pool]; counted {
 			addGauge(queued, float64(n), pool)
 		}
 	}

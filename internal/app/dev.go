@@ -163,7 +163,7 @@ func checkFolder(folder string) error {
 }
 
 // readOrCreateToken reads a token from the file at path. If there is no token, it creates one and stores it.
-func readOrCreateToken(path string) (string, error) {
+func readOrCreateToken(path string) (token string, err error) {
 	content, err := os.ReadFile(path)
 	if token := strings.TrimSpace(string(content)); err == nil && token != "" {
 		return token, nil
@@ -171,7 +171,7 @@ func readOrCreateToken(path string) (string, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	token := credentials.NewToken()
+	token = credentials.NewToken()
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 

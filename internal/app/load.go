@@ -18,13 +18,13 @@ import (
 
 // Load builds the configuration from the defaults, the YAML file, the environment and the flags that were set; later sources override
 // earlier ones. An empty value counts as not set. Unknown names are errors, so that a misspelt setting never silently keeps its default.
-// file is the content of the YAML file, environ has the format of os.Environ, and flags has the values of the flags by the key of their
-// setting.
+// yamlText is the content of the YAML file, environ has the format of os.Environ, and flagValues has the values of the flags by the key of
+// their setting.
 //
 // Errors name settings. They never quote a secret, or a value that may be a secret by mistake.
-func Load(file []byte, environ []string, flags map[string]string) (Config, error) {
+func Load(yamlText []byte, environ []string, flagValues map[string]string) (Config, error) {
 	k := koanf.New("\x00") // the delimiter never occurs: keys are flat names, not paths
-	inFile, err := parseFile(file)
+	inFile, err := parseFile(yamlText)
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the configuration file: %w", err)
 	}
@@ -32,7 +32,7 @@ func Load(file []byte, environ []string, flags map[string]string) (Config, error
 	if err != nil {
 		return Config{}, err
 	}
-	set, err := readFlags(flags)
+	set, err := readFlags(flagValues)
 	if err != nil {
 		return Config{}, err
 	}
@@ -82,9 +82,9 @@ func defaults() (valueBySetting map[string]any) {
 	return values
 }
 
-// parseFile reads the YAML file, which must be one mapping from settings to strings.
-func parseFile(file []byte) (map[string]any, error) {
-	content, err := yaml.Parser().Unmarshal(file)
+// parseFile reads yamlText, the content of the YAML file, which must be one mapping from settings to strings.
+func parseFile(yamlText []byte) (valueByKey map[string]any, err error) {
+	content, err := yaml.Parser().Unmarshal(yamlText)
 	if err != nil {
 		return nil, yamlError(err)
 	}
@@ -119,7 +119,7 @@ func yamlError(err error) error {
 }
 
 // readEnvironment returns the settings of the DISPATCHER_ variables, by key. It ignores the variables that Kubernetes injects.
-func readEnvironment(environ []string) (map[string]any, error) {
+func readEnvironment(environ []string) (valueByKey map[string]any, err error) {
 	values, sources := make(map[string]any), make(map[string]string)
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
@@ -172,7 +172,7 @@ func settingOfVariable(variable string) (setting Setting, isFile, ok bool) {
 
 // readSecret returns the content of the file at path. Its errors do not contain the path, because a user may have set the
 // secret itself instead of a path.
-func readSecret(path string) (string, error) {
+func readSecret(path string) (secret string, err error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		if p, ok := errors.AsType[*fs.PathError](err); ok {
@@ -187,7 +187,7 @@ func readSecret(path string) (string, error) {
 	return value, nil
 }
 
-func readFlags(flags map[string]string) (map[string]any, error) {
+func readFlags(flags map[string]string) (valueByKey map[string]any, err error) {
 	values := make(map[string]any, len(flags))
 	for name, value := range flags {
 		i := slices.IndexFunc(Settings(), func(s Setting) bool { return s.Flag() == name && !s.Secret })

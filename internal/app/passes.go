@@ -84,12 +84,12 @@ func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("background passes are still running (%s): %w", strings.Join(p.runningNames(), ", "), err)
+		return fmt.Errorf("background passes are still running (%s): %w", strings.Join(p.runningPassNames(), ", "), err)
 	}
 	return nil
 }
 
-func (p *passes) runningNames() []string {
+func (p *passes) runningPassNames() []string {
 	var names []string
 	for _, one := range p.all {
 		if one.isRunning() {

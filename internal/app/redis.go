@@ -18,11 +18,11 @@ import (
 // readiness checks.
 const redisEvery = 10 * time.Second
 
-// newRedisCheck returns the readiness check of Redis. If a Redis node fails, the error of the check says how many pools of
-// this replica Redis still serves.
-func newRedisCheck(conn *redisconn.Conn, address string, pools func() []string) api.Check {
+// newRedisCheck returns the readiness check of Redis. If a Redis node fails, the error of the check says how many pools of this replica
+// Redis still serves. poolNames returns the names of all pools.
+func newRedisCheck(conn *redisconn.Conn, address string, poolNames func() []string) api.Check {
 	return api.Check{Name: "redis", Address: address, Probe: func(ctx context.Context) error {
-		known := pools()
+		known := poolNames()
 		keys := make([]string, len(known))
 		for i, pool := range known {
 			keys[i] = slots.NodeKey(pool)

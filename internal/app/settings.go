@@ -129,7 +129,7 @@ func (c Config) LogValue() slog.Value {
 }
 
 // values returns the configuration as a map from keys to values.
-func (c Config) values() (map[string]any, error) {
+func (c Config) values() (valueByKey map[string]any, err error) {
 	values := make(map[string]any)
 	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{Result: &values, TagName: "koanf"})
 	if err != nil {

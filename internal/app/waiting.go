@@ -25,7 +25,7 @@ type waitingCounts struct {
 
 // readCounts counts until w.readTime has passed or the round (one count of every pool) is complete. It returns the newest
 // count of each pool.
-func (w *waitingCounts) readCounts(ctx context.Context) (map[string]int, error) {
+func (w *waitingCounts) readCounts(ctx context.Context) (countByPool map[string]int, err error) {
 	for begin := time.Now(); ; {
 		roundDone, err := w.countNext(ctx)
 		if err != nil {

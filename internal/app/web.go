@@ -112,7 +112,7 @@ func (a *App) recordHeartbeat(ctx context.Context) error {
 	return p.ledger.RecordHeartbeat(ctx, heartbeat)
 }
 
-func dependencyStates(dependencies []api.Dependency) map[string]string {
+func dependencyStates(dependencies []api.Dependency) (stateByName map[string]string) {
 	all := make(map[string]string, len(dependencies))
 	for _, d := range dependencies {
 		all[d.Name] = d.State

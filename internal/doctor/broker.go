@@ -15,10 +15,10 @@ import (
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 )
 
-// checkBroker tests connections to the broker: with the dispatcher's account, without an account, and with the account
-// of a device. The parameter replicas is the number of running replicas, or replicasUnknown. If replicas run or may
-// run, checkBroker does not test the shared subscription, because the test would take reports from them.
-func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
+// checkBroker tests connections to the broker: with the dispatcher's account, without an account, and with the account of a device.
+// runningReplicas is the number of running replicas, or replicasUnknown. If replicas run or may run, checkBroker does not test the shared
+// subscription, because the test would take reports from them.
+func (p Installation) checkBroker(ctx context.Context, runningReplicas int) []Finding {
 	if p.Config.MQTTURL == "" {
 		return []Finding{{Check: "broker", State: OK, Found: "none: devices use HTTP"}}
 	}
@@ -35,20 +35,20 @@ func (p Installation) checkBroker(ctx context.Context, replicas int) []Finding {
 	}
 	defer dispatcherClient.Disconnect(0)
 	list := []Finding{{Check: "broker", State: OK, Found: "accepts the dispatcher as " + options.User}}
-	list = append(list, checkSubscription(ctx, dispatcherClient, replicas), checkAnonymous(ctx, b, dispatcherClient), p.checkRights(ctx, options))
+	list = append(list, checkSubscription(ctx, dispatcherClient, runningReplicas), checkAnonymous(ctx, b, dispatcherClient), p.checkRights(ctx, options))
 	return append(list, p.checkDeviceRules(ctx, b, dispatcherClient))
 }
 
-// checkSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is
-// connected with this account. replicas is the number of running replicas, or replicasUnknown. If replicas is not 0,
-// there is no test, because the test subscription would take reports from running replicas.
-func checkSubscription(ctx context.Context, dispatcherClient paho.Client, replicas int) Finding {
+// checkSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is connected with this
+// account. runningReplicas is the number of running replicas, or replicasUnknown. If it is not 0, there is no test, because the test
+// subscription would take reports from running replicas.
+func checkSubscription(ctx context.Context, dispatcherClient paho.Client, runningReplicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
-	if replicas == replicasUnknown {
+	if runningReplicas == replicasUnknown {
 		return Finding{f.Check, Unknown, "not checked: a test subscription could take reports from running replicas; their number is unknown", "repair postgres first"}
 	}
-	if replicas > 0 {
-		f.State, f.Found = Unknown, fmt.Sprintf("not checked: a test subscription would take reports from the %d running replicas", replicas)
+	if runningReplicas > 0 {
+		f.State, f.Found = Unknown, fmt.Sprintf("not checked: a test subscription would take reports from the %d running replicas", runningReplicas)
 		f.Remedy = "`mqtt` at /readyz of each replica shows whether it is subscribed"
 		return f
 	}

@@ -82,7 +82,7 @@ func (p Installation) Examine(ctx context.Context) []Finding {
 }
 
 // openLedger opens the configured ledger. If that fails, it returns nil and the finding about it.
-func (p Installation) openLedger(ctx context.Context) (*store.Store, []Finding) {
+func (p Installation) openLedger(ctx context.Context) (ledger *store.Store, failure []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	ledger, err := store.OpenPostgres(ctx, p.Config.PostgresDSN, store.Options{MaxOpenConns: 2})
@@ -93,7 +93,7 @@ func (p Installation) openLedger(ctx context.Context) (*store.Store, []Finding) 
 }
 
 // openRedis opens the configured Redis. If that fails, it returns nil and the finding about it.
-func (p Installation) openRedis() (*redisconn.Conn, []Finding) {
+func (p Installation) openRedis() (conn *redisconn.Conn, failure []Finding) {
 	options, err := redisconn.ParseURL(p.Config.RedisURL)
 	if err != nil {
 		return nil, []Finding{{"redis", Failed, err.Error(), "correct redis_url"}}

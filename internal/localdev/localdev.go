@@ -40,7 +40,7 @@ type Server struct {
 }
 
 // StateDir returns the folder for the user's state. It does not depend on the working directory.
-func StateDir() (string, error) {
+func StateDir() (folder string, err error) {
 	base := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(base) {
 		home, err := os.UserHomeDir()

@@ -75,7 +75,7 @@ type suspicion struct {
 }
 
 // excess returns the number of leases in force at the time of the suspicion, minus the allowed number.
-func (s *suspicion) excess(margin time.Duration) int {
+func (s *suspicion) excess(margin time.Duration) (excessLeases int) {
 	inForce := 0
 	for _, l := range s.leases {
 		if l == nil || l.inForceAt(s.at, margin) {

@@ -129,7 +129,7 @@ func (d *device) onReportTime(ctx context.Context) {
 func (d *device) report(ctx context.Context) {
 	if d.dice.happens(d.fleet.config.Garbage) {
 		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
-		d.post(ctx, outgoingReport{body: d.dice.malformedReport()})
+		d.post(ctx, outgoingReport{body: d.dice.newMalformedReport()})
 	}
 	d.sequence++
 	r := report{ID: d.boot + "-" + strconv.Itoa(d.sequence), Results: d.journal.nextResults()}

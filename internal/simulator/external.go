@@ -32,9 +32,9 @@ type External struct {
 // NewExternal listens on addr ("" means a free loopback port) and starts counting the connected devices. ctx limits only
 // the start: call Close to stop. capacity is the maximum number of devices at the same time and must be positive. leases
 // contains the leases of the devices; if leases is nil, a device that stays after its lease counts as a violation. After
-// an arrival that exceeds the capacity, onFull is called and returns the current capacity of the pool, because an
-// operator may have raised it. If onFull is nil, the capacity does not change.
-func NewExternal(ctx context.Context, addr string, capacity int, leases *leases, onFull func() int) (*External, error) {
+// an arrival that exceeds the capacity, readCapacity is called and returns the current capacity of the pool, because an
+// operator may have raised it. If readCapacity is nil, the capacity does not change.
+func NewExternal(ctx context.Context, addr string, capacity int, leases *leases, readCapacity func() int) (*External, error) {
 	if capacity < 1 {
 		return nil, fmt.Errorf("external system: capacity %d, want at least 1", capacity)
 	}
@@ -46,7 +46,7 @@ func NewExternal(ctx context.Context, addr string, capacity int, leases *leases,
 	if err != nil {
 		return nil, fmt.Errorf("external system: %w", err)
 	}
-	e := &External{listener: l, conns: map[net.Conn]struct{}{}, visitCounter: newVisitCounter(capacity, leases, onFull)}
+	e := &External{listener: l, conns: map[net.Conn]struct{}{}, visitCounter: newVisitCounter(capacity, leases, readCapacity)}
 	e.wait.Go(e.accept)
 	return e, nil
 }

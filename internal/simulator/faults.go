@@ -45,7 +45,7 @@ func (d dice) randomAround(mean time.Duration) time.Duration {
 	return d.randomBetween(mean/2, mean*3/2)
 }
 
-func (d dice) malformedReport() []byte {
+func (d dice) newMalformedReport() (body []byte) {
 	switch d.IntN(6) {
 	case 0:
 		return []byte(`{"id": "torn`)

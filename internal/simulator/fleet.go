@@ -48,7 +48,7 @@ func (f *Fleet) Run(ctx context.Context) {
 func (f *Fleet) Stats() Stats { return f.count.stats() }
 
 // Unacknowledged returns the number of results for which the server has not sent an outcome yet.
-func (f *Fleet) Unacknowledged() int { return f.results.unacknowledged() }
+func (f *Fleet) Unacknowledged() int { return f.results.countUnacknowledged() }
 
 // DeviceID returns the id of the i-th device, 0 <= i < Config.Devices.
 func (f *Fleet) DeviceID(i int) string { return deviceID(f.config.DevicePrefix, i) }

@@ -19,12 +19,12 @@ import (
 // number of observations up to it.
 type histogram map[float64]float64
 
-// parseHistogram reads the histogram name of one pool from a page of metrics. It adds up the values of all other labels.
-func parseHistogram(page io.Reader, name, pool string) (histogram, error) {
+// parseHistogram reads the histogram metricName of one pool from metricsPage, a page of metrics. It adds up the values of all other labels.
+func parseHistogram(metricsPage io.Reader, metricName, pool string) (histogram, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(page)
+	families, err := parser.TextToMetricFamilies(metricsPage)
 	h := histogram{}
-	for _, m := range families[name].GetMetric() {
+	for _, m := range families[metricName].GetMetric() {
 		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "pool" && l.GetValue() == pool }) {
 			continue
 		}
@@ -79,7 +79,7 @@ func (o *Operator) fetchHandoffs(ctx context.Context, pool string) histogram {
 	return sum
 }
 
-func (o *Operator) fetchHistogram(ctx context.Context, baseURL, name, pool string) (histogram, error) {
+func (o *Operator) fetchHistogram(ctx context.Context, baseURL, metricName, pool string) (histogram, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL+"/metrics", nil)
 	if err != nil {
 		return nil, err
@@ -93,5 +93,5 @@ func (o *Operator) fetchHistogram(ctx context.Context, baseURL, name, pool strin
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("metrics: %s", resp.Status)
 	}
-	return parseHistogram(resp.Body, name, pool)
+	return parseHistogram(resp.Body, metricName, pool)
 }

@@ -115,7 +115,7 @@ func TestGarbageIsNoReport(t *testing.T) {
 	d := newDice(1, 1)
 	kinds := map[int]bool{}
 	for range 100 {
-		b := d.malformedReport()
+		b := d.newMalformedReport()
 		kinds[len(b)] = true
 		var r report
 		if err := json.Unmarshal(b, &r); err == nil && len(r.Results) <= 100 && len(b) <= 64<<10 && !strings.Contains(string(b), `"a":{"a":`) {

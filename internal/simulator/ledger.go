@@ -53,7 +53,7 @@ func (l *resultLog) recordOutcome(grant key, outcome string, withOutput bool) {
 	}
 }
 
-func (l *resultLog) unacknowledged() int {
+func (l *resultLog) countUnacknowledged() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unacked

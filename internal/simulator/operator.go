@@ -21,11 +21,11 @@ type Operator struct {
 	http     *http.Transport
 }
 
-// NewOperator returns a client for the dispatcher at url, which may list several replicas, separated by commas. After a call that failed,
+// NewOperator returns a client for the dispatcher at urls, which may list several replicas, separated by commas. After a call that failed,
 // the next call goes to another replica. The token is an operator token with role admin.
-func NewOperator(url, token string) (*Operator, error) {
+func NewOperator(urls, token string) (*Operator, error) {
 	transport := &http.Transport{ResponseHeaderTimeout: headerTimeout, MaxIdleConnsPerHost: registerConcurrency}
-	o := &Operator{replicas: newReplicas(url, 0), token: token, http: transport}
+	o := &Operator{replicas: newReplicas(urls, 0), token: token, http: transport}
 	o.baseURL = o.replicas.urls[0]
 	var err error
 	o.Client, err = operators.New(operators.Config{URL: o.baseURL, Token: token, MaxTries: 1, Transport: o})

@@ -24,13 +24,13 @@ func (d dice) randomOutput(task int64, worked time.Duration) json.RawMessage {
 	b = strconv.AppendInt(b, worked.Milliseconds(), 10)
 	all := trickyValues()
 	b = append(append(b, `,"value":`...), all[d.IntN(len(all))]...)
-	b = append(append(b, `,"noise":`...), d.randomString()...)
+	b = append(append(b, `,"noise":`...), d.randomJSONString()...)
 	return append(b, '}')
 }
 
-// randomString returns a JSON string of random Unicode characters from all planes, without NUL, control characters and
+// randomJSONString returns a JSON string of random Unicode characters from all planes, without NUL, control characters and
 // surrogates.
-func (d dice) randomString() []byte {
+func (d dice) randomJSONString() []byte {
 	text := make([]rune, 0, 24)
 	for range d.IntN(24) {
 		r := rune(' ' + d.IntN(0x10ffff-' '))

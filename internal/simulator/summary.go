@@ -37,7 +37,7 @@ type Summary struct {
 
 // SlotUse returns the used share (0 to 1) of the slots' time while tasks were waiting: the total time that devices were
 // inside, divided by the total time of all slots.
-func (s *Summary) SlotUse() float64 {
+func (s *Summary) SlotUse() (share float64) {
 	if s.TasksWaited <= 0 || s.Capacity < 1 {
 		return 0
 	}
@@ -45,7 +45,7 @@ func (s *Summary) SlotUse() float64 {
 }
 
 // BoundRatio returns Makespan / Bound. It is at least 1 unless the run did not end.
-func (s *Summary) BoundRatio() float64 {
+func (s *Summary) BoundRatio() (ratio float64) {
 	if s.Bound <= 0 {
 		return 0
 	}
@@ -53,7 +53,7 @@ func (s *Summary) BoundRatio() float64 {
 }
 
 // DeniedPerGrant returns the number of reports that found no slot, divided by the number of grants.
-func (s *Summary) DeniedPerGrant() float64 {
+func (s *Summary) DeniedPerGrant() (ratio float64) {
 	return float64(s.Fleet.Denied) / float64(max(s.Fleet.Grants, 1))
 }
 
@@ -72,7 +72,7 @@ func (s *Summary) Err() error {
 	check(b.OverCapacity > 0, "capacity %d exceeded %d times, by up to %d", s.Capacity, b.OverCapacity, b.MaxExcess)
 	check(b.Shared > 0, "%d arrivals at a slot in use", b.Shared)
 	check(b.Stale > 0, "%d arrivals with a stale token", b.Stale)
-	check(s.unfinished() > 0, "%d of %d tasks did not end", s.unfinished(), s.Tasks)
+	check(s.countUnfinishedTasks() > 0, "%d of %d tasks did not end", s.countUnfinishedTasks(), s.Tasks)
 	check(s.Lost > 0, "%d tasks lost", s.Lost)
 	check(s.Differing > 0, "%d outputs differ from the journals", s.Differing)
 	check(s.Fleet.GarbageAccepted > 0, "%d malformed reports were not refused", s.Fleet.GarbageAccepted)
@@ -83,8 +83,8 @@ func (s *Summary) Err() error {
 	return errors.Join(errs...)
 }
 
-// unfinished returns the number of tasks that did not end. It is 0 if the run was interrupted.
-func (s *Summary) unfinished() int64 {
+// countUnfinishedTasks returns the number of tasks that did not end. It is 0 if the run was interrupted.
+func (s *Summary) countUnfinishedTasks() int64 {
 	if s.Interrupted {
 		return 0
 	}

@@ -24,11 +24,11 @@ type visitCounter struct {
 }
 
 // newVisitCounter returns a visitCounter for at most capacity devices at the same time. If knownLeases is nil, a device
-// that stays after its lease counts as a violation. onFull returns the current capacity of the pool after an arrival
-// above the capacity; if onFull is nil, the capacity does not change.
-func newVisitCounter(capacity int, knownLeases *leases, onFull func() int) *visitCounter {
+// that stays after its lease counts as a violation. readCapacity returns the current capacity of the pool after an arrival
+// above the capacity; if readCapacity is nil, the capacity does not change.
+func newVisitCounter(capacity int, knownLeases *leases, readCapacity func() int) *visitCounter {
 	return &visitCounter{
-		leases: knownLeases, onFull: onFull, capacity: capacity, changed: time.Now(),
+		leases: knownLeases, onFull: readCapacity, capacity: capacity, changed: time.Now(),
 		inside: map[*visit]*lease{}, tokens: map[int]int64{}, holders: map[int]*visit{}, turnover: newTurnover(),
 	}
 }

@@ -120,8 +120,8 @@ func (r reply) listViolations(sent report) []string {
 	return append(found, r.listMissingAnswers(sent)...)
 }
 
-// listMissingAnswers returns descriptions of missing answers: the results of the report sent without an outcome in the reply, and
-// the running tasks that are in neither or in both of the lists renewed and cancel.
+// listMissingAnswers describes what the reply lacks as the answer to the report sent: an outcome for each result, and each running task in
+// exactly one of the lists renewed and cancel.
 func (r reply) listMissingAnswers(sent report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}

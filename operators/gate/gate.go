@@ -165,7 +165,7 @@ func (g *Gate) CheckReportToken(r *http.Request, device devices.ID, token string
 // this refusal as an event. The next log line or event has the number of refusals that were left out.
 func (g *Gate) CountRefusal(ctx context.Context, refusal Refusal) {
 	g.WithLabelValues(string(refusal.EntryPoint), string(refusal.Reason)).Inc()
-	refusal.Principal = cleanText(cmp.Or(refusal.Principal, unknownPrincipal))
+	refusal.Principal = sanitizeText(cmp.Or(refusal.Principal, unknownPrincipal))
 	leftOut, ok := g.samples.shouldLog(refusal)
 	if !ok {
 		return
@@ -174,13 +174,13 @@ func (g *Gate) CountRefusal(ctx context.Context, refusal Refusal) {
 	if refusal.From.IsValid() {
 		from = refusal.From.String()
 	}
-	attributes := []any{"at", refusal.EntryPoint, "reason", refusal.Reason, "principal", refusal.Principal, "from", from, "what", cleanText(refusal.Detail)}
+	attributes := []any{"at", refusal.EntryPoint, "reason", refusal.Reason, "principal", refusal.Principal, "from", from, "what", sanitizeText(refusal.Detail)}
 	if leftOut > 0 {
 		attributes = append(attributes, "left_out", leftOut)
 	}
 	g.options.Log.WarnContext(ctx, "refused", attributes...)
 	if refusal.EntryPoint == API || refusal.EntryPoint == SignIn {
-		g.writeEvent(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, cleanText(refusal.Detail)))
+		g.writeEvent(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, sanitizeText(refusal.Detail)))
 	}
 }
 
@@ -216,8 +216,8 @@ func (g *Gate) writeEvent(ctx context.Context, refusal Refusal, detail string) {
 	}
 }
 
-// cleanText makes text from an unknown client safe to store: it limits the length, and replaces NUL and invalid UTF-8.
-func cleanText(text string) string {
+// sanitizeText makes text from an unknown client safe to store: it limits the length, and replaces NUL and invalid UTF-8.
+func sanitizeText(text string) string {
 	const maxLength = 128
 	if len(text) > maxLength {
 		text = text[:maxLength] + "..."

@@ -43,7 +43,7 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 		filters.Set("actor_kind", "operator")
 	}
 	pager := newPager(r, filters)
-	query, err := eventQuery(pager.query(eventsShown))
+	query, err := toAPIEventQuery(pager.query(eventsShown))
 	if err != nil {
 		return page{}, err
 	}
@@ -60,8 +60,8 @@ func (a *activityPages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// eventQuery converts the query of the page to the query of the API. The two differ in the value for all actors and in the format of times.
-func eventQuery(query url.Values) (url.Values, error) {
+// toAPIEventQuery converts the query of the page to the query of the API. The two differ in the value for all actors and in the format of times.
+func toAPIEventQuery(query url.Values) (apiQuery url.Values, err error) {
 	if query.Get("actor_kind") == everybody {
 		query.Del("actor_kind")
 	}
@@ -69,7 +69,7 @@ func eventQuery(query url.Values) (url.Values, error) {
 }
 
 // convertTimes converts the times in the query from the format of browsers to the format of the API.
-func convertTimes(query url.Values) (url.Values, error) {
+func convertTimes(query url.Values) (converted url.Values, err error) {
 	for _, name := range []string{"since", "until"} {
 		at, err := parseTimeParam(query, name)
 		if err != nil {
@@ -122,6 +122,6 @@ func filterWatch(filters url.Values) watch {
 
 // exportEvents returns all events that match the query of the request.
 func (a *activityPages) exportEvents(r *http.Request) (export, error) {
-	query, err := eventQuery(nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...))
+	query, err := toAPIEventQuery(nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...))
 	return export{operators.Path("events"), query, "activity"}, err
 }

@@ -25,7 +25,7 @@ func cloneFormValues(source operators.Batch, now time.Time) url.Values {
 	f := newBatchValues(source.CloneSettings(now))
 	f.Set("from", strconv.FormatInt(source.ID, 10))
 	f.Set("same", cloneAll)
-	addRows(f, policyRows(source.Limits))
+	setPolicyRows(f, policyRows(source.Limits))
 	if source.Abort != nil {
 		f.Set("abort_failure", strconv.FormatFloat(100*source.Abort.Failure, 'g', 12, 64))
 		f.Set("abort_min", strconv.FormatInt(source.Abort.Min, 10))

@@ -37,7 +37,7 @@ func templateFuncs(options Options) template.FuncMap {
 		"copy":       copyButton,
 		"clock":      func(t *time.Time) string { return t.UTC().Format("15:04:05") },
 		"dur":        durationText,
-		"ms":         msText,
+		"ms":         formatMSValue,
 		"num":        groupDigits,
 		"about":      approximateCountText,
 		"digits":     roundedText,
@@ -142,8 +142,8 @@ func durationText(duration time.Duration) string {
 	return formatTwoUnits(duration, 24*time.Hour, "d", time.Hour, "h")
 }
 
-// msText renders value, a number of ms that may be nil, as a duration.
-func msText(value any) string {
+// formatMSValue renders value, a number of ms that may be nil, as a duration.
+func formatMSValue(value any) string {
 	switch ms := value.(type) {
 	case int64:
 		return durationText(time.Duration(ms) * time.Millisecond)

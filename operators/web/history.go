@@ -114,7 +114,9 @@ func (h *history) deleteOldCounts() {
 }
 
 // minuteOf returns the number of the minute of the time at, counted from 1970. A time between two minutes belongs to the earlier one.
-func minuteOf(at time.Time) int64 { return (at.UnixMilli() - 1) / time.Minute.Milliseconds() }
+func minuteOf(at time.Time) (minuteNumber int64) {
+	return (at.UnixMilli() - 1) / time.Minute.Milliseconds()
+}
 
 // denials holds the number of denied reports of a pool.
 type denials struct {

@@ -16,8 +16,8 @@ import (
 // emptyRows is the number of empty rows that a form offers for additional policies.
 const emptyRows = 2
 
-// policyInputs returns the names of the inputs for one policy. All of them except rate are also names of fields of the API.
-func policyInputs() []string {
+// policyInputKeys returns the names of the inputs for one policy. All of them except rate are also names of fields of the API.
+func policyInputKeys() []string {
 	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "on_limited", "reveal", "trust_device"}
 }
 
@@ -65,10 +65,10 @@ func appendEmptyRows(rows []policyRow) []policyRow {
 	return append(rows, slices.Repeat([]policyRow{{"algorithm": "sliding"}}, emptyRows)...)
 }
 
-// addRows adds rows to a form, in the layout that enteredRows reads.
-func addRows(form url.Values, rows []policyRow) {
+// setPolicyRows sets the inputs of rows in a form, in the layout that enteredRows reads.
+func setPolicyRows(form url.Values, rows []policyRow) {
 	for _, row := range rows {
-		for _, input := range policyInputs() {
+		for _, input := range policyInputKeys() {
 			form.Add("limit."+input, row[input])
 		}
 	}
@@ -99,7 +99,7 @@ func enteredRows(form url.Values) []policyRow {
 	rows := make([]policyRow, len(form["limit.name"]))
 	for i := range rows {
 		rows[i] = policyRow{}
-		for _, input := range policyInputs() {
+		for _, input := range policyInputKeys() {
 			rows[i][input] = ""
 			if list := form["limit."+input]; i < len(list) {
 				rows[i][input] = strings.TrimSpace(list[i])

@@ -81,7 +81,7 @@ func poolColumns(filters url.Values, sortedBy string) []poolColumn {
 }
 
 // sharePercent returns the filled part of a pool's bar: the held slots in percent of the capacity, at most 100.
-func sharePercent(held, capacity int) float64 {
+func sharePercent(held, capacity int) (percent float64) {
 	if held == 0 {
 		return 0
 	}

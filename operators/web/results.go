@@ -161,7 +161,7 @@ func (b *batchPages) readResults(r *http.Request, shown batch) (results, error) 
 	if len(s.Columns) == 0 {
 		s.Columns = defaultColumns(sum.Fields)
 	}
-	return s, b.addRows(r, resultsPath(shown), &s)
+	return s, b.addResultRows(r, resultsPath(shown), &s)
 }
 
 // resultsPath returns the API path of the results of a batch.
@@ -195,8 +195,8 @@ func (b *batchPages) readSummary(r *http.Request, shown batch, selection operato
 	return sum, nil
 }
 
-// addRows reads one page of the results at path and adds its rows to table.
-func (b *batchPages) addRows(r *http.Request, path string, table *results) error {
+// addResultRows reads one page of the results at path and adds its rows to table.
+func (b *batchPages) addResultRows(r *http.Request, path string, table *results) error {
 	pager := newPager(r, nil)
 	asked, err := parseResultQuery(table.Chosen)
 	if err != nil {

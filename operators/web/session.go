@@ -251,7 +251,7 @@ func (d *authenticator) showSignIn(rw http.ResponseWriter, r *http.Request, stat
 const maxNextPath = 4 << 10
 
 // localPathOrRoot returns path if it is a path of this site with at most maxNextPath bytes, and otherwise "/".
-func localPathOrRoot(path string) string {
+func localPathOrRoot(path string) (localPath string) {
 	unsafe := strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) // browsers remove some of these characters
 	u, err := url.Parse(path)
 	if err != nil || unsafe || len(path) > maxNextPath || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {

@@ -37,14 +37,14 @@ func (t *taskPages) registerRoutes(target *site) {
 	target.addForm("/retry-tasks", "operator", t.bulkAction("retry", "retried"))
 }
 
-// taskFilters returns the parameters of query that are filters of the API and that the page offers.
-func taskFilters(query url.Values) url.Values {
+// selectTaskFilters returns the parameters of query that are filters of the API and that the page offers.
+func selectTaskFilters(query url.Values) url.Values {
 	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "retrying", "since", "until")
 }
 
 // exportTasks returns all tasks that match the query of the request.
 func (t *taskPages) exportTasks(r *http.Request) (export, error) {
-	query, err := convertTimes(taskFilters(r.URL.Query()))
+	query, err := convertTimes(selectTaskFilters(r.URL.Query()))
 	return export{operators.Path("tasks"), query, "tasks"}, err
 }
 
@@ -58,7 +58,7 @@ type pill struct {
 
 // list returns the page with the tasks that match the query of the request.
 func (t *taskPages) list(r *http.Request) (page, error) {
-	filters := taskFilters(r.URL.Query())
+	filters := selectTaskFilters(r.URL.Query())
 	pager := newPager(r, filters)
 	query, err := convertTimes(pager.query(tasksShown))
 	if err != nil {
@@ -144,7 +144,7 @@ func stateLinks(filters url.Values, counts map[string]int64) []pill {
 // before the page was read.
 func (t *taskPages) countPage(actionName, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
-		filters := taskFilters(r.URL.Query())
+		filters := selectTaskFilters(r.URL.Query())
 		if actionName == "retry" && !filters.Has("until") {
 			filters.Set("until", t.now().UTC().Format(time.RFC3339Nano))
 		}
@@ -180,7 +180,7 @@ const maxBulkRounds = 50
 // bulkAction returns the formAction that performs actionName (cancel or retry) on all tasks that match the filters of the form.
 func (t *taskPages) bulkAction(actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
-		filters := taskFilters(r.PostForm)
+		filters := selectTaskFilters(r.PostForm)
 		query, err := convertTimes(maps.Clone(filters))
 		for range maxBulkRounds {
 			var done operators.Bulk

@@ -102,7 +102,7 @@ func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimelin
 	}
 	l.Span = max(l.To.Sub(l.From), time.Second)
 	l.Times = timeTicks(l.To, l.Span)
-	l.addRows(slots, cells)
+	l.addSlotRows(slots, cells)
 	for _, h := range slots.holdings {
 		if i, found := slices.BinarySearchFunc(l.Rows, h.Slot, func(row timelineRow, slot int) int { return cmp.Compare(row.Slot, slot) }); found {
 			l.Rows[i].Bars = append(l.Rows[i].Bars, l.newBar(h, marks))
@@ -114,9 +114,9 @@ func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimelin
 	return l
 }
 
-// addRows adds a row for each slot of the pool (cells) and for each slot that was held. It leaves out slots that are not in the part of the
+// addSlotRows adds a row for each slot of the pool (cells) and for each slot that was held. It leaves out slots that are not in the part of the
 // pool that the page shows.
-func (l *slotTimeline) addRows(held slotHoldings, cells []cell) {
+func (l *slotTimeline) addSlotRows(held slotHoldings, cells []cell) {
 	slots := map[int]bool{}
 	higher := false
 	for _, c := range cells {

@@ -11,20 +11,20 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// Draw returns n random mistakes in the product's source at root, with about the same number of each kind. The same
+// Draw returns count random mistakes in the product's source at root, with about the same number of each kind. The same
 // seed draws the same mistakes even after a file was moved, because a mistake is chosen by its function and its
 // text, not by its path.
-func Draw(root string, seed uint64, n int) ([]mutation.Mistake, error) {
+func Draw(root string, seed uint64, count int) ([]mutation.Mistake, error) {
 	all, err := findSites(root, productFolders(), excludedFolders())
 	if err != nil {
 		return nil, err
 	}
 	ranked := rankSites(all, seed)
 	var drawn []mutation.Mistake
-	for i := 0; len(drawn) < n; i++ {
+	for i := 0; len(drawn) < count; i++ {
 		before := len(drawn)
 		for _, k := range kinds() {
-			if candidates := ranked[k]; i < len(candidates) && len(drawn) < n {
+			if candidates := ranked[k]; i < len(candidates) && len(drawn) < count {
 				drawn = append(drawn, mutation.Mistake{Name: candidates[i].String(), Edit: candidates[i].edit, Packages: testPackages(path.Dir(candidates[i].edit.File))})
 			}
 		}
@@ -68,21 +68,21 @@ func productFolders() []string {
 // excludedFolders returns the folders that contain test machinery, in which no mistakes are made.
 func excludedFolders() []string { return []string{"internal/simulator", "devices/line"} }
 
-// testPackages returns the packages whose tests should catch a mistake in the package pkg: pkg itself, then the
-// nearest package that imports it.
-func testPackages(pkg string) []string {
+// testPackages returns the packages whose tests should catch a mistake in changedPackage: changedPackage itself, then the nearest package
+// that imports it.
+func testPackages(changedPackage string) (packages []string) {
 	user := map[string]string{
 		"store": "dispatcher", "slots": "dispatcher", "limits": "dispatcher", "limits/policy": "limits", "devices": "dispatcher",
 		"operators": "operators/api",
-	}[pkg]
+	}[changedPackage]
 	switch {
 	case user != "":
-	case strings.HasPrefix(pkg, "devices/"):
+	case strings.HasPrefix(changedPackage, "devices/"):
 		user = "internal/app"
-	case strings.HasPrefix(pkg, "dispatcher/") && !slices.Contains([]string{"api", "web", "app", "gate"}, path.Base(pkg)):
+	case strings.HasPrefix(changedPackage, "dispatcher/") && !slices.Contains([]string{"api", "web", "app", "gate"}, path.Base(changedPackage)):
 		user = "dispatcher"
 	default:
-		return []string{pkg}
+		return []string{changedPackage}
 	}
-	return []string{pkg, user}
+	return []string{changedPackage, user}
 }

@@ -180,7 +180,7 @@ func (f *finder) text(n ast.Node) string {
 	return string(f.content[f.offset(n.Pos()):f.offset(n.End())])
 }
 
-func (f *finder) offset(p token.Pos) int { return f.files.Position(p).Offset }
+func (f *finder) offset(position token.Pos) int { return f.files.Position(position).Offset }
 
 func isIdent(e ast.Expr, name string) bool {
 	id, ok := e.(*ast.Ident)

@@ -128,7 +128,7 @@ func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, c
 
 // newTempDir returns a folder for temporary files, because killed tests leave files behind. It contains a link to
 // the folder in which all tests of the machine reserve their ports.
-func newTempDir() (string, error) {
+func newTempDir() (path string, err error) {
 	dir, err := os.MkdirTemp("", "mutation-")
 	if err != nil {
 		return "", err

@@ -38,11 +38,11 @@ type Process struct {
 	output *bytes.Buffer
 }
 
-// StartProcess starts a process with the command that command returns, and waits until ready returns nil. The
+// StartProcess starts a process with the command that command returns, and waits until checkReady returns nil. The
 // process is killed when the test ends.
-func StartProcess(tb testing.TB, command func() *exec.Cmd, ready func() error) *Process {
+func StartProcess(tb testing.TB, command func() *exec.Cmd, checkReady func() error) *Process {
 	tb.Helper()
-	p := &Process{tb: tb, command: command, ready: ready}
+	p := &Process{tb: tb, command: command, ready: checkReady}
 	p.Start()
 	tb.Cleanup(p.Kill)
 	return p
@@ -104,10 +104,10 @@ func (p *Process) Kill() { p.signalAndWait(syscall.SIGKILL) }
 func (p *Process) Stop() { p.signalAndWait(syscall.SIGTERM) }
 
 // Signal sends a signal, for instance SIGSTOP and SIGCONT.
-func (p *Process) Signal(sig syscall.Signal) {
+func (p *Process) Signal(signal syscall.Signal) {
 	p.tb.Helper()
-	if err := syscall.Kill(p.Pid(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
-		p.tb.Errorf("signal %v: %v", sig, err)
+	if err := syscall.Kill(p.Pid(), signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		p.tb.Errorf("signal %v: %v", signal, err)
 	}
 }
 

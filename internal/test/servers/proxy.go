@@ -250,13 +250,13 @@ func (l *link) close() {
 }
 
 // copyChunks copies data from `from` to `to` in chunks. It stops at the end of the input, at an
-// error, or when pass returns false for a chunk.
-func copyChunks(to io.Writer, from io.Reader, pass func([]byte) bool) {
+// error, or when mayForward returns false for a chunk.
+func copyChunks(to io.Writer, from io.Reader, mayForward func([]byte) bool) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if !pass(buf[:n]) {
+			if !mayForward(buf[:n]) {
 				return
 			}
 			if _, err := to.Write(buf[:n]); err != nil {

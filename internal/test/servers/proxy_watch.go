@@ -20,12 +20,12 @@ func (r *requests) OnRequest(watch func(b []byte)) {
 	r.watch = watch
 }
 
-// OnConnection sets a function that the proxy calls once for each new connection. The function that watch returns then
+// OnConnection sets a function that the proxy calls once for each new connection. The function that newWatch returns then
 // gets every chunk of data from the client of this connection, as the function of OnRequest does.
-func (r *requests) OnConnection(watch func() func(b []byte)) {
+func (r *requests) OnConnection(newWatch func() func(b []byte)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.newWatch = watch
+	r.newWatch = newWatch
 }
 
 func (r *requests) watchers() (watch func(b []byte), newWatch func() func(b []byte)) {

@@ -116,7 +116,7 @@ func (r *RedisServer) logFile(tb testing.TB) string {
 
 func (r *RedisServer) snapshotFile() string { return filepath.Join(r.dir, "dump.rdb") }
 
-func startRedisAt(tb testing.TB, addr string, ready func(*redis.Client) error, args []string) *RedisServer {
+func startRedisAt(tb testing.TB, addr string, checkReady func(*redis.Client) error, args []string) *RedisServer {
 	tb.Helper()
 	path, dir := RequireProgram(tb, "redis-server"), filepath.Join(tb.TempDir(), "redis")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -128,13 +128,13 @@ func startRedisAt(tb testing.TB, addr string, ready func(*redis.Client) error, a
 	}, args...)
 	process := StartProcess(tb,
 		func() *exec.Cmd { return exec.Command(path, args...) },
-		func() error { return withRedis(addr, ready) })
+		func() error { return withRedis(addr, checkReady) })
 	return &RedisServer{Process: process, Addr: addr, dir: dir, args: args}
 }
 
-// withRedis calls f with a client that makes each attempt only once, and closes the client afterwards. The client
-// sends no password. It logs failed dials, so a port that is not open yet is detected first.
-func withRedis(addr string, f func(*redis.Client) error) error {
+// withRedis passes to call a client that makes each attempt only once, and closes the client afterwards. The client sends no password. It
+// logs failed dials, so a port that is not open yet is detected first.
+func withRedis(addr string, call func(*redis.Client) error) error {
 	probe, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func withRedis(addr string, f func(*redis.Client) error) error {
 		DialTimeout: time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: time.Second,
 	})
 	defer func() { _ = client.Close() }()
-	return f(client)
+	return call(client)
 }
 
 // ping returns nil if the server answers, even if it demands a password.

@@ -185,24 +185,24 @@ func (c *RedisNodes) MoveSlot(key string, from, to int) {
 	}
 }
 
-func (c *RedisNodes) withNode(node *RedisServer, f func(*redis.Client) error) {
+func (c *RedisNodes) withNode(node *RedisServer, call func(*redis.Client) error) {
 	c.tb.Helper()
-	if err := withRedis(node.Addr, f); err != nil {
+	if err := withRedis(node.Addr, call); err != nil {
 		c.tb.Fatalf("redis node %s: %v", node.Addr, err)
 	}
 }
 
-func (c *RedisNodes) waitUntil(what string, f func() error) {
+func (c *RedisNodes) waitUntil(what string, check func() error) {
 	c.tb.Helper()
-	waitUntil(c.tb, what, f)
+	waitUntil(c.tb, what, check)
 }
 
-func waitUntil(tb testing.TB, what string, f func() error) {
+func waitUntil(tb testing.TB, what string, check func() error) {
 	tb.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	err := f()
-	for deadline := time.Now().Add(startTimeout); err != nil; err = f() {
+	err := check()
+	for deadline := time.Now().Add(startTimeout); err != nil; err = check() {
 		if time.Now().After(deadline) {
 			tb.Fatalf("no %s: %v", what, err)
 		}
