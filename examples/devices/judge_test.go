@@ -90,7 +90,7 @@ func (j *judge) stays() []stay {
 	return ended
 }
 
-// readingDelay is the longest time by which the judge may see an event late, on a busy machine.
+// readingDelay is the longest time by which the judge may record an event late, on a busy machine.
 const readingDelay = 150 * time.Millisecond
 
 // violations returns what the stays violate: two devices inside at the same time, or a grant that was started twice.

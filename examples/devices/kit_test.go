@@ -73,7 +73,7 @@ func programs() []deviceProgram {
 	}
 }
 
-// makeSanitized returns the command that builds a C program of which a wrong access to memory ends the process.
+// makeSanitized returns the command that builds a C program with a sanitizer: the program ends at a wrong access to memory.
 func makeSanitized(program string) []string {
 	return []string{"make", "-C", "{dir}", program, "EXTRA=-fsanitize=address,undefined -fno-sanitize-recover"}
 }

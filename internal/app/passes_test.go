@@ -17,7 +17,7 @@ import (
 // The tests of passes run in synctest bubbles with a fake clock: the clock advances only when every goroutine
 // waits.
 
-// advanceTime advances the fake clock by d. It waits until everything has happened that is due by then.
+// advanceTime advances the fake clock by d. It returns when everything that is due by then has happened.
 func advanceTime(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -122,7 +122,7 @@ func TestPassThatHangsIsEndedByItsLimit(t *testing.T) {
 	})
 }
 
-// hangingPass returns a pass of which one run (number hangingRun) hangs and ignores its context.
+// hangingPass returns a pass whose run number hangingRun hangs and ignores its context. Its other runs return at once.
 func hangingPass(runs *atomic.Int32, hangingRun int32, release <-chan struct{}) *pass {
 	return &pass{name: "deaf", every: time.Second, limit: 2 * time.Second, run: func(context.Context) error {
 		if runs.Add(1) == hangingRun {

@@ -191,7 +191,7 @@ func (i *instance) waitForLease(t *testing.T, pool, token, body string) {
 	})
 }
 
-// standstillLeft returns how long `why` says that nothing will be granted to the only task of the device.
+// standstillLeft returns the time for which nothing will be granted to the only task of the device, according to `why`.
 func (i *instance) standstillLeft(t *testing.T, device string) time.Duration {
 	t.Helper()
 	var list struct{ Tasks []struct{ ID int64 } }

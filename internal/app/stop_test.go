@@ -150,7 +150,7 @@ func TestEndInOrder(t *testing.T) {
 	}
 }
 
-// grantTokens waits for n replies with a grant, and returns the fencing tokens of these grants.
+// grantTokens waits for n replies with a grant, and returns their fencing tokens.
 func grantTokens(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
 	t.Helper()
 	for range n {

@@ -116,8 +116,8 @@ func isInForeground(terminal *os.File) bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminal makes this process the foreground process group of the terminal again. It ignores SIGTTOU meanwhile,
-// because this signal would stop the process.
+// takeTerminal makes this process the foreground process group of the terminal again. During this call it ignores SIGTTOU, because this
+// signal would stop the process.
 func takeTerminal(terminal *os.File) {
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)

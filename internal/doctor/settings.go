@@ -16,7 +16,7 @@ const renewBefore = 14 * 24 * time.Hour
 // use this much: five batches of 2 GiB at the same time.
 const minSpoolBytes = 10 << 30
 
-// Misconfigured returns the finding for settings that are so wrong that no check can run. err says what is wrong.
+// Misconfigured returns the finding about err, an error in the settings that prevents all other checks.
 func Misconfigured(err error) Finding {
 	return Finding{"settings", Failed, err.Error(), "correct the environment, the file or the flags: docs/configuration.md"}
 }

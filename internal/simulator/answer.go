@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// maxDelay limits the random delay that a device adds to the time that the server asked for. A short delay is enough,
-// because the server already spreads the reports.
+// maxDelay is the maximum of the random delay that a device adds to the time of its next report. A short delay is enough, because the
+// server already spreads the reports.
 const maxDelay = 50 * time.Millisecond
 
 // receive handles a message from the link to the server. A silent device ignores it.

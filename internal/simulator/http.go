@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// httpTimeout is how long a device waits for an answer over HTTP. heldTimeout is the additional time for which the
-// device waits for an answer that the server may hold (long poll).
+// httpTimeout is the time for which a device waits for an answer over HTTP. For an answer that the server may hold (long poll), the device
+// waits for heldTimeout more.
 const (
 	httpTimeout = 20 * time.Second
 	heldTimeout = 10 * time.Second

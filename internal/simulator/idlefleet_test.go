@@ -69,7 +69,7 @@ func TestEachIdleDeviceReportsOnceInAPeriod(t *testing.T) {
 	}
 }
 
-// startAnswering starts a fake dispatcher. It answers each report as the function answer of the test says.
+// startAnswering starts a fake dispatcher that answers each report with the result of the function answer.
 func startAnswering(t *testing.T, answer func(device, token string) (status int, body string)) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -22,7 +22,7 @@ const callTimeout = 5 * time.Second
 // second.
 //
 // Run returns an error if the simulation could not be carried out. Summary.Err evaluates a completed simulation. When ctx ends, Run returns
-// the summary so far: this is how an endless run ends.
+// the summary so far. An endless run ends only in this way.
 func Run(ctx context.Context, config Config, progress io.Writer) (Summary, error) {
 	s, err := newSimulation(ctx, config.withDefaults(), progress)
 	if err != nil {

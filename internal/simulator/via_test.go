@@ -36,7 +36,7 @@ func TestKindsAreDealtInTurn(t *testing.T) {
 	}
 }
 
-// reportShape is what the test checks of a report: the header Prefer and the number of results.
+// reportShape has the parts of a report that the test checks: the header Prefer and the number of results.
 type reportShape struct {
 	prefer  string
 	results int

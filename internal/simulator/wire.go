@@ -38,7 +38,7 @@ func (r report) encode() []byte {
 	return b.Bytes()
 }
 
-// reply is what a device receives: the answer to a report, a push, or an error.
+// reply is a message that a device receives: the answer to a report, a push, or an error.
 type reply struct {
 	Re            string      `json:"re"`
 	Acks          []ack       `json:"acks"`

@@ -124,9 +124,8 @@ func (l *countedDatabase) statementCalls() map[string]int64 {
 	return calls
 }
 
-// commandCalls returns how often Redis has run each command. It leaves out the commands that open connections and
-// those of this test. It also leaves out CLUSTER: the client reads the topology periodically, so this count would
-// depend on the speed of the machine.
+// commandCalls returns how often Redis has run each command. It omits the commands that open connections and the commands of this test. It
+// also omits CLUSTER: the client reads the topology periodically, so its count depends on the speed of the machine.
 func (p *testDispatcher) commandCalls() map[string]int64 {
 	p.t.Helper()
 	info, err := p.redis.Info(p.t.Context(), "commandstats").Result()
@@ -147,8 +146,8 @@ func (p *testDispatcher) commandCalls() map[string]int64 {
 	return calls
 }
 
-// measureCost calls do n times and returns the average cost of one call. The garbage collector is off meanwhile,
-// because it empties memory pools that would then be filled again.
+// measureCost calls do n times and returns the average cost of one call. During the calls the garbage collector is off, because it empties
+// memory pools that would then be filled again.
 func (p *testDispatcher) measureCost(name string, n int, do func(i int)) []figure {
 	p.t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

@@ -264,7 +264,7 @@ func (c *callers) findHolders(ctx context.Context, name string) (holders []strin
 	return holders, rows.Err()
 }
 
-// waitForHolders waits until, for each of these names, both a `dispatcher run` and a program hold slots.
+// waitForHolders waits until for each of names two holders have a slot: one of a `dispatcher run` and one of a program.
 func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()

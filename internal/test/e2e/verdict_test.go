@@ -47,7 +47,7 @@ func (v *verdict) findings() error {
 	return errors.Join(errors.Join(v.violations...), errors.Join(v.doubts...))
 }
 
-// outcome says what follows from a verdict: for example, that the run is repeated.
+// outcome is the consequence of a verdict, such as that the run is repeated.
 type outcome string
 
 const (
@@ -57,7 +57,7 @@ const (
 	skipped  outcome = "skipped"
 )
 
-// outcomeAfter returns the outcome after try number try. ci says whether the test runs under CI.
+// outcomeAfter returns the outcome after try number try. ci is true if the test runs under CI.
 func (v *verdict) outcomeAfter(try int, ci bool) outcome {
 	switch {
 	case len(v.violations) > 0:
@@ -74,7 +74,7 @@ func (v *verdict) outcomeAfter(try int, ci bool) outcome {
 	return skipped
 }
 
-// runJudged runs a test, and repeats it as long as the outcome says so.
+// runJudged runs a test, and repeats it as long as the outcome demands a repetition.
 func runJudged(t *testing.T, test func(t *testing.T, v *verdict)) {
 	t.Helper()
 	for try := 1; !t.Failed(); try++ {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// fault is what happens to a device during its update.
+// fault is an event that happens to a device during its update.
 type fault struct {
 	name   string
 	leases float64 // duration of a download, in leases

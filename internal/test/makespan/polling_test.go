@@ -21,7 +21,7 @@ type steeringPolicy interface {
 	// decide grants a slot, or returns the time after which the device must ask again. chance is a random number in
 	// [0,1).
 	decide(device int, now time.Duration, chance float64) (granted bool, retryAfter time.Duration)
-	// release is called when a granted task has ended. worked is how long the device worked on it.
+	// release is called when a granted task has ended. worked is the time for which the device worked on the task.
 	release(device int, worked, now time.Duration)
 }
 

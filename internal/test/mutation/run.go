@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Mistake is a change of the source after which a test should fail, together with the packages of these tests.
+// Mistake is a change of the source after which a test of one of the packages Tests should fail.
 type Mistake struct {
 	Name         string
 	Edit         Edit

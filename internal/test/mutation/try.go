@@ -20,7 +20,7 @@ import (
 // having caught the mistake.
 const testTimeout = 4 * time.Minute
 
-// Verdict says how the tests ended when a mistake was in the source.
+// Verdict is the result of the tests that ran with a mistake in the source.
 type Verdict string
 
 // These are the verdicts. Unbuildable means that the changed source does not compile; this shows nothing about the

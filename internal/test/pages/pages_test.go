@@ -55,7 +55,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestNamedTestsExist checks every name of a test on the pages, such as those of the promises and of the threats.
+// TestNamedTestsExist checks that every test named on the pages exists, such as the tests of the promises and of the threats.
 func TestNamedTestsExist(t *testing.T) {
 	t.Parallel()
 	declared, err := pages.TestNames(root)
@@ -103,8 +103,7 @@ func TestEveryThreatHasATest(t *testing.T) {
 	}
 }
 
-// TestEveryComparisonHasASource checks the table of docs/alternatives.md: each cell has a link, or says that nothing was
-// found.
+// TestEveryComparisonHasASource checks the table of docs/alternatives.md: each cell has a link or the words that nothing was found.
 func TestEveryComparisonHasASource(t *testing.T) {
 	t.Parallel()
 	rows := tableRows(read(t)["docs/alternatives.md"])

@@ -140,8 +140,8 @@ func (r replica) upgrade(release string) string {
 	return r.run("dpkg", "--force-confold", "--install", "/root/package")
 }
 
-// expectRefusal checks that the service does not run before its secrets exist, and that the package and the service name
-// what is missing. said is what the installation printed.
+// expectRefusal checks that the service does not run before its secrets exist, and that the package and the service name the missing
+// secrets. said is the output of the installation.
 func (r replica) expectRefusal(said string) {
 	r.t.Helper()
 	if !strings.Contains(said, "postgres_dsn redis_url mqtt_password admin_token") {

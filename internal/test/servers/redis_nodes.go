@@ -24,8 +24,8 @@ type RedisNodes struct {
 	Nodes []*RedisServer
 }
 
-// StartRedisNodes starts a Cluster of three masters, each with a third of the hash slots. If replicas is true, it
-// also starts a replica of each master. args are further arguments of every node.
+// StartRedisNodes starts a Cluster of three masters, each with a third of the hash slots. If replicas is true, it also starts a replica of
+// each master. args are additional arguments of every node.
 func StartRedisNodes(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 	tb.Helper()
 	const masters = 3
@@ -122,7 +122,7 @@ func (c *RedisNodes) IsMaster(i int) bool {
 	return strings.Contains(role, "role:master")
 }
 
-// WaitFailedOver waits until a node other than failed serves this key. It returns the index of that node.
+// WaitFailedOver waits until another node than failed serves this key. It returns the index of this node.
 func (c *RedisNodes) WaitFailedOver(key string, failed int) (now int) {
 	c.tb.Helper()
 	c.waitUntil("failover", func() error {

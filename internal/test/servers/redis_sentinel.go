@@ -24,8 +24,8 @@ type RedisSentinel struct {
 	Sentinels []*RedisServer
 }
 
-// StartSentinels starts a master, a replica and three Sentinels. If password is not "", clients of the Sentinels
-// need it (user default). args are further arguments of the master and the replica.
+// StartSentinels starts a master, a replica and three Sentinels. If password is not "", clients of the Sentinels need it (user default).
+// args are additional arguments of the master and the replica.
 func StartSentinels(tb testing.TB, password string, args ...string) *RedisSentinel {
 	tb.Helper()
 	s := &RedisSentinel{tb: tb, Servers: []*RedisServer{StartRedis(tb, args...)}}

@@ -93,8 +93,8 @@ func (s *SharedRedis) Close() {
 	s.cluster.end()
 }
 
-// Options returns the options of a client. All its connections go to this address, whatever addresses a Cluster
-// announces. The timeouts are so long that a machine may stall for a while.
+// Options returns the options of a client. All its connections go to this address, whatever addresses a Cluster announces. The timeouts are
+// longer than any stall of the machine.
 func (at RedisAt) Options() *redis.UniversalOptions {
 	const patience = 20 * time.Second
 	return &redis.UniversalOptions{
