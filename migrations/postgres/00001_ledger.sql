@@ -55,15 +55,15 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 --   that there is no such time.
 -- on_lost: what happens to a task whose lease ended without a result: 'retry' or 'fail'.
 -- max_run_ms: the longest duration of a grant with all its renewals; 0 means 1 hour.
--- abort_failure, abort_min: the abort rule. It pauses the batch if this share of the ended tasks has failed or
---   timed out, and at least abort_min tasks have ended.
+-- abort_failure, abort_min: the abort rule. It pauses the batch if at least abort_min tasks have ended, and the
+--   share abort_failure of them has failed or timed out.
 -- abort_ended, abort_failed: two numbers of tasks at the time when the batch was last resumed: the tasks that had
 --   succeeded, failed or timed out, and the tasks that had failed or timed out. The abort rule ignores these tasks.
 -- cancelling: true if the batch is cancelled and may still have open tasks.
 -- system: true if the batch contains the leases of callers. Operators cannot queue tasks into this batch.
--- failed_tasks, ended_at: used to list the batches with the most failures, the batches that ended last, and the
---   batches with open tasks. The background job that folds counts writes them, so they are some seconds late:
---   the number of tasks that failed or timed out, and the time at which the last task ended; null while a task is open.
+-- failed_tasks: the number of tasks that failed or timed out.
+-- ended_at: the time at which the last task ended; null while a task is open. Lists of batches are selected and
+--   sorted by failed_tasks and ended_at. A background job writes both, so they are some seconds late.
 -- is_deployment: true if the payload is a DDI deployment, so that devices which speak hawkBit's DDI can do the
 --   tasks of the batch that have no payload of their own.
 CREATE TABLE batches (
@@ -128,16 +128,16 @@ CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
 -- Used to find the urgent batches of one pool.
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
--- Used to list the batches with open tasks, of all pools or of one.
+-- Two indexes used to list the batches with open tasks: of all pools, and of one pool.
 CREATE INDEX batches_open ON batches (id) WHERE ended_at IS NULL;
 CREATE INDEX batches_open_of_pool ON batches (pool, id) WHERE ended_at IS NULL;
--- Used to list the cancelled batches.
+-- Two indexes used to list the cancelled batches: of all pools, and of one pool.
 CREATE INDEX batches_cancelled ON batches (id) WHERE cancelled_at IS NOT NULL;
 CREATE INDEX batches_cancelled_of_pool ON batches (pool, id) WHERE cancelled_at IS NOT NULL;
--- Used to list the batches with failures, most failures first, of all pools or of one.
+-- Two indexes used to list the batches with the most failures first: of all pools, and of one pool.
 CREATE INDEX batches_failed ON batches (failed_tasks, id) WHERE failed_tasks > 0;
 CREATE INDEX batches_failed_of_pool ON batches (pool, failed_tasks, id) WHERE failed_tasks > 0;
--- Used to list the batches that have ended, the latest end first, of all pools or of one.
+-- Two indexes used to list the ended batches, the latest end first: of all pools, and of one pool.
 CREATE INDEX batches_ended ON batches (ended_at, id) WHERE ended_at IS NOT NULL;
 CREATE INDEX batches_ended_of_pool ON batches (pool, ended_at, id) WHERE ended_at IS NOT NULL;
 
@@ -339,7 +339,7 @@ CREATE SEQUENCE grant_token AS bigint MAXVALUE 9007199254740991 CACHE 1;
 -- longest_ms: the longest length that the lease ever had; null means lease_ms. The reaper (the background job
 --   that ends grants) uses it to decide when the lease is over.
 -- redelivered: how often the grant was sent to the device again.
--- cancel_why: the reason why the device is asked to stop; empty means that it is not asked to.
+-- cancel_why: the reason why the device is asked to stop; empty means that it is not asked to stop.
 CREATE TABLE grants (
     task        bigint PRIMARY KEY,
     batch       bigint NOT NULL,
@@ -435,7 +435,7 @@ CREATE TABLE limit_sets (
 -- reach: the way to notify the device of a slot. 0 means that there is no way, because the device polls; 1
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
 -- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
---   was asked to report again after more than one report period. Both are null until the first report.
+--   was asked to report again after more than one report period. It is null until the first report.
 -- noisy_at: the last time at which a replica recorded that the device reports far too often; null means never.
 -- registered_by: who registered the device: the name of an operator token, "fleet:" and the first digits of the
 --   hash of a fleet token, or "session" for a session at an MQTT broker.
@@ -547,8 +547,8 @@ CREATE INDEX tokens_of_device ON tokens (device) WHERE device <> '';
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE device = '' AND revoked_at IS NULL;
 
 -- The time at which each operator token was last used, accurate to one minute, and the number of requests with the
--- token. They are not columns of the table tokens: all replicas are notified of each change of a row in tokens, and
--- a use is no such change.
+-- token. They are not columns of the table tokens, because replicas remove a token from their caches after each
+-- change of its row in tokens.
 CREATE TABLE token_uses (
     token    bigint PRIMARY KEY REFERENCES tokens ON DELETE CASCADE,
     used_at  timestamptz NOT NULL,
@@ -580,7 +580,7 @@ CREATE TRIGGER tokens_changed AFTER UPDATE ON tokens
 CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens
     REFERENCING OLD TABLE AS was FOR EACH STATEMENT EXECUTE FUNCTION note_tokens();
 
--- News: changes that may make work for devices, or that change who may act for a device. Replicas read the
+-- News: changes that may give work to devices, or that change who may act for a device. Replicas read the
 -- news and set marks in Redis. A mark means that a device has work; a device without a mark is answered
 -- without a read of this database. The ids rise in the order of the commits, because a transaction takes the
 -- ids under a lock that it holds until its commit. So a reader misses no row.
@@ -638,16 +638,18 @@ CREATE TABLE events (
     token  bigint NOT NULL DEFAULT 0,
     detail text NOT NULL DEFAULT ''
 );
--- These indexes serve the lists of the events of a device, of a pool or of an actor, in the order of the ids.
--- Most events of a device have the device as their actor; events_of_actor leaves them out, so it is small.
--- The events of a task are searched among the events of its device, and the events of a batch among the
--- events of its pool. The last two indexes serve the lists of actions of operators and programs, and of all kinds of
--- events except events of tasks. They lack the grants and results of devices, so they are small. With other filters,
--- the events are read along the primary key and checked one by one.
+-- For a filter that no index serves, the events are read along the primary key and checked one by one.
+
+-- Used to list the events of a device, and to search them for the events of one of its tasks.
 CREATE INDEX events_of_device ON events (device, id) WHERE device <> '';
+-- Used to list the events of a pool, and to search them for the events of one of its batches.
 CREATE INDEX events_of_pool ON events (pool, id) WHERE pool <> '';
+-- Used to list the events of an actor. Most events of a device have the device as their actor. They are left out,
+-- so that the index is small. The index events_of_device finds them.
 CREATE INDEX events_of_actor ON events (actor, id) WHERE actor <> device;
+-- Used to list the actions of operators and programs. Events of devices are left out, so that the index is small.
 CREATE INDEX events_of_actor_kind ON events (actor_kind, id) WHERE actor_kind <> 'device';
+-- Used to list the events of one kind. Events of tasks are left out, so that the index is small.
 CREATE INDEX events_of_kind ON events (kind, id) WHERE kind NOT LIKE 'task.%';
 
 -- The trigger events_begin makes Postgres give the transaction its id before its events get their ids. So a
@@ -662,10 +664,10 @@ END $$;
 -- +goose StatementEnd
 CREATE TRIGGER events_begin BEFORE INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION events_begin();
 
--- Seals of the events, used to find a change of the log. A seal covers a block of events, and the hash of the seal
--- before. The first row is the start of the chain: retention has deleted its events, or it never had any.
--- after: the last event of the seal before; the block has the events with after < id <= last. Because the column is
---   unique, no seal has two successors.
+-- Seals of the events, used to detect a change of the log. A seal covers a block of events and the hash of the
+-- previous seal. The first row is the start of the chain: retention has deleted its events, or it never had any.
+-- after: the last event of the previous seal. The block has the events with after < id <= last. Because the column
+--   is unique, no seal has two successors.
 -- events: the number of events in the block; 0 in the first row.
 -- at: the time of the sealing.
 -- hash: SHA-256 in hexadecimal digits; EventSeal in the package store lists its input.
