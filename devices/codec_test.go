@@ -223,7 +223,7 @@ func TestRefusedReportNamesItsID(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotReadHasNoID checks a report whose body cannot be read: it has no ID. So its refusal over MQTT has no
+// TestWhatIsNotReadHasNoID checks a report whose body cannot be decoded. The decoded report has no ID, so its refusal over MQTT has no
 // field re.
 func TestWhatIsNotReadHasNoID(t *testing.T) {
 	t.Parallel()
@@ -256,7 +256,8 @@ func TestReplyEncode(t *testing.T) {
 	}
 }
 
-// The largest reply has at most 64 KiB: a task with the largest payload, and an entry for each result and running task of the largest report.
+// TestTheLargestReplyHas64KiB checks that the largest reply has at most 64 KiB. It has a task with the largest payload, and an entry for
+// each result and each running task of the largest report.
 func TestTheLargestReplyHas64KiB(t *testing.T) {
 	t.Parallel()
 	const largest, maxPayload = 1<<53 - 1, 32 << 10

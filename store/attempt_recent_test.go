@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestRecentAttempts checks the summary of the attempts that ended a moment ago: failed attempts count, also if their tasks are tried again,
-// with the most frequent errors first. Attempts of other pools, of other batches and of earlier times do not count.
+// TestRecentAttempts checks the summary of the attempts that ended within the last minutes. Failed attempts count, even if their tasks are
+// tried again. The most frequent errors come first. Attempts of other pools, of other batches and of earlier times do not count.
 func TestRecentAttempts(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

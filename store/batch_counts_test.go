@@ -112,8 +112,8 @@ func (m stressedBatches) checkSums() error {
 	return err
 }
 
-// compareCounts checks that the stored counts of all batches and pools equal the counts of the task rows. when describes the moment, for
-// errors.
+// compareCounts checks that the stored counts of all batches and pools equal the counts of the task rows. when describes the moment in the
+// error message.
 func (m stressedBatches) compareCounts(when string) {
 	m.Helper()
 	for _, b := range m.batches {
@@ -184,8 +184,8 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	})
 }
 
-// TestResultsDoNotWaitForFolding records two results of one batch while another replica folds the counts, which takes long. The results
-// must not wait for the lock on the row of counts.
+// TestResultsDoNotWaitForFolding records two results of one batch while another replica folds the counts for a long time. The results must
+// not wait for the lock of that replica on the row of counts.
 func TestResultsDoNotWaitForFolding(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -286,8 +286,8 @@ func TestAbortRulePausesOnce(t *testing.T) {
 		l.wantStatuses(l.claimAll(l.newClaim(ids[next], devices[next], "p", 0)), claimLost)
 		_, err = l.ResumeBatch(l.Context(), "op", b.ID)
 		l.must(err)
-		// After the resume, the abort rule ignores earlier ends. 1 of the next 8 tasks fails, and then 2 of 4 tasks, one of them by a
-		// lapsed lease: 3 of 12 in all.
+		// After the resume, the abort rule ignores tasks that ended before. Of the next 8 tasks, 1 fails. Of the 4 tasks after them, 2 fail, one
+		// of them by a lapsed lease. So 3 of 12 tasks fail.
 		if aborted := end(7, 1); aborted != nil {
 			l.Fatalf("paused %v for what failed before it was resumed", aborted)
 		}
@@ -357,8 +357,8 @@ func TestCountsDoNotReadTheTasks(t *testing.T) {
 			l.Fatalf("%v, %v", got.Counts, err)
 		}
 	}
-	// Another session may report its statistics only now, so this limit leaves room for some extra rows. It is half of the rows that would
-	// have been read if each reading had counted the tasks.
+	// Another session may report its statistics late, so this limit leaves room for some extra rows. The limit is half of the rows that would
+	// be read if each reading counted the tasks.
 	if after := settled(); after > before+readings*5000/2 {
 		l.Errorf("%d tasks were read for the counts", after-before)
 	}

@@ -58,7 +58,7 @@ func TestBatchesHaveALane(t *testing.T) {
 			}
 		}
 
-		// A newer urgent batch of pool p has no waiting task. It must not hide the older urgent batch of p.
+		// Pool p gets a newer urgent batch without a waiting task. This batch must not hide the older urgent batch of p.
 		ended, tasks := l.queueBatch(store.Batch{Pool: "p", Lane: store.LaneUrgent}, "e")
 		l.exec(`UPDATE tasks SET state = 'succeeded' WHERE id = $1`, tasks[0])
 		if open, err := l.UrgentBatches(l.Context(), "p", 1); err != nil || len(open) != 1 || open[0].ID != ids[0] {

@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestBatchesAreListedByStateAndOrder checks the lists of batches in a state, with failures and by their end, of all pools and of one. A
-// batch whose task is retried is open again.
+// TestBatchesAreListedByStateAndOrder checks three lists of batches, of all pools and of one pool: by state, by number of failures, and by
+// end. A batch whose task is retried is open again.
 func TestBatchesAreListedByStateAndOrder(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

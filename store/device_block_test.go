@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestDevicesAreBlockedTogether checks that several devices are blocked and unblocked at once: only devices that change are counted and have
-// an event and a change of their account, and unknown ids are ignored. A grant of a blocked device is cancelled.
+// TestDevicesAreBlockedTogether blocks and unblocks several devices in one call. Only devices that change are counted, and only they get an
+// event and a change of their account. Unknown ids are ignored. The device of a grant is asked to stop when it is blocked.
 func TestDevicesAreBlockedTogether(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -78,7 +78,7 @@ func TestImport(t *testing.T) {
 				l.Errorf("%+v, %v", d, err)
 			}
 		}
-		// An entry in the second part of this import is refused. Then nothing of the first part may be stored, either.
+		// An entry in the second chunk of this import is refused. Then nothing of the first chunk may be stored, either.
 		again := append(newDevices(5000, 6500, "b"), newDevices(1700, 1800, "b")...)
 		_, err = l.ImportDevices(l.Context(), "op", again, store.RefuseExisting, 0, 0)
 		var entry *store.EntryError

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestNoisyDevices checks that a noisy device is recorded and listed. It must have one event, and a second one only after it was not noisy
-// for NoisyFor.
+// TestNoisyDevices checks that a noisy device is recorded and listed. The device must have one event. It must have a second event only if
+// it becomes noisy again after NoisyFor.
 func TestNoisyDevices(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -87,8 +87,8 @@ func (l *ledger) expectNoneReachable(what string, batch int64) {
 	}
 }
 
-// TestReachableDevicesGoOnFromTheirMark searches the reachable devices of a batch in parts. Each part begins at the position at which the
-// previous part ended, so each task must be read once.
+// TestReachableDevicesGoOnFromTheirMark searches the reachable devices of a batch in parts. Each part begins at the position where the
+// previous part ended, so each task must be read exactly once.
 func TestReachableDevicesGoOnFromTheirMark(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -66,8 +66,8 @@ func (l *ledger) updateCounts() (all, inPlace int) {
 	return all, inPlace
 }
 
-// awaitRemovable waits until Postgres may remove all old row versions of a table. This is so when each transaction that began before the
-// last change of the table has ended, or only reads in another database.
+// awaitRemovable waits until Postgres may remove all old row versions of a table. Postgres may remove them when each transaction that began
+// before the last change of the table has ended, or only reads in another database.
 func (l *ledger) awaitRemovable(table string) {
 	l.Helper()
 	l.awaitCondition(func() bool {

@@ -23,8 +23,8 @@ func (l *ledger) actorsOf(filter store.EventFilter) (texts []string) {
 	return texts
 }
 
-// TestActorsOfOneNameAreToldApart checks a device that has the name of a part of the dispatcher, and a device that has
-// the name of an operator.
+// TestActorsOfOneNameAreToldApart checks that events distinguish actors with the same name: a device and a part of the dispatcher, and a
+// device and an operator.
 func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -75,8 +75,8 @@ func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	})
 }
 
-// TestDevicesActAsDevices checks all that a device does by itself: no event of a device that has the name of a part of
-// the dispatcher is shown as an event of that part.
+// TestDevicesActAsDevices makes a device that has the name of a part of the dispatcher do everything that a device can do. None of its
+// events may be shown as an event of that part.
 func TestDevicesActAsDevices(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -105,7 +105,7 @@ func TestDevicesActAsDevices(t *testing.T) {
 		if got := l.actorsOf(store.EventFilter{Actor: device}); !slices.Equal(got, want) {
 			l.Errorf("%q, want %q", got, want)
 		}
-		// The batch of the running task is cancelled before its task was granted: the pass canceller asks the device to stop.
+		// The batch counts as cancelled before its task was granted, so the pass canceller asks the device of the running task to stop.
 		batch, more := l.queueBatch(store.Batch{Pool: "p"}, device, "other")
 		l.mustGrant(more[0], device, "p", 0)
 		l.exec(`UPDATE batches SET cancelling = true WHERE id = $1`, batch.ID)
@@ -118,7 +118,7 @@ func TestDevicesActAsDevices(t *testing.T) {
 	})
 }
 
-// TestEveryEventHasTheKindOfItsActor checks the statements of this package that write events.
+// TestEveryEventHasTheKindOfItsActor checks that each statement of this package that writes events also writes the kind of the actor.
 func TestEveryEventHasTheKindOfItsActor(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")

@@ -164,8 +164,7 @@ func TestEventsOfATimeAreFoundByTheirIDs(t *testing.T) {
 	})
 }
 
-// TestATimeBoundsWhatIsRead checks a list of events from one time to another: it does not read events of other
-// days.
+// TestATimeBoundsWhatIsRead checks that a list of the events between two times does not read events of other days.
 func TestATimeBoundsWhatIsRead(t *testing.T) {
 	t.Parallel()
 	l := openWithManyEvents(t)

@@ -23,7 +23,7 @@ func (l *ledger) sealBlocks(lastEvent int64, size int) {
 	}
 }
 
-// sealPage is the result of CheckSeals: the entry of the events that are not sealed is separate.
+// sealPage is the result of CheckSeals. It holds the entry of the events that are not sealed apart from the seals.
 type sealPage struct {
 	Seals    []store.CheckedSeal
 	Unsealed store.CheckedSeal
@@ -42,7 +42,7 @@ func (l *ledger) readSeals(after int64, limit int) (page sealPage) {
 	return page
 }
 
-// checkSeals returns all seals, and the values of Last of those whose hash differs from the computed one.
+// checkSeals returns all seals. broken has the field Last of each seal whose stored hash differs from the computed hash.
 func (l *ledger) checkSeals() (page sealPage, broken []int64) {
 	l.Helper()
 	page = l.readSeals(-1, 1000)
@@ -54,8 +54,8 @@ func (l *ledger) checkSeals() (page sealPage, broken []int64) {
 	return page, broken
 }
 
-// openSealed returns a function that runs a check with the events 10, 20 to 100, of which 10 to 90 are sealed in three blocks. It undoes
-// what the check has changed.
+// openSealed opens a ledger with the events 10, 20, 30 to 100, of which 10 to 90 are sealed in three blocks. It returns a function that
+// runs a check on this ledger and then undoes the changes of the check.
 func (l *ledger) openSealed() (check func(name string, run func())) {
 	l.Helper()
 	for id := 10; id <= 100; id += 10 {
@@ -91,7 +91,7 @@ func (l *ledger) columnsOf(table string) []string {
 	return names
 }
 
-// changeSQL returns the SET of a statement that changes a column of the events or of their seals.
+// changeSQL returns the SET clause of a statement that changes column in the events or in their seals.
 func changeSQL(column string) string {
 	switch column {
 	case "id", "batch", "task", "token", "last", "after", "events":
@@ -104,7 +104,8 @@ func changeSQL(column string) string {
 	return column + ` = ` + column + ` || 'x'`
 }
 
-// TestSealsFindEachChange changes the log in each way without its seals, or a seal, and checks which blocks are broken.
+// TestSealsFindEachChange changes the events in each possible way without changing their seals, and changes seals. After each change, it
+// checks which blocks are broken.
 func TestSealsFindEachChange(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -147,8 +148,8 @@ func TestSealsFindEachChange(t *testing.T) {
 	})
 }
 
-// TestAKeptSealFindsARewrittenChain checks what only a seal that was kept elsewhere finds: seals that were removed from the end of the
-// chain, or made anew.
+// TestAKeptSealFindsARewrittenChain checks two changes that only a seal that was kept elsewhere can detect: seals that were removed from
+// the end of the chain, and seals that were made anew.
 func TestAKeptSealFindsARewrittenChain(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -295,8 +296,8 @@ func TestTheChainContinuesAfterARestore(t *testing.T) {
 	})
 }
 
-// TestReplicasSealOneChain seals events from several replicas while others write them, in transactions that commit in another order than
-// their events have ids. At the end, each event is sealed once.
+// TestReplicasSealOneChain lets several replicas seal events while other replicas write them. The order in which the transactions commit
+// differs from the order of the event ids. At the end, each event must be sealed once.
 func TestReplicasSealOneChain(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -2,9 +2,9 @@ package store_test
 
 import "testing"
 
-// TestAnEventUnderWayIsNotSettled checks an event of a transaction that is still open: the event is not complete, so
-// readers wait for it. The open transaction has the highest event id and is the newest transaction. So no later
-// transaction has ended whose end could show that a transaction before it is open.
+// TestAnEventUnderWayIsNotSettled checks an event of a transaction that is still open. The event is not complete, so readers must wait for
+// it. The open transaction is the newest transaction and has the highest event id, which is the most difficult case: no later transaction
+// shows that it is open.
 func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)
@@ -26,8 +26,7 @@ func TestAnEventUnderWayIsNotSettled(t *testing.T) {
 	})
 }
 
-// TestLookingForNewEventsIsFree checks an idle ledger: looking for new events waits for nothing and uses no
-// transaction ids.
+// TestLookingForNewEventsIsFree checks that a search for new events in an idle ledger does not wait and uses no transaction ids.
 func TestLookingForNewEventsIsFree(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

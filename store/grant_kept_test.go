@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// wantKeptResults checks that there are this many events for late results and for unknown results. The table late_results must have one row
-// for each such event.
+// wantKeptResults checks that there are late events for late results and unknown events for unknown results. The table late_results must
+// have one row for each of these events.
 func (l *ledger) wantKeptResults(late, unknown int) {
 	l.Helper()
 	gotLate := l.countEvents("result.late")

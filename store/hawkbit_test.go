@@ -6,8 +6,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestDDIActionsAreNumberedPerDevice checks the numbers of the actions of devices that speak DDI: each grant has one number, a repeated or
-// older grant gets no new one, and the numbers leap after a restore, also for a device whose first actions are lost.
+// TestDDIActionsAreNumberedPerDevice checks the numbers of the actions of devices that speak DDI. Each grant has one number, and a repeated
+// or older grant gets no new number. After a restore, the numbers skip ahead, even for a device whose first actions are lost.
 func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

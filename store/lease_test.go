@@ -33,8 +33,8 @@ func (l *ledger) leaseClaim(task store.LeaseTask, holder, pool string, slot int)
 	return l.newClaim(task.Task, store.HolderDevice("ci", holder), pool, slot)
 }
 
-// TestCallersNeverHoldMoreThanTheyMay lets callers claim slots concurrently, each caller its own slot, in many
-// transactions of one or two claims. At the end they must hold exactly as many slots as callers may hold.
+// TestCallersNeverHoldMoreThanTheyMay lets callers claim slots concurrently, in many transactions of one or two claims. Each caller claims
+// a different slot. At the end, the callers must hold exactly as many slots as callers may hold.
 func TestCallersNeverHoldMoreThanTheyMay(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -189,8 +189,8 @@ func TestALeaseThatIsHeldIsNotGivenUp(t *testing.T) {
 	})
 }
 
-// TestTheBatchOfLeases checks the batch that contains the leases of one day. The batch of the next day must have the settings that
-// operators made for it, but must not be cancelled.
+// TestTheBatchOfLeases checks the batch that contains the leases of one day. The batch of the next day must copy the settings that
+// operators changed, but it must not be cancelled.
 func TestTheBatchOfLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

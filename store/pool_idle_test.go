@@ -48,7 +48,7 @@ func TestOpenPools(t *testing.T) {
 	})
 }
 
-// TestWaitingHere checks CountWaitingDevices. It must count each device that has waiting tasks and was seen lately, and count it once.
+// TestWaitingHere checks that CountWaitingDevices counts each device that has waiting tasks and was seen recently, and counts it once.
 func TestWaitingHere(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

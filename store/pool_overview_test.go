@@ -56,8 +56,8 @@ func TestOverview(t *testing.T) {
 	})
 }
 
-// TestWaitingCountsDevices checks the number of waiting devices of a pool. Devices must be counted, not tasks, even if all of the first
-// tasks belong to one device.
+// TestWaitingCountsDevices checks that the overview of a pool counts waiting devices and not tasks, even if all of the first tasks belong
+// to one device.
 func TestWaitingCountsDevices(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

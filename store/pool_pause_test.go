@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestPoolsArePausedByOneEvent checks that one call pauses several pools and leaves one event, which the filter by each of these pools finds, and
-// which the filter by another pool does not find. Only the actor of a pause ends it.
+// TestPoolsArePausedByOneEvent checks that one call pauses several pools and writes one event. A filter by any of these pools finds the
+// event, and a filter by another pool does not. Only the actor who began a pause can end it.
 func TestPoolsArePausedByOneEvent(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -50,8 +50,9 @@ func TestPoolsArePausedByOneEvent(t *testing.T) {
 	})
 }
 
-// TestAPauseCanStopRunningTasks checks that a pause with StopRunning asks the devices that hold a slot to stop, also in a pool that is paused
-// already, but no holder of a caller's lease. The failure of a stopped task is recorded as a return, and a success remains a success.
+// TestAPauseCanStopRunningTasks checks that a pause with StopRunning asks the devices that hold a slot to stop, even in a pool that was
+// paused before. Holders of callers' leases are not asked. If a stopped task fails, a return is recorded. If it succeeds, a success is
+// recorded.
 func TestAPauseCanStopRunningTasks(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -190,8 +190,8 @@ func TestRankingPoolsCountsNoTasks(t *testing.T) {
 	}
 }
 
-// TestFailingPools checks when a pool counts as failing: at least five attempts failed within the last five minutes, and at least a fifth of
-// those that ended.
+// TestFailingPools checks when a pool counts as failing: at least five attempts failed within the last five minutes, and these are at least
+// a fifth of the attempts that ended.
 func TestFailingPools(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -6,7 +6,7 @@ import (
 )
 
 // TestTheOldestTransactionMayBeOfAnotherDatabase checks that OldestTxAge of PostgresState also covers transactions of other databases of
-// the server. The reason is that a writing transaction in any database keeps old row versions of the devices
+// the server. It must, because a writing transaction in any database keeps old row versions of the devices
 // (TestLastSeenTimesAreInPlaceAfterALongTransaction).
 func TestTheOldestTransactionMayBeOfAnotherDatabase(t *testing.T) {
 	t.Parallel()

@@ -125,7 +125,7 @@ func (l *ledger) claimDuringResize() {
 	l.putPool("p", 2)
 	_, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
 	l.mustGrant(ids[0], "a", "p", 1)
-	// The next statement makes the same writes as PutPool, in a transaction that stays open. The claim must wait for this transaction, and
+	// The statement lockAndLower writes what PutPool writes, in a transaction that stays open. The claim must wait for this transaction, and
 	// must then use the new capacity.
 	lockAndLower := `WITH locked AS (SELECT pg_advisory_xact_lock(20060, hashtext('p')))
 		UPDATE pools SET capacity = 1 FROM locked WHERE name = 'p'`

@@ -86,7 +86,7 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 		l.must(err)
 		until, err := l.ProtectAfterRestore(l.Context(), "op", 0)
 		l.must(err)
-		// The end is stored in whole milliseconds, the clock has microseconds.
+		// The end of the standstill is stored in whole milliseconds, but the clock has microseconds.
 		if got := until.Sub(now); got <= want-time.Millisecond || got > want+30*time.Second {
 			l.Errorf("nothing granted for %s, want %s", got, want)
 		}

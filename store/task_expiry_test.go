@@ -322,7 +322,7 @@ func TestTasksDoNotWaitLongerThanTheirBatchAllows(t *testing.T) {
 			l.Errorf("retried: %v", err)
 		}
 		l.mustGrant(ids[2], "failed", "p", 1)
-		// The last task of the batch may wait for max_wait, counted from its own begin.
+		// The last task of the batch has a not_before of its own, from which its max_wait is counted.
 		l.ageBatchByHour(batch)
 		l.mustGrant(ids[4], "later", "p", 2)
 		l.recordResult(l.mustGrant(ids[3], "returned", "p", 3), store.BySuccess, "")

@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestWaitingTasksAreSeenAsEachByItself checks views of waiting tasks. The view of a task that is read together
-// with many others must equal the view of the task that is read alone.
+// TestWaitingTasksAreSeenAsEachByItself checks views of waiting tasks. If a task is read together with many others, its view must equal the
+// view of the task read alone.
 func TestWaitingTasksAreSeenAsEachByItself(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -28,8 +28,8 @@ func TestATextIsPutIntoWordsOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkText measures the translation of the query of DeviceViews into its dialect. Each report needs this
-// query.
+// BenchmarkText measures how long the query of DeviceViews, which each report needs, takes to be translated into the dialect of the
+// database.
 func BenchmarkText(b *testing.B) {
 	d := postgresDialect()
 	query := viewsText

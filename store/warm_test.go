@@ -35,8 +35,8 @@ func (l *ledger) holdConns(n int) []*sql.Conn {
 	return all
 }
 
-// minExecutions counts on conn how often each of the statements that every report needs was executed. It returns the lowest of these
-// numbers; a statement without a generic plan counts as 0.
+// minExecutions reads how often each statement that every report needs was executed on conn, and returns the lowest of these numbers. A
+// statement without a generic plan counts as 0.
 func (l *ledger) minExecutions(conn *sql.Conn) int {
 	l.Helper()
 	rows, err := conn.QueryContext(l.Context(), `SELECT statement, generic_plans + custom_plans, generic_plans > 0 FROM pg_prepared_statements`)

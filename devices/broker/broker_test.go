@@ -174,8 +174,8 @@ func TestSessionsAreClean(t *testing.T) {
 	first.subscribe(t, devices.ReplyTopic("a"))
 	first.Disconnect(50)
 	inside.publish(t, devices.ReplyTopic("a"), "stale", 1)
-	// The broker confirms a message before it delivers it. So only the delivery of the next message shows that the
-	// broker has handled this one.
+	// The broker confirms a message before it delivers the message. So only the delivery of a later message shows that the broker has handled
+	// the earlier one.
 	other := connectDevice(t, b, "b")
 	other.subscribe(t, devices.ReplyTopic("b"))
 	inside.publish(t, devices.ReplyTopic("b"), "next", 1)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// checkFake runs the check against a device with the mistake. The time is virtual.
+// checkFake runs the check against device in virtual time (synctest).
 func checkFake(t *testing.T, device *fakeDevice) (found map[string]Finding, err error) {
 	t.Helper()
 	found = map[string]Finding{}
@@ -45,7 +45,7 @@ func checkFake(t *testing.T, device *fakeDevice) (found map[string]Finding, err 
 	return found, err
 }
 
-// A device without mistakes keeps every rule, with and without the optional parts of the protocol.
+// TestACorrectDevicePasses checks that a device without mistakes keeps every rule, with and without the optional parts of the protocol.
 func TestACorrectDevicePasses(t *testing.T) {
 	t.Parallel()
 	for name, isPlain := range map[string]bool{"long poll": false, "plain": true} {
@@ -71,7 +71,8 @@ func TestACorrectDevicePasses(t *testing.T) {
 	}
 }
 
-// A device that does not know the lab task rejects all tasks. It breaks no rule, and the rules about work are not seen.
+// TestADeviceWithoutTheLabTaskPasses checks a device that does not know the lab task and rejects all tasks. It breaks no rule, and the
+// rules about work have the state NotSeen.
 func TestADeviceWithoutTheLabTaskPasses(t *testing.T) {
 	t.Parallel()
 	found, err := checkFake(t, &fakeDevice{rejects: true})
@@ -90,7 +91,8 @@ func TestADeviceWithoutTheLabTaskPasses(t *testing.T) {
 	}
 }
 
-// A device that falls silent ends the check. The rules of the scenarios that were not played are not seen.
+// TestASilentDeviceEndsTheCheck checks that a device that falls silent ends the check. The rules of scenarios that were not played have the
+// state NotSeen.
 func TestASilentDeviceEndsTheCheck(t *testing.T) {
 	t.Parallel()
 	found, err := checkFake(t, &fakeDevice{wrong: failsOnUnknown})
@@ -102,7 +104,7 @@ func TestASilentDeviceEndsTheCheck(t *testing.T) {
 	}
 }
 
-// Each mistake fails its rule.
+// TestEachMistakeIsFound checks that each mistake of a device fails the rule about this mistake.
 func TestEachMistakeIsFound(t *testing.T) {
 	t.Parallel()
 	for wrong, rule := range map[mistake]string{
@@ -131,7 +133,7 @@ func TestEachMistakeIsFound(t *testing.T) {
 	}
 }
 
-// The check quotes the contract word by word.
+// TestTheSentencesAreThoseOfTheContract checks that each finding quotes docs/protocol.md word by word.
 func TestTheSentencesAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/protocol.md")

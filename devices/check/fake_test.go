@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// mistake is a mistake of a fakeDevice.
+// mistake describes how a fakeDevice breaks a rule of the protocol on purpose.
 type mistake string
 
 const (
@@ -49,8 +49,7 @@ const (
 	sendsNoToken         mistake = "no token is sent"
 )
 
-// fakeDevice is a device of the protocol with at most one mistake, in the time of the bubble of synctest. It keeps the 40 lines of
-// docs/protocol.md.
+// fakeDevice is a device that follows the 40 lines of docs/protocol.md, with at most one mistake. It runs in the virtual time of synctest.
 type fakeDevice struct {
 	run     *run
 	wrong   mistake
@@ -116,7 +115,7 @@ func (d *fakeDevice) reboot() error {
 	return nil
 }
 
-// now is the clock of the device for leases.
+// now returns the time of the clock by which the device measures leases.
 func (d *fakeDevice) now() time.Time {
 	if d.is(usesWallClock) {
 		return time.Now().Add(d.shift)
@@ -124,10 +123,10 @@ func (d *fakeDevice) now() time.Time {
 	return time.Now()
 }
 
-// save writes the journal into the flash.
+// save copies the journal of results to the flash, which survives a reboot.
 func (d *fakeDevice) save() { d.flash = append([]devices.Result(nil), d.journal...) }
 
-// atOnce lets the next report be sent at once.
+// atOnce makes the device send its next report without a pause.
 func (d *fakeDevice) atOnce() {
 	select {
 	case d.news <- struct{}{}:
@@ -135,7 +134,7 @@ func (d *fakeDevice) atOnce() {
 	}
 }
 
-// reports sends one report after the other.
+// reports sends one report after the other until ctx ends.
 func (d *fakeDevice) reports(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -158,7 +157,7 @@ func (d *fakeDevice) reports(ctx context.Context) {
 	}
 }
 
-// body returns the next report.
+// body returns the id, the results and the JSON text of the next report.
 func (d *fakeDevice) body() (id string, results []devices.Result, body []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -263,7 +262,7 @@ func (d *fakeDevice) report(boot context.Context, failures *int) (wait time.Dura
 	}
 }
 
-// tooLarge handles a refusal with 413.
+// tooLarge handles a refusal with status 413. results are the results of the refused report.
 func (d *fakeDevice) tooLarge(results []devices.Result) {
 	if d.is(repeatsTooLarge) {
 		return
@@ -279,7 +278,7 @@ func (d *fakeDevice) tooLarge(results []devices.Result) {
 	}
 }
 
-// drop removes the result with the token.
+// drop removes the result with this token from the journal.
 func (d *fakeDevice) drop(token int64) {
 	var kept []devices.Result
 	for _, r := range d.journal {

@@ -44,13 +44,13 @@ func (p *program) start() error {
 	return p.process.Start()
 }
 
-// kill ends the process as a power failure would, but for the files: what is not synced survives.
+// kill ends the process at once, as a power failure would. Unlike after a power failure, files that were not synced survive.
 func (p *program) kill() {
 	_ = syscall.Kill(-p.process.Process.Pid, syscall.SIGKILL)
 	_ = p.process.Wait()
 }
 
-// check checks the program in the scenarios whose names contain only.
+// check runs the check against the program, in the scenarios whose names contain the text only.
 func (p *program) check(t *testing.T, only string) map[string]check.Finding {
 	t.Helper()
 	p.dir = t.TempDir()
@@ -94,7 +94,7 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// checkPasses checks all programs at the same time, because a check mostly waits, and reports each rule that failed.
+// checkPasses checks all programs concurrently, because a check mostly waits. It fails the test for each rule that a program broke.
 func checkPasses(t *testing.T, only string, programs ...*program) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -139,7 +139,7 @@ func pythonMQTT(t *testing.T) *program {
 	return &program{name: "python-mqtt", command: []string{"/usr/bin/python3", kitPath(t, "python-mqtt/device.py")}, scheme: "mqtt"}
 }
 
-// edited returns a copy of the device program in Python in which each old text is replaced by the new text after it.
+// edited returns a copy of the device program in Python. oldnew has pairs of texts: each first text is replaced by the second one.
 func edited(t *testing.T, name string, oldnew ...string) *program {
 	t.Helper()
 	p := pythonHTTP(t)
@@ -161,13 +161,14 @@ func edited(t *testing.T, name string, oldnew ...string) *program {
 	return p
 }
 
-// TestProgramsOfTheKitMeetLostReplies is the part of the check of the kit that is short enough for each change.
+// TestProgramsOfTheKitMeetLostReplies checks the programs of the kit only in the scenario of lost replies, which is short enough to run
+// with each change.
 func TestProgramsOfTheKitMeetLostReplies(t *testing.T) {
 	t.Parallel()
 	checkPasses(t, "lost replies", pythonHTTP(t), pythonMQTT(t))
 }
 
-// Each program of the kit passes the whole check, and so do two correct variants of a program.
+// TestTheKitPasses checks that each program of the kit passes the whole check, and that two correct variants of a program pass too.
 func TestTheKitPasses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes three minutes")
@@ -194,7 +195,7 @@ func TestTheKitPasses(t *testing.T) {
 	)
 }
 
-// The check finds each mistake that is made in a copy of the device program in Python.
+// TestMistakesInAProgramOfTheKitAreFound checks that the check finds each mistake that is made in a copy of the device program in Python.
 func TestMistakesInAProgramOfTheKitAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestEachMistakeIsFound makes the same mistakes in a fake device")

@@ -15,8 +15,8 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestGivenUpNeverComesLater checks a command that a replica abandoned while the broker hung: it does not take
-// effect after a later command of any replica.
+// TestGivenUpNeverComesLater checks a command that a replica abandoned while the broker hung. The command must not take effect after a
+// later command of any replica.
 func TestGivenUpNeverComesLater(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestWriteEndsWhenNobodyReads checks a broker that does not read although its machine still answers: a write to it
-// ends with an error.
+// TestWriteEndsWhenNobodyReads checks a broker that does not read although its machine still answers. A write to this broker must end with
+// an error.
 func TestWriteEndsWhenNobodyReads(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

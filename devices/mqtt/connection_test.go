@@ -136,8 +136,8 @@ func TestStopInOrder(t *testing.T) {
 	eventually(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sentPackets(), want) })
 }
 
-// TestStopLeavesReportsToTheOthers stops one of two replicas. While it finishes its reports, the other replica
-// receives all new reports.
+// TestStopLeavesReportsToTheOthers stops one of two replicas. While this replica finishes its reports, the other replica must receive all
+// new reports.
 func TestStopLeavesReportsToTheOthers(t *testing.T) {
 	t.Parallel()
 	forBothBrokers(t, func(t *testing.T, s restartableBroker) {
@@ -149,7 +149,7 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 		<-g.entered
 		startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
 		stopped := stopInBackground(t, ends)
-		// Connected becomes false just before UNSUBSCRIBE is sent. The broker handles packets in their order.
+		// Connected becomes false just before the client sends UNSUBSCRIBE. The broker handles the packets of a client in order.
 		eventually(t, "stopping", func() bool { return !ends.Connected() })
 		other := connectDevice(t, s, "b")
 		for n := range 20 {
