@@ -206,8 +206,8 @@ func (p *passes) reapAfterLeaseEnds(ctx context.Context, reaper *pass, nextLapse
 	}
 }
 
-// untilLeaseEnds returns how long reapAfterLeaseEnds must wait, and whether a lease ends within this time. It does not
-// log that the ledger cannot be reached, because the passes do.
+// untilLeaseEnds returns how long reapAfterLeaseEnds must wait, and whether a lease ends within this time. It does not log an outage of the
+// ledger, because the passes log it.
 func untilLeaseEnds(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

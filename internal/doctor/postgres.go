@@ -21,7 +21,7 @@ const (
 	deadRowsAllowed  = 100_000          // a table with more dead rows, or with more rows changed since ANALYZE, may be reported
 )
 
-// postgresState is the state of Postgres, and of the ledger in it, as it was read.
+// postgresState is the state of Postgres and of the ledger at one time.
 type postgresState struct {
 	store.PostgresState
 

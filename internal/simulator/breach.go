@@ -101,8 +101,8 @@ func (s *suspicions) add(added *suspicion) *suspicion {
 	return added
 }
 
-// breaches returns the numbers of suspicions that are violations.
-func (s *suspicions) breaches(margin time.Duration) Breaches {
+// countBreaches returns how many of the suspicions are violations, by kind.
+func (s *suspicions) countBreaches(margin time.Duration) Breaches {
 	count := s.overflow
 	var b Breaches
 	for _, one := range s.all {

@@ -35,7 +35,7 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 			t.Parallel()
 			var s suspicions
 			s.add(&suspicion{kind: c.kind, at: now, allowed: c.allowed, leases: c.leases})
-			if got := s.breaches(margin); got != c.want {
+			if got := s.countBreaches(margin); got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
 		})
@@ -50,7 +50,7 @@ func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	for range maxSuspicions + 3 {
 		s.add(&suspicion{kind: sharedSlot, at: time.Now(), allowed: 1, leases: []*lease{{}, {}}})
 	}
-	if got := s.breaches(0); got != (Breaches{Shared: 3}) {
+	if got := s.countBreaches(0); got != (Breaches{Shared: 3}) {
 		t.Errorf("%+v, want the 3 that were not remembered", got)
 	}
 }
@@ -68,11 +68,11 @@ func TestARenewalReadLateStillCounts(t *testing.T) {
 	l.add(2, newLease(now, now.Add(time.Hour), func() {}))
 	enterExternal(t, e, 0, 1)
 	enterExternal(t, e, 1, 2)
-	if got := e.breaches(0); got != (Breaches{}) {
+	if got := e.countBreaches(0); got != (Breaches{}) {
 		t.Errorf("%+v before the renewal was read", got)
 	}
 	late.extend(now, now.Add(time.Hour))
-	if got := e.breaches(0); got != (Breaches{OverCapacity: 1, MaxExcess: 1}) {
+	if got := e.countBreaches(0); got != (Breaches{OverCapacity: 1, MaxExcess: 1}) {
 		t.Errorf("%+v, want the one that was too many", got)
 	}
 }
@@ -84,7 +84,7 @@ func TestACallerIsNeverLate(t *testing.T) {
 	e := newTestExternal(t, 1, newLeases(), nil)
 	enterExternal(t, e, 0, 1)
 	enterExternal(t, e, 0, 2) // their leases are over, because neither device is at work
-	if got := e.breaches(0); got != (Breaches{}) {
+	if got := e.countBreaches(0); got != (Breaches{}) {
 		t.Errorf("%+v of devices whose leases are over", got)
 	}
 	for token := range int64(2) {
@@ -94,7 +94,7 @@ func TestACallerIsNeverLate(t *testing.T) {
 		}
 		t.Cleanup(leave)
 	}
-	if got := e.breaches(0); got != (Breaches{OverCapacity: 1, MaxExcess: 1, Shared: 1}) {
+	if got := e.countBreaches(0); got != (Breaches{OverCapacity: 1, MaxExcess: 1, Shared: 1}) {
 		t.Errorf("%+v, want the two callers in one slot", got)
 	}
 }

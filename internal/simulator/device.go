@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// maxSent limits how many reports of this boot a device remembers.
+// maxSent is the maximum number of sent reports that a device remembers since its last boot.
 const maxSent = 128
 
 // maxSilence is longer than any server keeps a slot after the end of the device's lease.

@@ -248,7 +248,7 @@ func (s *simulation) fillSummary() {
 	s.summary.Ideal = s.work.idealMakespan(s.summary.Capacity, s.config.RoundTrip, s.fleet.results.startsByTask())
 	s.summary.Fleet = s.fleet.Stats()
 	s.summary.External = s.external.Stats()
-	s.summary.Breaches = s.external.breaches(s.config.Margin)
+	s.summary.Breaches = s.external.countBreaches(s.config.Margin)
 	s.summary.Unacknowledged = s.fleet.Unacknowledged()
 }
 

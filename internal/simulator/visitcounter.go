@@ -61,12 +61,12 @@ func (j *visitCounter) SetCapacity(capacity int) {
 	j.capacity = capacity
 }
 
-// breaches returns the violations that are not explained by devices that stayed after their leases. Call it after all
+// countBreaches returns the violations that are not explained by devices that stayed after their leases. Call it after all
 // devices have left.
-func (j *visitCounter) breaches(margin time.Duration) Breaches {
+func (j *visitCounter) countBreaches(margin time.Duration) Breaches {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.suspects.breaches(margin)
+	return j.suspects.countBreaches(margin)
 }
 
 // Stats returns all counts at one instant.

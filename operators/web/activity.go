@@ -23,7 +23,7 @@ type activityPages struct {
 }
 
 func (a *activityPages) registerRoutes(target *site) {
-	target.addLivePage("/activity", a.list)
+	target.addLivePage("/activity", a.loadList)
 	target.addCSVDownload("/activity.csv", a.exportEvents)
 }
 
@@ -36,8 +36,8 @@ func eventFilterNames() []string {
 // operators, because the many grants of devices would hide them.
 const everybody = "everybody"
 
-// list returns the page with the events that match the query of the request.
-func (a *activityPages) list(r *http.Request) (page, error) {
+// loadList returns the page with the events that match the query of the request.
+func (a *activityPages) loadList(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...)
 	if len(filters) == 0 {
 		filters.Set("actor_kind", "operator")

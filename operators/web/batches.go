@@ -22,8 +22,8 @@ type batchPages struct {
 }
 
 func (b *batchPages) registerRoutes(target *site) {
-	target.addLivePage("/batches", b.list)
-	addLivePageWithRedis(target, "/batches/{id}", newWaitsReader(b.api, b.waitsCache, b.now, "batches"), b.show)
+	target.addLivePage("/batches", b.loadList)
+	addLivePageWithRedis(target, "/batches/{id}", newWaitsReader(b.api, b.waitsCache, b.now, "batches"), b.loadPage)
 	target.addPage("/batches/{id}/cancel", b.cancelPage)
 	target.addPage("/batches/{id}/pause", b.pausePage)
 	target.addForm("/batches/{id}/pause", "operator", b.api.entryAction("batches", "pause", "paused"))
@@ -88,8 +88,8 @@ func (b batch) RateText() string {
 	return strconv.FormatFloat(*b.RatePerMinute, 'f', 1, 64)
 }
 
-// list returns the page with the batches that match the query of the request.
-func (b *batchPages) list(r *http.Request) (page, error) {
+// loadList returns the page with the batches that match the query of the request.
+func (b *batchPages) loadList(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), "name", "pool", "show")
 	pager := newPager(r, filters)
 	query := pager.query(batchesShown)
@@ -118,8 +118,8 @@ func (b *batchPages) readBatch(r *http.Request) (found batch, err error) {
 	return found, err
 }
 
-// show returns the page of one batch. waiting summarizes why its tasks wait.
-func (b *batchPages) show(r *http.Request, waiting waitSummary) (page, error) {
+// loadPage returns the page of one batch. waiting summarizes why its tasks wait.
+func (b *batchPages) loadPage(r *http.Request, waiting waitSummary) (page, error) {
 	one, err := b.readBatch(r)
 	if err != nil {
 		return page{}, err

@@ -107,8 +107,8 @@ func (f *frame) latestState(ctx context.Context, failed api.Dependency) api.Depe
 	return failed
 }
 
-// describeTrouble describes a dependency that does not work well: its name, the time since which it has trouble, the consequences and the
-// remedy. If the start of the trouble is unknown, it names the current time.
+// describeTrouble describes a dependency that does not work well. The text has the name of the dependency, the time since which it has
+// trouble, the consequences and the remedy. If the start of the trouble is unknown, the text has the current time.
 func (d dependency) describeTrouble(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
 	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.StateText(), since.Format("15:04:05 UTC"), d.Impact, d.Remedy)

@@ -31,8 +31,8 @@ type devicePages struct {
 }
 
 func (d *devicePages) registerRoutes(target *site) {
-	target.addLivePage("/devices", d.list)
-	addLivePageWithRedis(target, "/devices/{id}", d.readWhy, d.show)
+	target.addLivePage("/devices", d.loadList)
+	addLivePageWithRedis(target, "/devices/{id}", d.readWhy, d.loadPage)
 	target.addPage("/devices/{id}/block", d.actionPage("Block", "device-block"))
 	target.addPage("/devices/{id}/token", d.actionPage("New token for", "device-token"))
 	target.addSecretForm("/devices/{id}/token", "operator", "devices", d.rotateToken)
@@ -40,8 +40,8 @@ func (d *devicePages) registerRoutes(target *site) {
 	target.addForm("/devices/{id}/unblock", "operator", d.api.entryAction("devices", "unblock", "unblocked"))
 }
 
-// list returns the page of devices: devices by id, recently seen devices, or silent devices.
-func (d *devicePages) list(r *http.Request) (page, error) {
+// loadList returns the page of devices: devices by id, recently seen devices, or silent devices.
+func (d *devicePages) loadList(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), "prefix", "part", "tag", "blocked", "noisy", "registered_by")
 	pager := newPager(r, filters)
 	query := pager.query(devicesShown)
@@ -63,7 +63,7 @@ func (d *devicePages) list(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// readWhy reads why a device gets no task. It returns nil if that cannot be read in time.
+// readWhy reads the reasons why a device gets no task. It returns nil if they cannot be read in time.
 func (d *devicePages) readWhy(r *http.Request) (*operators.DeviceWhy, error) {
 	why, err := d.api.Devices.Why(r.Context(), r.PathValue("id"))
 	if operators.HasStatus(err, http.StatusServiceUnavailable) {
@@ -99,8 +99,8 @@ func (d *devicePages) readAttempts(r *http.Request, id string) (attempts deviceA
 	return attempts, err
 }
 
-// show returns the page of one device, with all its events in one time line. why says why the device gets no task; nil means unknown.
-func (d *devicePages) show(r *http.Request, why *operators.DeviceWhy) (page, error) {
+// loadPage returns the page of one device, with all its events in one time line. why says why the device gets no task; nil means unknown.
+func (d *devicePages) loadPage(r *http.Request, why *operators.DeviceWhy) (page, error) {
 	id := r.PathValue("id")
 	device, err := d.api.Devices.Get(r.Context(), id)
 	if err != nil {

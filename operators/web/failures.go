@@ -17,8 +17,8 @@ type failurePages struct {
 }
 
 func (f *failurePages) registerRoutes(target *site) {
-	target.addPage("/pools/{id}/failures", f.show("pools"))
-	target.addPage("/batches/{id}/failures", f.show("batches"))
+	target.addPage("/pools/{id}/failures", f.newPageLoader("pools"))
+	target.addPage("/batches/{id}/failures", f.newPageLoader("batches"))
 }
 
 // choice is a link that changes what a page shows.
@@ -27,8 +27,8 @@ type choice struct {
 	Current     bool
 }
 
-// show returns the loader of the page with the failures of a pool or a batch (kind is "pools" or "batches").
-func (f *failurePages) show(kind string) pageLoader {
+// newPageLoader returns the loader of the page with the failures of a pool or a batch (kind is "pools" or "batches").
+func (f *failurePages) newPageLoader(kind string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		id, span := r.PathValue("id"), chosenRange(r)
 		query := operators.FailureQuery{By: splitCommas(r.URL.Query().Get("by")), Since: f.now().Add(-span.length)}

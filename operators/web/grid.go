@@ -134,8 +134,8 @@ func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
 	return poolRedisData{waits: <-waiting, checks: checks, usage: <-used}, nil
 }
 
-// show returns the page of one pool. redisData has the parts that need Redis.
-func (p *poolPages) show(r *http.Request, redisData poolRedisData) (page, error) {
+// loadPage returns the page of one pool. redisData has the parts that need Redis.
+func (p *poolPages) loadPage(r *http.Request, redisData poolRedisData) (page, error) {
 	name := r.PathValue("id")
 	d := poolData{Admin: p.mayOfferActions(r, "admin"), PhaseCounts: map[string]int{}, Waits: redisData.waits, Broken: filterUnhealthy(redisData.checks), Usage: redisData.usage}
 	var err error

@@ -17,12 +17,12 @@ type limitSetPages struct {
 }
 
 func (l *limitSetPages) registerRoutes(target *site) {
-	target.addPage("/limits", l.list)
-	target.addPage("/limits/{id}", l.show)
+	target.addPage("/limits", l.loadList)
+	target.addPage("/limits/{id}", l.loadPage)
 }
 
-// list returns the page with the limit sets.
-func (l *limitSetPages) list(r *http.Request) (page, error) {
+// loadList returns the page with the limit sets.
+func (l *limitSetPages) loadList(r *http.Request) (page, error) {
 	pager := newPager(r, nil)
 	var list operators.LimitSetList
 	err := l.api.get(r, operators.Path("limits"), pager.query(devicesShown), &list)
@@ -31,8 +31,8 @@ func (l *limitSetPages) list(r *http.Request) (page, error) {
 	}}, err
 }
 
-// show returns the page of one limit set.
-func (l *limitSetPages) show(r *http.Request) (page, error) {
+// loadPage returns the page of one limit set.
+func (l *limitSetPages) loadPage(r *http.Request) (page, error) {
 	name := r.PathValue("id")
 	set, err := l.api.Limits.Get(r.Context(), name)
 	if err != nil {

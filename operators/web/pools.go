@@ -33,8 +33,8 @@ type poolPages struct {
 }
 
 func (p *poolPages) registerRoutes(target *site) {
-	addLivePageWithRedis(target, "/{$}", p.readFirstPageData, p.list)
-	addLivePageWithRedis(target, "/pools/{id}", p.readRedisData, p.show)
+	addLivePageWithRedis(target, "/{$}", p.readFirstPageData, p.loadList)
+	addLivePageWithRedis(target, "/pools/{id}", p.readRedisData, p.loadPage)
 	target.addPage("/pools/{id}/edit", p.editPage)
 	target.addPage("/pools/{id}/pause", p.pausePage)
 	target.addPage("/pools/{id}/slots/{slot}", p.slotPage)
@@ -72,8 +72,8 @@ func (p *poolPages) newShownPool(pool operators.PoolState, whys map[string]poolW
 	}
 }
 
-// list returns the page with the pools, as cards or as rows, those with the worst trouble first.
-func (p *poolPages) list(r *http.Request, redisData firstPageData) (page, error) {
+// loadList returns the page with the pools, as cards or as rows, those with the worst trouble first.
+func (p *poolPages) loadList(r *http.Request, redisData firstPageData) (page, error) {
 	totals, err := p.api.Pools.Totals(r.Context())
 	if err != nil {
 		return page{}, err

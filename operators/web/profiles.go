@@ -15,15 +15,15 @@ type profilePages struct {
 }
 
 func (p *profilePages) registerRoutes(target *site) {
-	target.addPage("/profiles", p.list)
+	target.addPage("/profiles", p.loadList)
 	target.addPage("/profiles/{id}", p.editPage)
 	target.addPage("/new-profile", p.createPage)
 	target.addForm("/profiles/{id}", "admin", func(r *http.Request) (string, string, error) { return p.saveProfile(r, r.PathValue("id")) })
 	target.addForm("/new-profile", "admin", p.create)
 }
 
-// list returns the page with the profiles.
-func (p *profilePages) list(r *http.Request) (page, error) {
+// loadList returns the page with the profiles.
+func (p *profilePages) loadList(r *http.Request) (page, error) {
 	pager := newPager(r, nil)
 	var list operators.ProfileList
 	err := p.api.get(r, operators.Path("profiles"), pager.query(devicesShown), &list)

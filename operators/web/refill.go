@@ -68,13 +68,13 @@ func formInputOf(r *http.Request) *refill {
 	return again
 }
 
-// showFormAgain answers r, which submits a form, with the page of the form, filled with its earlier input again. If the form has no page,
-// it returns false and answers nothing.
-func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, again refill) bool {
+// showFormAgain answers r, which submits a form, with the page of the form, filled with input. If the form has no page, showFormAgain
+// returns false and answers nothing.
+func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, input refill) (isShown bool) {
 	if !s.hasFormPage(r) {
 		return false
 	}
-	get := withFormInput(r, again)
+	get := withFormInput(r, input)
 	get.Method, get.Body, get.Form, get.PostForm, get.MultipartForm = http.MethodGet, http.NoBody, nil, nil, nil
 	s.pages.ServeHTTP(rw, get)
 	return true

@@ -63,11 +63,11 @@ type systemPages struct {
 
 func (s *systemPages) registerRoutes(target *site) {
 	readChecks := func(r *http.Request) ([]dependency, error) { return s.system.checkDependencies(r.Context()), nil }
-	addLivePageWithRedis(target, "/system", readChecks, s.show)
+	addLivePageWithRedis(target, "/system", readChecks, s.loadPage)
 }
 
-// show returns the system page. checks are the states of the dependencies of this replica.
-func (s *systemPages) show(r *http.Request, checks []dependency) (page, error) {
+// loadPage returns the system page. checks are the states of the dependencies of this replica.
+func (s *systemPages) loadPage(r *http.Request, checks []dependency) (page, error) {
 	data := map[string]any{"System": s.system, "Checks": checks, "Streams": s.streams(), "Passes": []Pass(nil)}
 	if s.system.Passes != nil {
 		data["Passes"] = s.system.Passes()

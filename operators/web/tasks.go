@@ -25,8 +25,8 @@ type taskPages struct {
 }
 
 func (t *taskPages) registerRoutes(target *site) {
-	target.addLivePage("/tasks", t.list)
-	target.addLivePage("/tasks/{id}", t.show)
+	target.addLivePage("/tasks", t.loadList)
+	target.addLivePage("/tasks/{id}", t.loadPage)
 	target.addCSVDownload("/tasks.csv", t.exportTasks)
 	target.addPage("/tasks/{id}/cancel", t.cancelPage)
 	target.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
@@ -56,8 +56,8 @@ type pill struct {
 	Current bool
 }
 
-// list returns the page with the tasks that match the query of the request.
-func (t *taskPages) list(r *http.Request) (page, error) {
+// loadList returns the page with the tasks that match the query of the request.
+func (t *taskPages) loadList(r *http.Request) (page, error) {
 	filters := selectTaskFilters(r.URL.Query())
 	pager := newPager(r, filters)
 	query, err := convertTimes(pager.query(tasksShown))
@@ -226,8 +226,8 @@ func stateSteps(task operators.TaskDetail) []step {
 	return append(path, step{State: operators.Succeeded})
 }
 
-// show returns the page of one task.
-func (t *taskPages) show(r *http.Request) (page, error) {
+// loadPage returns the page of one task.
+func (t *taskPages) loadPage(r *http.Request) (page, error) {
 	id := r.PathValue("id")
 	var task operators.TaskDetail
 	if err := t.api.get(r, operators.Path("tasks", id), nil, &task); err != nil {

@@ -16,7 +16,7 @@ type tokenPages struct {
 }
 
 func (t *tokenPages) registerRoutes(target *site) {
-	target.addPage("/tokens", t.list)
+	target.addPage("/tokens", t.loadList)
 	target.addPage("/new-token", t.createPage)
 	target.addPage("/tokens/{id}/rotate", t.actionPage("Rotate"))
 	target.addPage("/tokens/{id}/delete", t.actionPage("Delete"))
@@ -25,8 +25,8 @@ func (t *tokenPages) registerRoutes(target *site) {
 	target.addForm("/tokens/{id}/delete", "admin", t.delete)
 }
 
-// list returns the page with the operator tokens.
-func (t *tokenPages) list(r *http.Request) (page, error) {
+// loadList returns the page with the operator tokens.
+func (t *tokenPages) loadList(r *http.Request) (page, error) {
 	isAdmin, pager := visitorOf(r.Context()).May("admin"), newPager(r, nil)
 	var list operators.TokenList
 	var err error

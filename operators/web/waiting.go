@@ -32,8 +32,8 @@ type waitingPages struct {
 }
 
 func (w *waitingPages) registerRoutes(target *site) {
-	target.addPage("/pools/{id}/waiting", w.list("pools"))
-	target.addPage("/batches/{id}/waiting", w.list("batches"))
+	target.addPage("/pools/{id}/waiting", w.newPageLoader("pools"))
+	target.addPage("/batches/{id}/waiting", w.newPageLoader("batches"))
 }
 
 // waitSummary summarizes the reasons why tasks wait, as pages show them.
@@ -89,8 +89,8 @@ func readWaits(r *http.Request, api client, kind, id string, maxSampled int) (wa
 	return w, nil
 }
 
-// list returns the loader of the page with the waiting tasks of a pool or a batch (kind is "pools" or "batches").
-func (w *waitingPages) list(kind string) pageLoader {
+// newPageLoader returns the loader of the page with the waiting tasks of a pool or a batch (kind is "pools" or "batches").
+func (w *waitingPages) newPageLoader(kind string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		id, filters := r.PathValue("id"), nonEmptyParams(r.URL.Query(), "code")
 		pager := newPager(r, filters)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Mistake is a change of the source after which a test of one of the packages Tests should fail.
+// Mistake is a change of the source after which a test of one of Packages should fail.
 type Mistake struct {
 	Name         string
 	Edit         Edit
