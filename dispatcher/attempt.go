@@ -103,7 +103,7 @@ func (a *attempt) situation() decision.Situation {
 func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err error) {
 	asked := a.d.config.Now()
 	if choice.Redeliver {
-		err = a.redeliver(ctx)
+		err = a.redeliverGrant(ctx)
 	} else {
 		err = a.grantUnderPolicies(ctx, choice.Tasks)
 	}
@@ -157,10 +157,10 @@ func (a *attempt) refuseUnavailable(err error) {
 // findOffers reads in which pools a slot is offered to the device, and sets offeredPools. Tasks of these pools start first. findOffers
 // reads nothing if the device cannot be notified, if it has work in one pool only, or if the message that woke its report named the pool.
 func (a *attempt) findOffers(ctx context.Context) {
-	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.pools()) < 2 {
+	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.taskPools()) < 2 {
 		return
 	}
-	offered, err := a.d.Waiters.Offers.OfferedPools(ctx, a.reporter.pools(), string(a.reporter.caller.Device))
+	offered, err := a.d.Waiters.Offers.OfferedPools(ctx, a.reporter.taskPools(), string(a.reporter.caller.Device))
 	if err != nil {
 		a.d.log.WarnContext(ctx, "chose a task without knowing the offers to the device", "err", err)
 		return
@@ -188,9 +188,9 @@ func (a *attempt) returnOffers() {
 	case decision.KeepsTurn: // in a full pool the device is in the queue and has no offer
 		sendUpdate(slots.WaiterPassedOver, slices.DeleteFunc(slices.Clone(a.offeredPools), func(pool string) bool { return a.full[pool] }))
 	case decision.PassedOver:
-		sendUpdate(slots.WaiterPassedOver, waiting(a.reporter.pools()))
+		sendUpdate(slots.WaiterPassedOver, waiting(a.reporter.taskPools()))
 	case decision.LeavesQueue:
 		sendUpdate(slots.WaiterLeft, a.offeredPools)
-		sendUpdate(slots.WaiterLeft, waiting(a.reporter.pools()))
+		sendUpdate(slots.WaiterLeft, waiting(a.reporter.taskPools()))
 	}
 }

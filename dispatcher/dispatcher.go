@@ -150,7 +150,7 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 }
 
 // Tallies returns what this process has counted for each pool: denials, conflicts and drift.
-func (d *Dispatcher) Tallies() map[string]meters.Tally { return d.metrics.set.Tallies() }
+func (d *Dispatcher) Tallies() (byPool map[string]meters.Tally) { return d.metrics.set.Tallies() }
 
 // Panicked logs and counts a recovered panic. doing names the work that panicked. The process continues.
 func (d *Dispatcher) Panicked(doing string, recovered *rescue.Panic) {

@@ -53,7 +53,7 @@ func (x *Explainer) ExplainTask(ctx context.Context, taskID int64) (decision.Exp
 
 // ExplainDevice explains the task that the device runs. If the device runs no task, ExplainDevice explains the task that the device would
 // get first. taskID is 0 if the device has no open task. ExplainDevice returns store.ErrNotFound if the device is not registered.
-func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task int64, explanation decision.Explanation, err error) {
+func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (taskID int64, explanation decision.Explanation, err error) {
 	views, err := x.ledger.DeviceViews(ctx, []string{string(device)}) // x.views refuses calls with little time left
 	if err == nil && views[0].Device == nil {
 		err = store.ErrNotFound
@@ -61,10 +61,10 @@ func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (task 
 	if err != nil {
 		return 0, explanation, fmt.Errorf("explaining device %s: %w", device, err)
 	}
-	if task = decision.FirstTask(views[0]); task != 0 {
-		explanation, err = x.ExplainTask(ctx, task)
+	if taskID = decision.FirstTask(views[0]); taskID != 0 {
+		explanation, err = x.ExplainTask(ctx, taskID)
 	}
-	return task, explanation, err
+	return taskID, explanation, err
 }
 
 // explainInTime explains the task in view. If Redis does not answer in time, it uses the ledger alone.
@@ -87,41 +87,41 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 
 // lookups reads the facts that explain a task and that neither its TaskView nor its policies contain.
 type lookups interface {
-	// poolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the device that the parameter view
+	// readPoolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the device that the parameter view
 	// describes.
-	poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
-	// callerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
-	callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
+	readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
+	// readCallerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
+	readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
 }
 
 // noLookups implements lookups without a call: every fact is unknown.
 type noLookups struct{}
 
-func (noLookups) callerBound(context.Context, store.Candidate) *store.CallerBound { return nil }
+func (noLookups) readCallerBound(context.Context, store.Candidate) *store.CallerBound { return nil }
 
-func (noLookups) poolStatus(context.Context, string, []store.Candidate, store.TaskView) decision.PoolStatus {
+func (noLookups) readPoolStatus(context.Context, string, []store.Candidate, store.TaskView) decision.PoolStatus {
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the task in view. obstacles holds the obstacles that policies found, by task id. source reads the other facts.
-func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.Explanation {
+// explain explains the task in view. obstaclesByTask holds the obstacles that policies found, by task id. source reads the other facts.
+func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstaclesByTask map[int64]decision.Obstacle, source lookups) decision.Explanation {
 	return decision.Explain(view, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
-			PoolStatuses: poolStatuses(ctx, view, waiting, obstacles, source), Obstacles: obstacles,
+			PoolStatuses: readPoolStatuses(ctx, view, waiting, obstaclesByTask, source), Obstacles: obstaclesByTask,
 			Seen: x.lastReport(view), Period: x.period,
 		}
 		if hold, found := x.pools.UsualHold(waiting.Pool); found {
 			facts.Hold = hold
 		}
 		if store.IsCaller(view.Task.Device) {
-			facts.CallerBound = source.callerBound(ctx, waiting)
+			facts.CallerBound = source.readCallerBound(ctx, waiting)
 		}
 		return facts
 	})
 }
 
-// callerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer.
-func (x *Explainer) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
+// readCallerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer.
+func (x *Explainer) readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	found, err := x.ledger.CallerBoundOf(ctx, waiting.Pool, waiting.Task)
 	if err != nil {
 		x.log.WarnContext(ctx, "task explained without the maximum of callers", "pool", waiting.Pool, "err", err)
@@ -159,10 +159,10 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// poolStatuses returns the status of each pool in which the device in view has a task that could start, by pool name. The result also has
-// the status of the pool of the task explained. obstacles holds the obstacles that policies found, by task id.
-func poolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstacles map[int64]decision.Obstacle, source lookups) map[string]decision.PoolStatus {
-	s := decision.ExpectedSituation(view.DeviceView, obstacles)
+// readPoolStatuses returns the status of each pool in which the device in view has a task that could start, by pool name. The result also has
+// the status of the pool of the task explained. obstaclesByTask holds the obstacles that policies found, by task id.
+func readPoolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstaclesByTask map[int64]decision.Obstacle, source lookups) (byPool map[string]decision.PoolStatus) {
+	s := decision.ExpectedSituation(view.DeviceView, obstaclesByTask)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
 	for _, c := range view.Candidates {
 		if c.Task != explained.Task && s.MayStart(c) && len(open[c.Pool]) < slots.MaxWants {
@@ -175,14 +175,14 @@ func poolStatuses(ctx context.Context, view store.TaskView, explained store.Cand
 		if pool == explained.Pool && cannotStart {
 			tasks = tasks[:1]
 		}
-		statuses[pool] = source.poolStatus(ctx, pool, tasks, view)
+		statuses[pool] = source.readPoolStatus(ctx, pool, tasks, view)
 	}
 	return statuses
 }
 
-// poolStatus reads from the semaphore the status of a pool, and the place of tasks[0] in its queue. If the semaphore does not know the
-// pool, poolStatus uses the counts in view, because the next report restores the pool from the ledger.
-func (x *Explainer) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
+// readPoolStatus reads from the semaphore the status of a pool, and the place of tasks[0] in its queue. If the semaphore does not know the
+// pool, readPoolStatus uses the counts in view, because the next report restores the pool from the ledger.
+func (x *Explainer) readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, slotWants(tasks, x.urgentShare))
 	switch {
 	case err != nil:

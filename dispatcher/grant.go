@@ -46,14 +46,14 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	return err
 }
 
-// suppress ends each candidate that a policy drops. A dropped task never starts. refused holds the obstacles that policies found, by task
+// suppress ends each candidate that a policy drops. A dropped task never starts. obstaclesByTask holds the obstacles that policies found, by task
 // id. mustReread is true if suppress ended tasks, so that the device must be read again. A candidate that suppress cannot end now is refused
 // until the device reports again.
-func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, refused map[int64]decision.Obstacle) (mustReread bool) {
+func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, obstaclesByTask map[int64]decision.Obstacle) (mustReread bool) {
 	var tasks []store.Candidate
 	var list []store.Suppression
 	for _, c := range candidates {
-		if o := refused[c.Task]; o.DropsTask {
+		if o := obstaclesByTask[c.Task]; o.DropsTask {
 			tasks, list = append(tasks, c), append(list, store.Suppression{Task: c.Task, Reason: o.Detail})
 			o.Until = a.reporter.view.Now.Add(dropRetryDelay)
 			a.obstacles[c.Task] = o
@@ -74,7 +74,7 @@ func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, re
 	}
 	for i, c := range tasks {
 		if ended[i] {
-			a.d.Policies.CountSuppressed(c.Pool, refused[c.Task].Policy)
+			a.d.Policies.CountSuppressed(c.Pool, obstaclesByTask[c.Task].Policy)
 		}
 	}
 	return true
@@ -88,7 +88,7 @@ func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed
 			return err
 		}
 	}
-	if !suppressed || !slices.Contains(a.reporter.pools(), pool) {
+	if !suppressed || !slices.Contains(a.reporter.taskPools(), pool) {
 		a.limitedPools = append(a.limitedPools, pool)
 	}
 	return errObstacleRecorded
@@ -161,14 +161,14 @@ func drawFirstTasks(tasks []store.Candidate, jitter func() float64) []store.Cand
 	return firsts[dropped:]
 }
 
-// slotWants converts tasks to requests for a slot, without lease ids. urgentShare is the percentage of a pool's slots for which urgent
+// slotWants converts tasks to requests for a slot, without lease ids. urgentPercent is the percentage of a pool's slots for which urgent
 // batches go first.
-func slotWants(tasks []store.Candidate, urgentShare int) []slots.Want {
+func slotWants(tasks []store.Candidate, urgentPercent int) []slots.Want {
 	wants := make([]slots.Want, len(tasks))
 	for i, c := range tasks {
 		wants[i] = slots.Want{TTL: c.Lease, Batch: c.Batch, Weight: c.Weight, Priority: c.Priority, Task: c.Task}
 		if c.Urgent {
-			wants[i].LanePercent = urgentShare
+			wants[i].LanePercent = urgentPercent
 		}
 	}
 	return wants
@@ -208,8 +208,8 @@ func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquired
 	return a.decideAgain(ctx)
 }
 
-// redeliver delivers the grant of the device again. It returns errRepaired if the grant has ended since it was read.
-func (a *attempt) redeliver(ctx context.Context) error {
+// redeliverGrant delivers the grant of the device again. It returns errRepaired if the grant has ended since it was read.
+func (a *attempt) redeliverGrant(ctx context.Context) error {
 	held := *a.reporter.view.Grant
 	if a.d.usableTime(held) < a.d.config.LeaseMin { // too short to be counted as a delivery
 		a.grantIfUsable(held)

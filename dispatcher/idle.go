@@ -79,9 +79,7 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 
 // answerFromMark refuses a report without a read of the ledger. refusal is what the mark of the device says. untilTurn is the time after
 // which a device in the queue of a full pool reports again. If park is not nil and there is room, the report may be parked.
-func (d *Dispatcher) answerFromMark(
-	caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration,
-) *reportHandling {
+func (d *Dispatcher) answerFromMark(caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration) *reportHandling {
 	from := &reporter{d: d, caller: caller, view: store.DeviceView{Now: check.mark.Now}, storedPool: check.mark.Wait.Pool}
 	from.replaceOlder(park)
 	changed := from.reach() != check.reach

@@ -24,9 +24,9 @@ type Leaser struct {
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-// asReporter returns the sender of a report that this caller makes for one of its holders. device is the name of the holder.
-func (l Leaser) asReporter(device string) devices.Caller {
-	return devices.Caller{Device: devices.ID(device), Via: devices.ViaLease, Token: l.Token}
+// asReporter returns the sender of a report that this caller makes for one of its holders. holder is the name of the holder.
+func (l Leaser) asReporter(holder string) devices.Caller {
+	return devices.Caller{Device: devices.ID(holder), Via: devices.ViaLease, Token: l.Token}
 }
 
 // ownsHolder reports whether device is the name of a holder of this caller (store.HolderDevice).
@@ -91,8 +91,8 @@ func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error
 	if request.unnamed = request.Holder == ""; request.unnamed {
 		request.Holder = newNonce()
 	}
-	got, again, err := d.acquire(ctx, request, began)
-	if again {
+	got, mustRetry, err := d.acquire(ctx, request, began)
+	if mustRetry {
 		got, _, err = d.acquire(ctx, request, began)
 	}
 	return got, err
@@ -100,7 +100,7 @@ func (d Leases) Acquire(ctx context.Context, request LeaseRequest) (Lease, error
 
 // acquire makes one attempt to get a slot. began is the time at which the request arrived. If mustRetry is true, the lease changed during
 // the attempt, and acquire must be called again.
-func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Time) (lease Lease, again bool, err error) {
+func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Time) (lease Lease, mustRetry bool, err error) {
 	opened, err := d.openLease(ctx, request)
 	if err != nil {
 		return Lease{}, false, err
@@ -121,7 +121,7 @@ func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Ti
 
 // leaseAfterReply reads the lease opened after its holder was answered with reply, and returns it. If mustRetry is true, the lease has
 // changed since the reply, and acquire must be called again.
-func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, again bool, err error) {
+func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, mustRetry bool, err error) {
 	lease, err = d.readLease(ctx, opened.Task, began)
 	switch {
 	case err != nil:
@@ -142,8 +142,8 @@ func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opene
 	return refused, err == nil && lease.Grant == nil && refused.Cause.Code == decision.CodeRunning, err
 }
 
-func (d Leases) isPoolInStandstill(ctx context.Context, task int64) bool {
-	e, err := d.Explainer.ExplainTask(ctx, task)
+func (d Leases) isPoolInStandstill(ctx context.Context, taskID int64) bool {
+	e, err := d.Explainer.ExplainTask(ctx, taskID)
 	return err == nil && e.Causes[0].Code == decision.CodeStandstill
 }
 

@@ -32,8 +32,8 @@ func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token
 
 // readOwnLease reads the lease with this id and its grant (nil if it holds no slot). It returns store.ErrNotFound if the caller has no such
 // lease in pool.
-func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, taskID int64) (store.Task, *store.Grant, error) {
-	leaseTask, grant, _, err := d.config.Store.Task(ctx, taskID)
+func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, taskID int64) (leaseTask store.Task, grant *store.Grant, err error) {
+	leaseTask, grant, _, err = d.config.Store.Task(ctx, taskID)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return leaseTask, nil, err

@@ -136,9 +136,9 @@ func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out
 }
 
 // certainlyChangedNothing reports whether a failed call has certainly changed nothing in the ledger. callErr is the error of the call.
-func certainlyChangedNothing(err error) bool {
-	_, panicked := errors.AsType[*rescue.Panic](err)
-	return !panicked && !errors.Is(err, store.ErrOutcomeUnknown)
+func certainlyChangedNothing(callErr error) bool {
+	_, panicked := errors.AsType[*rescue.Panic](callErr)
+	return !panicked && !errors.Is(callErr, store.ErrOutcomeUnknown)
 }
 
 // claimAll commits, in one transaction, the grants for the slots in acquired, and returns one result for each. A slot that was acquired

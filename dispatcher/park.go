@@ -54,7 +54,7 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 // leaveWithTask ends the wait of a report that got a task. If an offer arrived after the decision, leaveWithTask gives it back.
 func (d *Dispatcher) leaveWithTask(ctx context.Context, handling *reportHandling, park *waiters.ParkedReport) {
 	if d.Waiters.ParkedReports.Leave(park) == waiters.Superseded {
-		handling.reporter.wakeNewer(ctx)
+		handling.reporter.wakeNewerReport(ctx)
 	}
 	_, unread := d.Waiters.ParkedReports.Poll(park)
 	d.Waiters.Offers.Update(park.Device, slots.WaiterPassedOver, unread.Offered)

@@ -10,8 +10,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// renewRunning renews the lease of each running task of the report. For each, it adds one entry to `renewed` or to `cancel` of the reply.
-func (h *reportHandling) renewRunning(ctx context.Context) error {
+// renewRunningTasks renews the lease of each running task of the report. For each, it adds one entry to `renewed` or to `cancel` of the reply.
+func (h *reportHandling) renewRunningTasks(ctx context.Context) error {
 	var valid []store.Renewal
 	for _, r := range h.report.Running {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
@@ -62,9 +62,9 @@ func (h *reportHandling) addCancel(task, token int64, reason string) {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: reason})
 }
 
-// stopReason returns why a running task must stop, given the outcome of its renewal, or "" if it may continue. isSpent means that the lease
+// stopReason returns why a running task must stop, given the outcome of its renewal, or "" if it may continue. isLeaseSpent means that the lease
 // has too little usable time left.
-func stopReason(outcome store.RenewalOutcome, isSpent bool) string {
+func stopReason(outcome store.RenewalOutcome, isLeaseSpent bool) string {
 	switch {
 	case outcome.Superseded:
 		return devices.CancelStale
@@ -72,9 +72,9 @@ func stopReason(outcome store.RenewalOutcome, isSpent bool) string {
 		return devices.CancelExpired
 	case outcome.Grant.CancelWhy != "":
 		return outcome.Grant.CancelWhy
-	case isSpent && !outcome.Grant.LeaseUntil.Before(outcome.Grant.MaxUntil):
+	case isLeaseSpent && !outcome.Grant.LeaseUntil.Before(outcome.Grant.MaxUntil):
 		return devices.CancelMaxRun
-	case isSpent:
+	case isLeaseSpent:
 		return devices.CancelExpired
 	}
 	return ""

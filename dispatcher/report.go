@@ -84,7 +84,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 // runSteps records the contents of the report, and then tries to get the next task for the device. If a part of the contents cannot be
 // recorded, the other parts are still recorded, but no task is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
-	trouble := errors.Join(h.recordResults(ctx), h.renewRunning(ctx), h.mergeAttributes(ctx))
+	trouble := errors.Join(h.recordResults(ctx), h.renewRunningTasks(ctx), h.mergeAttributes(ctx))
 	if trouble == nil && hasContents(h.report) && (!hasOnlyResults(h.report) || !h.endedLastTask) {
 		trouble = h.reporter.rereadView(ctx)
 	}
@@ -99,11 +99,11 @@ func (h *reportHandling) runSteps(ctx context.Context) error {
 // replyUnavailable ends the handling of the report after a step has failed with stepErr. If the reply already has an acknowledgement, a
 // renewal or a cancel, the reply is sent with the reason "unavailable". Otherwise replyUnavailable returns stepErr, and the device must send
 // the report again.
-func (h *reportHandling) replyUnavailable(err error) error {
+func (h *reportHandling) replyUnavailable(stepErr error) error {
 	if len(h.reply.Acks)+len(h.reply.Renewed)+len(h.reply.Cancel) == 0 {
-		return err
+		return stepErr
 	}
-	h.d.log.Warn("report answered without a decision", "err", err)
+	h.d.log.Warn("report answered without a decision", "err", stepErr)
 	h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 	return nil
 }
@@ -175,7 +175,7 @@ func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string,
 	a.run(ctx)
 	h.mayHaveMoreDrops = a.mayHaveMoreDrops
 	if a.granted != nil {
-		h.deliver(*a.granted)
+		h.replyWithTask(*a.granted)
 		return
 	}
 	if a.needsID { // from a reply that names no report, the device cannot compute the age of the reply
@@ -184,7 +184,7 @@ func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string,
 	h.refuse(a.refusal, a.untilTurn)
 }
 
-func (h *reportHandling) deliver(grant store.Grant) {
+func (h *reportHandling) replyWithTask(grant store.Grant) {
 	usable := h.d.usableTime(grant)
 	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
 	h.reply.Task = &devices.Task{

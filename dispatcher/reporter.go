@@ -55,7 +55,7 @@ func (r *reporter) isStillAdmitted(ctx context.Context) (bool, error) {
 	return r.d.Devices.IsStillAdmitted(ctx, r.caller, r.view)
 }
 
-func (r *reporter) pools() []string { return decision.DistinctPools(r.view.Candidates) }
+func (r *reporter) taskPools() []string { return decision.DistinctPools(r.view.Candidates) }
 
 // oldestPool returns the pool of the device's oldest open batch, or "".
 func (r *reporter) oldestPool() string {
@@ -111,9 +111,9 @@ func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrg
 // to write ReachNone for an older report.
 func (r *reporter) recordParked(seenAt time.Time) { r.recordSeen(seenAt, 0, true) }
 
-// wakeNewer wakes the newer parked report of the device after this report was granted a task. The newer report may have been decided before
+// wakeNewerReport wakes the newer parked report of the device after this report was granted a task. The newer report may have been decided before
 // this grant, and must deliver it.
-func (r *reporter) wakeNewer(ctx context.Context) {
+func (r *reporter) wakeNewerReport(ctx context.Context) {
 	if _, err := r.d.Waiters.Relay.Wake(context.WithoutCancel(ctx), []parked.WakeMessage{{Device: string(r.caller.Device)}}); err != nil {
 		r.d.log.WarnContext(ctx, "newer report of a device not woken; its grant waits for the next report", "err", err)
 	}

@@ -32,9 +32,9 @@ func decideSettlement(input store.SettleInput, jitter func() float64) store.Sett
 	case store.ByReject:
 		return store.Settlement{State: store.Failed, Counted: true}
 	case store.ByReturn:
-		return decideAfterReturn(input, jitter)
+		return settleReturnedTask(input, jitter)
 	case store.ByLapse, store.ByOperator:
-		return decideAfterLoss(input, jitter)
+		return settleLostTask(input, jitter)
 	default:
 		return retryOrEnd(store.Failed, slices.Contains(input.RetryOn, string(store.Failed)), input, jitter)
 	}
@@ -50,9 +50,9 @@ func endsCancelled(input store.SettleInput) bool {
 	return input.CancelWhy != "" && input.CancelWhy != devices.CancelPaused
 }
 
-// decideAfterReturn decides the next state of a task that its device gave back without a result. If the device gave it back because of a
+// settleReturnedTask decides the next state of a task that its device gave back without a result. If the device gave it back because of a
 // pause of the pool, the return is not counted.
-func decideAfterReturn(input store.SettleInput, jitter func() float64) store.Settlement {
+func settleReturnedTask(input store.SettleInput, jitter func() float64) store.Settlement {
 	if input.CancelWhy == devices.CancelPaused {
 		return store.Settlement{State: store.Pending}
 	}
@@ -66,8 +66,8 @@ func decideAfterReturn(input store.SettleInput, jitter func() float64) store.Set
 	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
 }
 
-// decideAfterLoss decides the next state of a task whose lease lapsed or whose slot an operator released.
-func decideAfterLoss(input store.SettleInput, jitter func() float64) store.Settlement {
+// settleLostTask decides the next state of a task whose lease lapsed or whose slot an operator released.
+func settleLostTask(input store.SettleInput, jitter func() float64) store.Settlement {
 	retry := input.OnLost != "fail" && slices.Contains(input.RetryOn, string(store.TimedOut))
 	return retryOrEnd(store.TimedOut, retry, input, jitter)
 }
@@ -89,7 +89,7 @@ func backoffDelay(base time.Duration, earlierDelays int, jitter func() float64) 
 
 // ForceRelease takes a slot back from its holder and returns the holder's grant. With release.AtOnce the slot is free at once, even if the
 // device still works. ForceRelease returns store.ErrNotFound if nobody holds the slot.
-func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease) (store.Grant, error) {
+func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease) (released store.Grant, err error) {
 	g, err := d.config.Store.ForceRelease(ctx, pool, slot, release, d.settle)
 	if err != nil {
 		return store.Grant{}, fmt.Errorf("releasing slot %d of pool %s by force: %w", slot, pool, err)

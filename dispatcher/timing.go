@@ -26,12 +26,12 @@ func (d *Dispatcher) DelayAfterRefusal(reason devices.Reason) time.Duration {
 // delayAfterGrant returns the time after which a device with a new grant reports. It is the estimated time until the result is ready, but at
 // most lease/2, when the lease must be renewed. The estimate is below the recent hold time. Some devices send a result only when they were
 // asked to report, so an estimate at the hold time would confirm itself and could never fall.
-func (d *Dispatcher) delayAfterGrant(pool, kind string, lease time.Duration) time.Duration {
-	return min(decision.ClampDelay(d.expectedHold(pool, kind)), lease/2)
+func (d *Dispatcher) delayAfterGrant(pool, taskKind string, lease time.Duration) time.Duration {
+	return min(decision.ClampDelay(d.expectedHoldTime(pool, taskKind)), lease/2)
 }
 
-func (d *Dispatcher) expectedHold(pool, kind string) time.Duration {
-	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, kind)) * (0.8 + 0.1*d.config.Jitter()))
+func (d *Dispatcher) expectedHoldTime(pool, taskKind string) time.Duration {
+	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, taskKind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
 // delayWhileRunning returns the time after which a device that works on grant reports again. It is the estimated time until the task is
@@ -43,7 +43,7 @@ func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Du
 	if worked >= 2*d.Waiters.Pools.UsualKindHold(grant.Pool, grant.Kind) {
 		again = max(again, grant.LeaseLength/longRunDivisor)
 	}
-	return decision.ClampDelay(max(d.expectedHold(grant.Pool, grant.Kind)-worked, again))
+	return decision.ClampDelay(max(d.expectedHoldTime(grant.Pool, grant.Kind)-worked, again))
 }
 
 // outage records the time since which the ledger or the semaphore has not answered.

@@ -74,7 +74,7 @@ func (b *testBench) expectUsage(starts int) {
 		return counts
 	}
 	want := used("pool a", pool.Limits)
-	highest, err := b.Policies.Highest(b.ctx, pool, 100)
+	highest, err := b.Policies.HighestUses(b.ctx, pool, 100)
 	b.must(err)
 	for i, u := range highest {
 		name := u.Rule.Name + " of " + u.Subject.Label

@@ -36,15 +36,15 @@ type WaitSummary struct {
 	Groups    []decision.CauseGroup
 }
 
-// SummarizeWaiting explains the waiting tasks of a batch or a pool (where) and counts them by reason. If more than maxTasks tasks wait, or
+// SummarizeWaiting explains the waiting tasks of a batch or a pool (scope) and counts them by reason. If more than maxTasks tasks wait, or
 // if the time of ctx runs out, it evaluates a random sample. It returns store.ErrNotFound if there is no such batch or pool.
-func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.TaskScope, maxTasks int) (WaitSummary, error) {
-	sample, err := x.ledger.SampleWaiting(ctx, where, min(maxTasks, MaxEvaluated))
+func (x *Explainer) SummarizeWaiting(ctx context.Context, scope store.TaskScope, maxTasks int) (WaitSummary, error) {
+	sample, err := x.ledger.SampleWaiting(ctx, scope, min(maxTasks, MaxEvaluated))
 	if err != nil {
 		return WaitSummary{}, fmt.Errorf("explaining waiting tasks: %w", err)
 	}
 	mathrand.Shuffle(len(sample.Views), func(i, j int) { sample.Views[i], sample.Views[j] = sample.Views[j], sample.Views[i] })
-	evaluated, err := x.evaluate(ctx, sample.Views)
+	evaluated, err := x.explainTasks(ctx, sample.Views)
 	if err != nil {
 		return WaitSummary{}, fmt.Errorf("explaining waiting tasks: %w", err)
 	}
@@ -58,13 +58,13 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, where store.TaskScope,
 	return WaitSummary{Total: sample.Total, Evaluated: len(evaluated), Groups: decision.GroupByCode(evaluated, sample.Total)}, nil
 }
 
-// EvaluateNext explains the next waiting tasks of a batch or a pool (where) behind the position after, in the order of their batches. It
+// ExplainNextTasks explains the next waiting tasks of a batch or a pool (scope) behind the position after, in the order of their batches. It
 // explains at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore means that more tasks wait.
-// EvaluateNext returns store.ErrNotFound if there is no such batch or pool.
-func (x *Explainer) EvaluateNext(ctx context.Context, where store.TaskScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
-	found, err := x.ledger.NextWaiting(ctx, where, after, min(limit, MaxEvaluated))
+// ExplainNextTasks returns store.ErrNotFound if there is no such batch or pool.
+func (x *Explainer) ExplainNextTasks(ctx context.Context, scope store.TaskScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
+	found, err := x.ledger.NextWaiting(ctx, scope, after, min(limit, MaxEvaluated))
 	if err == nil {
-		evaluated, err = x.evaluate(ctx, found.Views)
+		evaluated, err = x.explainTasks(ctx, found.Views)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("explaining waiting tasks: %w", err)
@@ -72,9 +72,9 @@ func (x *Explainer) EvaluateNext(ctx context.Context, where store.TaskScope, aft
 	return evaluated, !found.IsComplete || len(evaluated) < len(found.Views), nil
 }
 
-// evaluate explains the tasks in views, in their order, until its time runs out. If it has explained no task by then, it explains all of
+// explainTasks explains the tasks in views, in their order, until its time runs out. If it has explained no task by then, it explains all of
 // them from the ledger alone.
-func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
+func (x *Explainer) explainTasks(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
 	all := newSharedLookups(x)
@@ -83,7 +83,7 @@ func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]dec
 		next := views[len(evaluated):min(len(evaluated)+step, len(views))]
 		var done []decision.ExplainedTask
 		err := rescue.CallWithin(within, func() (err error) {
-			answers, err := x.evaluateConcurrently(within, next, all)
+			answers, err := x.explainConcurrently(within, next, all)
 			if err == nil && within.Err() == nil {
 				done = answers
 			}
@@ -100,11 +100,11 @@ func (x *Explainer) evaluate(ctx context.Context, views []store.TaskView) ([]dec
 	if len(evaluated) > 0 {
 		return evaluated, nil
 	}
-	return x.evaluateByLedger(ctx, views), ctx.Err()
+	return x.explainByLedgerAlone(ctx, views), ctx.Err()
 }
 
-// evaluateConcurrently explains the tasks in views, in their order. shared makes each lookup once.
-func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.TaskView, shared *sharedLookups) ([]decision.ExplainedTask, error) {
+// explainConcurrently explains the tasks in views, in their order. shared makes each lookup once.
+func (x *Explainer) explainConcurrently(ctx context.Context, views []store.TaskView, shared *sharedLookups) ([]decision.ExplainedTask, error) {
 	obstacles := x.policies.FindObstacles(ctx, views)
 	evaluated := make([]decision.ExplainedTask, len(views))
 	var group rescue.Group
@@ -118,11 +118,11 @@ func (x *Explainer) evaluateConcurrently(ctx context.Context, views []store.Task
 	return evaluated, group.Wait()
 }
 
-func (x *Explainer) explainFirstCause(ctx context.Context, view store.TaskView, obstacles map[int64]decision.Obstacle, source lookups) decision.ExplainedTask {
-	return decision.ExplainedTask{Task: view.Task, Cause: x.explain(ctx, view, obstacles, source).Causes[0], LastSeen: x.lastReport(view).At}
+func (x *Explainer) explainFirstCause(ctx context.Context, view store.TaskView, obstaclesByTask map[int64]decision.Obstacle, source lookups) decision.ExplainedTask {
+	return decision.ExplainedTask{Task: view.Task, Cause: x.explain(ctx, view, obstaclesByTask, source).Causes[0], LastSeen: x.lastReport(view).At}
 }
 
-func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView) []decision.ExplainedTask {
+func (x *Explainer) explainByLedgerAlone(ctx context.Context, views []store.TaskView) []decision.ExplainedTask {
 	evaluated := make([]decision.ExplainedTask, len(views))
 	for i, v := range views {
 		evaluated[i] = x.explainFirstCause(ctx, v, nil, noLookups{})
@@ -135,15 +135,15 @@ func (x *Explainer) evaluateByLedger(ctx context.Context, views []store.TaskView
 type sharedLookups struct {
 	explainer *Explainer
 
-	mu           sync.Mutex
-	poolStatuses map[string]func() decision.PoolStatus      // by pool and batches; looked up for the device of the first task
-	offers       map[string]func() map[string]time.Duration // by pool; the time left of each offer, by device
+	mu               sync.Mutex
+	readPoolStatuses map[string]func() decision.PoolStatus      // by pool and batches; looked up for the device of the first task
+	offers           map[string]func() map[string]time.Duration // by pool; the time left of each offer, by device
 
 	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
 func newSharedLookups(explainer *Explainer) *sharedLookups {
-	return &sharedLookups{explainer: explainer, poolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
+	return &sharedLookups{explainer: explainer, readPoolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
 // lookUpOnce calls lookUp if results has no entry for key, and stores the result there. Concurrent and later calls with the same key get
@@ -159,16 +159,16 @@ func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key s
 	return one()
 }
 
-// poolStatus returns the status of a pool for tasks, which belong to the device in view. Devices with tasks of the same batches share one
+// readPoolStatus returns the status of a pool for tasks, which belong to the device in view. Devices with tasks of the same batches share one
 // lookup, so the status leaves out what differs between devices: the position and the time of the next report.
-func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
+func (c *sharedLookups) readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
 	for _, one := range best {
 		key = strconv.AppendInt(append(key, ' '), one.Batch, 10)
 	}
-	s := lookUpOnce(c, c.poolStatuses, string(key), func() decision.PoolStatus {
-		s := c.explainer.poolStatus(ctx, pool, best, view)
+	s := lookUpOnce(c, c.readPoolStatuses, string(key), func() decision.PoolStatus {
+		s := c.explainer.readPoolStatus(ctx, pool, best, view)
 		s.Position, s.InQueue, s.ReportDueIn = 0, false, 0
 		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.FirstTask }); first >= 0 {
 			s.FirstTask = best[first].Batch // the shared status names the batch; below, each caller replaces the batch by its own task
@@ -180,16 +180,16 @@ func (c *sharedLookups) poolStatus(ctx context.Context, pool string, tasks []sto
 	}
 	s.OfferLeft = 0
 	if s.Held+s.UnreservedSlots < s.Capacity {
-		s.OfferLeft = c.offersByDevice(ctx, pool)[view.Task.Device]
+		s.OfferLeft = c.readOffersByDevice(ctx, pool)[view.Task.Device]
 	}
 	return s
 }
 
-// callerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer. It reads for one task at a time.
-func (c *sharedLookups) callerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
+// readCallerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer. It reads for one task at a time.
+func (c *sharedLookups) readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()
-	return c.explainer.callerBound(ctx, waiting)
+	return c.explainer.readCallerBound(ctx, waiting)
 }
 
 // firstTaskPerBatch returns the first task of each batch, the task of the oldest batch first.
@@ -207,7 +207,8 @@ func firstTaskPerBatch(tasks []store.Candidate) []store.Candidate {
 	return slices.CompactFunc(sorted, func(a, b store.Candidate) bool { return a.Batch == b.Batch })
 }
 
-func (c *sharedLookups) offersByDevice(ctx context.Context, pool string) map[string]time.Duration {
+// readOffersByDevice returns the time that is left of each offer in the pool, by device. It reads each pool once.
+func (c *sharedLookups) readOffersByDevice(ctx context.Context, pool string) (timeLeft map[string]time.Duration) {
 	return lookUpOnce(c, c.offers, pool, func() map[string]time.Duration {
 		snapshot, err := c.explainer.semaphore.Snapshot(ctx, pool)
 		if err != nil {

@@ -105,13 +105,13 @@ func TestAListOfWaitingTasksEndsInTime(t *testing.T) {
 	t.Parallel()
 	l := newInterruptedPool(t)
 	l.cancelAtCall(60)
-	first, more, err := l.Explainer.EvaluateNext(l.ctx, store.TaskScope{Pool: "a"}, store.WaitingPosition{}, dispatcher.MaxEvaluated)
+	first, more, err := l.Explainer.ExplainNextTasks(l.ctx, store.TaskScope{Pool: "a"}, store.WaitingPosition{}, dispatcher.MaxEvaluated)
 	l.must(err)
 	if !more || len(first) == 0 || len(first) >= 384 {
 		t.Fatalf("%d judged, more: %t", len(first), more)
 	}
 	l.spies.removeHooks()
-	rest, more, err := l.Explainer.EvaluateNext(l.testBench.ctx, store.TaskScope{Pool: "a"}, store.WaitingPositionOf(first[len(first)-1].Task), dispatcher.MaxEvaluated)
+	rest, more, err := l.Explainer.ExplainNextTasks(l.testBench.ctx, store.TaskScope{Pool: "a"}, store.WaitingPositionOf(first[len(first)-1].Task), dispatcher.MaxEvaluated)
 	l.must(err)
 	if more || len(first)+len(rest) != 384 {
 		t.Errorf("%d and then %d, more: %t; want 384 together", len(first), len(rest), more)

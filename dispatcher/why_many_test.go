@@ -148,7 +148,7 @@ func (b *testBench) expectAgreement(filter store.TaskScope) map[decision.Code]in
 func (b *testBench) listWaiting(filter store.TaskScope) (all []decision.ExplainedTask) {
 	b.t.Helper()
 	for after := (store.WaitingPosition{}); ; {
-		judged, more, err := b.Explainer.EvaluateNext(b.ctx, filter, after, 7)
+		judged, more, err := b.Explainer.ExplainNextTasks(b.ctx, filter, after, 7)
 		b.must(err)
 		if all = append(all, judged...); !more {
 			return all

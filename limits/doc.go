@@ -13,7 +13,7 @@
 // not know begins to count, and TakeResult.Since is the time at which it began.
 //
 // A program needs a Redis and New; see the Example. If several processes share a Redis and one calls RefusalCounts.MostRefused or
-// Usage.Highest, each must call both Publish methods regularly. A scope is a pool or a limit set; its keys begin with limits:{scope}: and
+// Usage.HighestUses, each must call both Publish methods regularly. A scope is a pool or a limit set; its keys begin with limits:{scope}: and
 // are on one node of a Cluster.
 //
 // All times are Redis TIME: no decision depends on the clock of a caller. A TTL only deletes data that has no effect any more.

@@ -78,10 +78,10 @@ func (u SubjectUse) Redacted() SubjectUse {
 
 func (s WindowUse) usedShare() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
-// Highest returns at most limit subjects that have used the largest share of the maximum of their rule. Their numbers are exact and
+// HighestUses returns at most limit subjects that have used the largest share of the maximum of their rule. Their numbers are exact and
 // current, but only a few hundred candidates of each rule are considered: the subjects with the highest use when they last counted.
 // Candidates of other processes are included after their Publish.
-func (u *Usage) Highest(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
+func (u *Usage) HighestUses(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (u *Usage) Highest(ctx context.Context, scopeName string, rules []*Rule, li
 	return uses[:min(max(limit, 0), len(uses))], nil
 }
 
-// Publish adds the subjects that this process counted to the candidates in Redis, from which Highest chooses. Call it about every ten
+// Publish adds the subjects that this process counted to the candidates in Redis, from which HighestUses chooses. Call it about every ten
 // seconds. Subjects that cannot be added are lost.
 func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)

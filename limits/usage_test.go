@@ -10,7 +10,7 @@ import (
 
 func (s *redisLimiter) highestUses(tb testing.TB, l *limits.Limiter, rules []*limits.Rule, limit int) (out []string) {
 	tb.Helper()
-	uses, err := l.Usage.Highest(tb.Context(), s.scope, rules, limit)
+	uses, err := l.Usage.HighestUses(tb.Context(), s.scope, rules, limit)
 	if err != nil {
 		tb.Fatalf("highest: %v", err)
 	}
@@ -20,7 +20,7 @@ func (s *redisLimiter) highestUses(tb testing.TB, l *limits.Limiter, rules []*li
 	return out
 }
 
-// TestHighestAreExact checks that Highest returns exactly the subjects (for example accounts) with the highest current use, for starts of
+// TestHighestAreExact checks that HighestUses returns exactly the subjects (for example accounts) with the highest current use, for starts of
 // tasks and for takes. This must hold in every process, and even if there are more subjects than the list of candidates keeps. Subjects
 // whose use has ended must not be returned.
 func TestHighestAreExact(t *testing.T) {

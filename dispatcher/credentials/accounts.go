@@ -80,12 +80,12 @@ func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret st
 	}
 	defer a.releaseTurn()
 	return change(func(ctx context.Context, enabled bool) error {
-		return a.set(ctx, devices.Account{Device: device, Password: secret, Enabled: enabled})
+		return a.setAtBroker(ctx, devices.Account{Device: device, Password: secret, Enabled: enabled})
 	})
 }
 
-// set creates or changes accounts at the broker. The caller must hold the turn.
-func (a *accounts) set(ctx context.Context, brokerAccounts ...devices.Account) error {
+// setAtBroker creates or changes accounts at the broker. The caller must hold the turn.
+func (a *accounts) setAtBroker(ctx context.Context, brokerAccounts ...devices.Account) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
 	if err := a.Set(ctx, brokerAccounts...); err != nil {

@@ -35,13 +35,13 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 		}
 		isBlocked := view.Device != nil && view.Device.Blocked
 		if r.config.FleetMode == FleetEnroll && !isBlocked {
-			return r.enroll(ctx, caller)
+			return r.enrollDevice(ctx, caller)
 		}
 	}
 	if view.Device != nil {
 		return admitted, nil
 	}
-	return r.register(ctx, caller)
+	return r.registerDevice(ctx, caller)
 }
 
 // IsStillAdmitted reports whether the caller of a parked report may still act for its device. view must have been read after the admission,
@@ -107,11 +107,11 @@ func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, dev
 	return nil
 }
 
-// enroll returns a new token for the caller's device. A device that has not used a token of its own can enroll again, for example after a
+// enrollDevice returns a new token for the caller's device. A device that has not used a token of its own can enroll again, for example after a
 // lost reply. Each call counts as a registration, because it changes an account at the broker. A blocked device gets no token.
-func (r *Registry) enroll(ctx context.Context, caller devices.Caller) (Admission, error) {
+func (r *Registry) enrollDevice(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device := caller.Device
-	admitted, err := r.register(ctx, caller)
+	admitted, err := r.registerDevice(ctx, caller)
 	if err != nil || admitted.Device.Blocked {
 		return admitted, err
 	}

@@ -19,17 +19,15 @@ func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token st
 
 // Recall returns the Caller for a report of device with this token. It asks only the cache. isValid is true if the cache has the token as a
 // valid token of the device itself.
-func (r *Registry) Recall(device devices.ID, token string) (caller devices.Caller, ok bool) {
+func (r *Registry) Recall(device devices.ID, token string) (caller devices.Caller, isValid bool) {
 	caller = devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
-	ok, _ = r.hasValidToken(caller)
-	return caller, ok
+	isValid, _ = r.hasValidToken(caller)
+	return caller, isValid
 }
 
 // authenticate returns the caller that reports as device with this token. If the token is no fleet token, check decides whether the caller is
 // accepted.
-func (r *Registry) authenticate(
-	ctx context.Context, device devices.ID, token string, check func(context.Context, devices.Caller) error,
-) (devices.Caller, error) {
+func (r *Registry) authenticate(ctx context.Context, device devices.ID, token string, check func(context.Context, devices.Caller) error) (devices.Caller, error) {
 	if token == "" {
 		return devices.Caller{}, devices.ErrUnauthenticated
 	}

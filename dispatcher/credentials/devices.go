@@ -11,8 +11,8 @@ import (
 
 // CreateDevice registers a device, and returns it with the secret of its new token. The secret is chosenToken, or random if chosenToken is
 // empty. actor is recorded as the author. CreateDevice returns store.ErrExists, store.ErrUnknownProfile or ErrBroker.
-func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec, chosen string) (created store.Device, token string, err error) {
-	token = cmp.Or(chosen, NewToken())
+func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec, chosenToken string) (created store.Device, token string, err error) {
+	token = cmp.Or(chosenToken, NewToken())
 	hash := HashToken(token)
 	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		created, err = r.config.Ledger.CreateDevice(ctx, actor, string(id), spec, hash[:], set)
@@ -24,8 +24,8 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 // RotateToken creates another token for a device and returns its secret. The secret is chosenToken, or random if chosenToken is empty. The
 // older tokens stay valid for the duration overlap, until olderUntil. A broker that stores one password for each account accepts only the new
 // token. RotateToken returns store.ErrNotFound or ErrBroker.
-func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration, chosen string) (token string, olderUntil time.Time, err error) {
-	token = cmp.Or(chosen, NewToken())
+func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration, chosenToken string) (token string, olderUntil time.Time, err error) {
+	token = cmp.Or(chosenToken, NewToken())
 	hash := HashToken(token)
 	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		olderUntil, err = r.config.Ledger.RotateDeviceToken(ctx, actor, string(id), hash[:], overlap, set)

@@ -89,7 +89,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d devices are remembered", n)
 	}
 	for i := range f.size {
-		r.dropChanged(time.Unix(1, 0), 0, store.TokenChanges{Tokens: []store.TokenChange{{Hash: make([]byte, 32), Device: strconv.Itoa(i)}}, Now: time.Unix(1_790_000_000, 0)})
+		r.applyTokenChanges(time.Unix(1, 0), 0, store.TokenChanges{Tokens: []store.TokenChange{{Hash: make([]byte, 32), Device: strconv.Itoa(i)}}, Now: time.Unix(1_790_000_000, 0)})
 	}
 	if n := len(r.devices); n != 0 {
 		t.Errorf("%d devices are remembered whose tokens were changed", n)

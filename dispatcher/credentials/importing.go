@@ -28,9 +28,7 @@ const (
 // ImportDevices registers all of newDevices, or none, and sets their Hash. onExisting says what happens to devices that exist already. Their
 // older tokens stay valid for the duration overlap. tokens has one element for each device: its new token, or "" if the device got none. The
 // errors are those of store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker and ErrOnePassword.
-func (r *Registry) ImportDevices(
-	ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration,
-) (tokens []string, err error) {
+func (r *Registry) ImportDevices(ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration) (tokens []string, err error) {
 	tokens = make([]string, len(newDevices))
 	for i := range newDevices {
 		tokens[i] = NewToken()
@@ -56,18 +54,17 @@ func (r *Registry) ImportDevices(
 
 // importWithAccounts creates the accounts of newDevices at the broker, and registers the devices afterwards. One transaction for both would
 // stay open for longer than other transactions wait for its rows. hasToken says for each device whether the device got its token.
-func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) ([]bool, error) {
+func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) (hasToken []bool, err error) {
 	rotates := onExisting == store.RotateExisting
 	if rotates {
 		onExisting = store.RefuseExisting
 	}
 	s := staging{registry: r, ledger: r.config.Ledger, stage: store.NewStage(store.OnceFrom(ctx))}
-	defer s.drop(ctx)
-	err := s.begin(ctx, newDevices, tokens, onExisting)
+	defer s.dropStage(ctx)
+	err = s.stageAccounts(ctx, newDevices, tokens, onExisting)
 	if err == nil {
 		err = s.makeAccounts(ctx)
 	}
-	var hasToken []bool
 	if err == nil {
 		hasToken, err = s.ledger.ImportDevices(ctx, actor, newDevices, onExisting, 0, s.stage)
 	}
@@ -86,8 +83,8 @@ type staging struct {
 	accounts []devices.Account // the account of each of the ids
 }
 
-// begin records in the ledger which accounts the import will create. tokens are the passwords of the accounts, one for each new device.
-func (s *staging) begin(ctx context.Context, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) error {
+// stageAccounts records in the ledger which accounts the import will create. tokens are the passwords of the accounts, one for each new device.
+func (s *staging) stageAccounts(ctx context.Context, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) error {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return err
 	}
@@ -111,7 +108,7 @@ func (s *staging) makeAccounts(ctx context.Context) error {
 	var failed error // the error of the previous attempt of this part
 	for made := 0; made < len(s.ids); {
 		end := min(made+part, len(s.ids))
-		took, err := s.makePart(ctx, made, end)
+		took, err := s.makeAccountPart(ctx, made, end)
 		switch {
 		case err == nil:
 			part = min(1+int(time.Duration(end-made)*askTime/max(took, time.Millisecond)), maxPartSize)
@@ -126,7 +123,7 @@ func (s *staging) makeAccounts(ctx context.Context) error {
 }
 
 // pause waits for this duration. completed is false if ctx ended earlier.
-func pause(ctx context.Context, duration time.Duration) bool {
+func pause(ctx context.Context, duration time.Duration) (completed bool) {
 	select {
 	case <-time.After(duration):
 		return true
@@ -135,24 +132,24 @@ func pause(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// makePart creates the accounts with the indexes from <= index < to. took is the duration of the request to the broker.
-func (s *staging) makePart(ctx context.Context, from, to int) (took time.Duration, err error) {
+// makeAccountPart creates the accounts with the indexes from <= index < to. took is the duration of the request to the broker.
+func (s *staging) makeAccountPart(ctx context.Context, from, to int) (took time.Duration, err error) {
 	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
 		return 0, err
 	}
 	defer s.registry.accounts.releaseTurn()
 	err = s.ledger.SetStagedAccounts(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
 		began := s.registry.config.Now()
-		err := s.registry.accounts.set(ctx, s.accounts[from:to]...)
+		err := s.registry.accounts.setAtBroker(ctx, s.accounts[from:to]...)
 		took = s.registry.config.Now().Sub(began)
 		return err
 	})
 	return took, err
 }
 
-// drop marks the accounts of a failed import for deletion, even if the client has disconnected. After a successful import, drop does nothing,
+// dropStage marks the accounts of a failed import for deletion, even if the client has disconnected. After a successful import, dropStage does nothing,
 // because the ledger no longer lists the accounts of the import.
-func (s *staging) drop(ctx context.Context) {
+func (s *staging) dropStage(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return
 	}

@@ -37,9 +37,9 @@ func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *own
 	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// register registers the caller's device, if necessary, and admits the caller. It returns devices.ErrForbidden if the caller is a session and
+// registerDevice registers the caller's device, if necessary, and admits the caller. It returns devices.ErrForbidden if the caller is a session and
 // the device is blocked.
-func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admission, error) {
+func (r *Registry) registerDevice(ctx context.Context, caller devices.Caller) (Admission, error) {
 	device, err := r.ensureDevice(ctx, caller)
 	if err == nil && device.Blocked && caller.Via == devices.ViaSession {
 		err = devices.ErrForbidden
@@ -51,7 +51,7 @@ func (r *Registry) register(ctx context.Context, caller devices.Caller) (Admissi
 // recently registered too many devices, and devices.ErrForbidden if an operator has refused the id of the device.
 func (r *Registry) ensureDevice(ctx context.Context, caller devices.Caller) (store.Device, error) {
 	registrant := registrantOf(caller)
-	if err := r.registrations.take(registrant); err != nil {
+	if err := r.registrations.takeRegistration(registrant); err != nil {
 		return store.Device{}, err
 	}
 	registration := store.Registration{Device: string(caller.Device), Registrant: registrant, Blocked: r.config.BlockNew}
@@ -69,7 +69,7 @@ func (r *Registry) ensureDevice(ctx context.Context, caller devices.Caller) (sto
 		return registered.Device, devices.ErrForbidden
 	}
 	if registered.IsNew {
-		r.registrations.count(registrant)
+		r.registrations.countRegistration(registrant)
 	}
 	return registered.Device, nil
 }

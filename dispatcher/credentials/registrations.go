@@ -29,10 +29,12 @@ func newRegistrations(config Config) *registrations {
 	return r
 }
 
-func (r *registrations) count(registrant string) { r.counter.WithLabelValues(registrant).Inc() }
+func (r *registrations) countRegistration(registrant string) {
+	r.counter.WithLabelValues(registrant).Inc()
+}
 
-// take counts one registration against the rate of registrant. If the rate is exceeded, it returns devices.ErrRegistrationRate.
-func (r *registrations) take(registrant string) error {
+// takeRegistration counts one registration against the rate of registrant. If the rate is exceeded, it returns devices.ErrRegistrationRate.
+func (r *registrations) takeRegistration(registrant string) error {
 	if !r.limiter.Take(devices.ID(registrant), devices.ViaFleetToken) { // the limiter counts by name, here by the name of a registrant
 		return devices.ErrRegistrationRate
 	}

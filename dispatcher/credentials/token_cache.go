@@ -67,11 +67,11 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 
 // token returns the cached token with this hash. isValid is true if the token is known to be valid. drops counts how often tokens were
 // dropped from the cache until now. The caller passes it to cacheToken.
-func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, ok bool, drops int) {
+func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, isValid bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.tokens[hash]
-	return e.Token, k.valid(e.until), k.drops
+	return e.Token, k.isTrusted(e.until), k.drops
 }
 
 // findToken returns the token with this hash, from the ledger if the cache does not have it.
@@ -80,15 +80,15 @@ func (k *tokenCache) findToken(ctx context.Context, hash [sha256.Size]byte) (sto
 	if ok {
 		return t, nil
 	}
-	t, err := k.lookUp(ctx, hash)
+	t, err := k.lookUpToken(ctx, hash)
 	if err == nil {
 		k.cacheToken(hash, t, drops)
 	}
 	return t, err
 }
 
-// lookUp reads the token with this hash from the ledger. It returns devices.ErrUnauthenticated if there is none.
-func (k *tokenCache) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
+// lookUpToken reads the token with this hash from the ledger. It returns devices.ErrUnauthenticated if there is none.
+func (k *tokenCache) lookUpToken(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
 	t, err := k.source.TokenByHash(ctx, hash[:])
 	if errors.Is(err, store.ErrNotFound) {
 		return store.Token{}, devices.ErrUnauthenticated
@@ -100,23 +100,23 @@ func (k *tokenCache) lookUp(ctx context.Context, hash [sha256.Size]byte) (store.
 }
 
 func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Caller) error {
-	t, err := k.lookUp(ctx, caller.Token)
+	t, err := k.lookUpToken(ctx, caller.Token)
 	return checkOwner(caller, t, err)
 }
 
 // hasValidToken reports whether the caller is known to have a valid token of its device. drops counts how often tokens were dropped from the
 // cache until now. The caller of hasValidToken passes it to cacheBearer.
-func (k *tokenCache) hasValidToken(caller devices.Caller) (ok bool, drops int) {
+func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, drops int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, e := k.actorEntry(caller)
-	return k.valid(e.until), k.drops
+	return k.isTrusted(e.until), k.drops
 }
 
 // LastAdmission returns how the caller's device could be notified of work when the caller was admitted. isLast is false if the caller is not
 // the last one that was admitted for the device. The result is valid only while this replica calls ForgetAdmission for all news. So use it
 // only with a trusted mark (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
-func (k *tokenCache) LastAdmission(caller devices.Caller) (store.Reach, bool) {
+func (k *tokenCache) LastAdmission(caller devices.Caller) (reach store.Reach, isLast bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, e := k.actorEntry(caller)
@@ -136,15 +136,15 @@ func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastAc
 
 func (k *tokenCache) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
 
-// valid reports whether a token that is cached until the time until can be trusted. until is in seconds since 1970. It must be in the future
+// isTrusted reports whether a token that is cached until the time untilUnix (seconds since 1970) can be trusted. This time must be in the future
 // by the ledger's clock, and the changes of tokens must have been read recently.
-func (k *tokenCache) valid(until uint32) bool {
+func (k *tokenCache) isTrusted(untilUnix uint32) bool {
 	since := k.now().Sub(k.read)
-	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(until)
+	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(untilUnix)
 }
 
 // cachedUntil returns the time until which token is cached, in seconds since 1970.
-func (k *tokenCache) cachedUntil(token store.Token) uint32 {
+func (k *tokenCache) cachedUntil(token store.Token) (untilUnix uint32) {
 	end := k.ledgerTime.Add(tokenMemory)
 	if token.ExpiresAt != nil && token.ExpiresAt.Before(end) {
 		end = *token.ExpiresAt
@@ -158,7 +158,7 @@ func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if drops == k.drops {
-		put(k.tokens, tokensKept, hash, cachedToken{token, k.cachedUntil(token)})
+		putWithLimit(k.tokens, tokensKept, hash, cachedToken{token, k.cachedUntil(token)})
 	}
 }
 
@@ -170,7 +170,7 @@ func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops
 	if drops == k.drops {
 		key, actor := k.actorEntry(caller)
 		actor.until = k.cachedUntil(token)
-		put(k.devices, k.maxDevices, key, actor)
+		putWithLimit(k.devices, k.maxDevices, key, actor)
 	}
 }
 
@@ -180,7 +180,7 @@ func (k *tokenCache) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	defer k.mu.Unlock()
 	key, actor := k.actorEntry(caller)
 	actor.isAdmitted, actor.isHawkbit, actor.reach = true, caller.Wire == devices.WireHawkbit, int8(reach) // there are three
-	put(k.devices, k.maxDevices, key, actor)
+	putWithLimit(k.devices, k.maxDevices, key, actor)
 }
 
 // RecordReach records how the caller's device can be notified. It does nothing if the caller is not the last one that was admitted for the
@@ -194,8 +194,8 @@ func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	}
 }
 
-// put sets entries[key] to value. If entries then has more than maxEntries entries, put removes arbitrary entries.
-func put[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
+// putWithLimit sets entries[key] to value. If entries then has more than maxEntries entries, putWithLimit removes arbitrary entries.
+func putWithLimit[K comparable, V any](entries map[K]V, maxEntries int, key K, value V) {
 	entries[key] = value
 	for len(entries) > maxEntries {
 		for other := range entries {
@@ -236,10 +236,10 @@ func (k *tokenCache) readPosition() int64 {
 	return k.next
 }
 
-// dropChanged drops the tokens in changes. readFrom is the position from which changes was read, and begun is the time before the read.
-// dropChanged drops all tokens if it cannot know which tokens were changed: if the previous read was too long ago, if a change has no hash, or
+// applyTokenChanges drops the tokens in changes. readFrom is the position from which changes was read, and begun is the time before the read.
+// applyTokenChanges drops all tokens if it cannot know which tokens were changed: if the previous read was too long ago, if a change has no hash, or
 // if changes.Next is below readFrom, which shows that changes comes from another ledger.
-func (k *tokenCache) dropChanged(begun time.Time, readFrom int64, changes store.TokenChanges) {
+func (k *tokenCache) applyTokenChanges(begun time.Time, readFrom int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := changes.Next < readFrom || changes.Now.Sub(k.ledgerTime) > maxReadGap
@@ -269,6 +269,6 @@ func (k *tokenCache) DropChangedTokens(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading changed tokens: %w", err)
 	}
-	k.dropChanged(begun, from, changes)
+	k.applyTokenChanges(begun, from, changes)
 	return nil
 }

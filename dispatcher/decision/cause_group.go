@@ -35,9 +35,9 @@ type CauseGroup struct {
 // maxExamples is the maximum number of examples of a group.
 const maxExamples = 3
 
-// GroupByCode groups waiting tasks by the code of their first cause. explained is a sample of total waiting tasks, and the counts of the
-// groups add up to total. Groups whose cause does not pass by itself come first. Among the others, larger groups come first.
-func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
+// GroupByCode groups waiting tasks by the code of their first cause. explained is a sample of totalTasks waiting tasks, and the counts of the
+// groups add up to totalTasks. Groups whose cause does not pass by itself come first. Among the others, larger groups come first.
+func GroupByCode(explained []ExplainedTask, totalTasks int64) []CauseGroup {
 	byCode := make(map[Code]*CauseGroup)
 	policies := make(map[Code]map[string]int)
 	var groups []*CauseGroup
@@ -59,7 +59,7 @@ func GroupByCode(explained []ExplainedTask, total int64) []CauseGroup {
 		p.Label = groupLabel(p.Code, policies[p.Code])
 		all[i] = *p
 	}
-	scaleCounts(all, len(explained), total)
+	scaleCounts(all, len(explained), totalTasks)
 	for i := range all {
 		if all[i].Count > int64(all[i].Evaluated) { // the group also has tasks of other devices
 			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.helpsOneDevice)
@@ -84,17 +84,17 @@ func (p *CauseGroup) add(explained ExplainedTask) {
 	}
 }
 
-// scaleCounts sets the count of each group so that all counts add up to total. Each count is Evaluated scaled by total/evaluated and rounded
+// scaleCounts sets the count of each group so that all counts add up to totalTasks. Each count is Evaluated scaled by totalTasks/evaluatedTasks and rounded
 // down. The tasks that the rounding leaves go to the groups with the largest remainders.
-func scaleCounts(groups []CauseGroup, evaluated int, total int64) {
+func scaleCounts(groups []CauseGroup, evaluatedTasks int, totalTasks int64) {
 	type rest struct {
 		group     int
 		remainder int64
 	}
-	rests, left := make([]rest, len(groups)), total
+	rests, left := make([]rest, len(groups)), totalTasks
 	for i := range groups {
-		share := int64(groups[i].Evaluated) * total
-		groups[i].Count, rests[i] = share/int64(evaluated), rest{i, share % int64(evaluated)}
+		share := int64(groups[i].Evaluated) * totalTasks
+		groups[i].Count, rests[i] = share/int64(evaluatedTasks), rest{i, share % int64(evaluatedTasks)}
 		left -= groups[i].Count
 	}
 	slices.SortStableFunc(rests, func(a, b rest) int { return cmp.Compare(b.remainder, a.remainder) })
@@ -170,12 +170,12 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of a group of tasks with this code. policies has the number of tasks that each policy refuses, by the name of
+// groupLabel returns the label of a group of tasks with this code. refusalsByPolicy has the number of tasks that each policy refuses, by the name of
 // the policy. The label names the policy that refuses most tasks.
-func groupLabel(code Code, policies map[string]int) string {
+func groupLabel(code Code, refusalsByPolicy map[string]int) string {
 	topPolicy := ""
-	for policy, n := range policies {
-		if policy != "" && (topPolicy == "" || n > policies[topPolicy] || n == policies[topPolicy] && policy < topPolicy) {
+	for policy, n := range refusalsByPolicy {
+		if policy != "" && (topPolicy == "" || n > refusalsByPolicy[topPolicy] || n == refusalsByPolicy[topPolicy] && policy < topPolicy) {
 			topPolicy = policy
 		}
 	}
@@ -183,7 +183,7 @@ func groupLabel(code Code, policies map[string]int) string {
 	switch {
 	case topPolicy == "":
 		return text
-	case len(policies) > 1:
+	case len(refusalsByPolicy) > 1:
 		text += " (" + topPolicy + ", and others)"
 	default:
 		text += " (" + topPolicy + ")"

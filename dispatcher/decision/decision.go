@@ -28,15 +28,15 @@ type Situation struct {
 }
 
 // ExpectedSituation returns the situation of the next report of the device in view. It assumes that the device will accept work and mention
-// the grant that it holds. obstacles holds the obstacles that policies found, by task id.
-func ExpectedSituation(view store.DeviceView, obstacles map[int64]Obstacle) Situation {
+// the grant that it holds. obstaclesByTask holds the obstacles that policies found, by task id.
+func ExpectedSituation(view store.DeviceView, obstaclesByTask map[int64]Obstacle) Situation {
 	wire := devices.Wire("")
 	if view.Device != nil {
 		wire = devices.Wire(view.Device.Wire)
 	}
 	return Situation{
 		Wire: wire, Now: view.Now, Standstill: view.Standstill, Blocked: view.Device != nil && view.Device.Blocked, Accept: true,
-		HeldGrant: view.Grant, Mentioned: true, Candidates: view.Candidates, Obstacles: obstacles,
+		HeldGrant: view.Grant, Mentioned: true, Candidates: view.Candidates, Obstacles: obstaclesByTask,
 	}
 }
 
@@ -93,7 +93,7 @@ func nextTasks(situation Situation) Choice {
 
 // FirstTask returns the id of the task that the device in view runs. If the device runs no task, it returns the task that the next report
 // would try first. If no task may start, it returns a task of the device's oldest batch. It returns 0 if the device has no open task.
-func FirstTask(view store.DeviceView) int64 {
+func FirstTask(view store.DeviceView) (taskID int64) {
 	switch open := Decide(ExpectedSituation(view, nil)).Tasks; {
 	case view.Grant != nil:
 		return view.Grant.Task

@@ -18,7 +18,7 @@ const (
 	CodeLate       Code = "late_result"
 )
 
-func explainClosed(view store.TaskView) Cause {
+func explainEnding(view store.TaskView) Cause {
 	if view.Batch.CancelledAt != nil {
 		return Cause{
 			Code:   CodeCancelling,
@@ -40,7 +40,7 @@ func explainClosed(view store.TaskView) Cause {
 }
 
 // addTooLateRemedy returns cause with the remedy for a task whose time limit has passed. isTooLate is false if no limit has passed.
-func addTooLateRemedy(cause Cause, view store.TaskView) (Cause, bool) {
+func addTooLateRemedy(cause Cause, view store.TaskView) (withRemedy Cause, isTooLate bool) {
 	retry := ActRetry.actionOn(SubjectTask, view.Task.ID)
 	switch {
 	case hasPassed(view.Batch.NotAfter, view.Now):

@@ -82,7 +82,7 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	case view.Task.State != store.Pending:
 		e.Causes = explainEnded(view)
 	case open < 0:
-		e.Causes = []Cause{explainClosed(view)}
+		e.Causes = []Cause{explainEnding(view)}
 	default:
 		e.Causes = explainWaiting(view, view.Candidates[open], readFacts(view.Candidates[open]))
 	}
@@ -104,7 +104,7 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 	}
 	var causes []Cause
 	if view.Device != nil && view.Device.Revoked() {
-		causes = append(causes, x.revoked())
+		causes = append(causes, x.revokedCause())
 	}
 	obstacles := s.obstacles(task)
 	if len(causes)+len(obstacles) > 1 { // the task has another cause than its place in the queue
@@ -116,17 +116,17 @@ func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) 
 		causes = append(causes, r)
 	}
 	if other := findEarlierTask(s, task, x.status.FirstTask); other != nil {
-		causes = append(causes, x.otherTaskFirst(*other))
+		causes = append(causes, x.otherTaskFirstCause(*other))
 	}
-	if silent, is := x.deviceSilent(); is {
+	if silent, is := x.deviceSilentCause(); is {
 		causes = append(causes, silent)
 	}
 	if view.Device != nil && view.Device.IsNoisy(view.Now) {
-		causes = append(causes, x.deviceNoisy())
+		causes = append(causes, x.deviceNoisyCause())
 	}
 	switch {
 	case len(causes) == 0:
-		causes = append(causes, x.nextReport())
+		causes = append(causes, x.nextReportCause())
 	case len(causes) == 1 && causes[0].Code == CodeFull: // only the queue delays the task
 		causes[0].EstimatedStart = x.estimateStart()
 	}

@@ -14,7 +14,7 @@ func LeaseID(task store.Candidate, nonce string) string {
 }
 
 // LeaseTask returns the id of the task for which LeaseID made leaseID. If leaseID is not a lease id, it returns 0.
-func LeaseTask(leaseID string) int64 {
+func LeaseTask(leaseID string) (taskID int64) {
 	task, _, _ := strings.Cut(leaseID, ".")
 	id, err := strconv.ParseInt(task, 10, 64)
 	if err != nil {

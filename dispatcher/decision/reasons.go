@@ -41,85 +41,85 @@ type causeWriter struct {
 	callerBound store.CallerBound // how many slots callers hold and may hold, for the task of a caller
 }
 
-// reportOnly returns the cause of an obstacle that exists only while a report is handled. No explanation contains it.
-func (x causeWriter) reportOnly(obstacle Obstacle) Cause {
+// reportOnlyCause returns the cause of an obstacle that exists only while a report is handled. No explanation contains it.
+func (x causeWriter) reportOnlyCause(obstacle Obstacle) Cause {
 	return Cause{Detail: string(obstacle.Code), Remedy: NothingToDo}
 }
 
-func (x causeWriter) blocked(Obstacle) Cause {
+func (x causeWriter) blockedCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s is blocked%s", x.Task.Device, pausedText(x.Device.BlockedBy, x.Device.BlockedAt, x.Device.BlockReason)),
 	}.withRemedy("unblock it: %s", ActUnblock.actionOn(SubjectDevice, x.Task.Device))
 }
 
-func (x causeWriter) busy(Obstacle) Cause {
+func (x causeWriter) busyCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s holds task %d on slot %d of pool %s; a device holds at most one task", x.Task.Device, x.Grant.Task, x.Grant.Slot, x.Grant.Pool),
 	}.withRemedy("waits for its result or the end of its lease; to stop it: %s", ActCancel.actionOn(SubjectTask, x.Grant.Task))
 }
 
-func (x causeWriter) wrongWire(Obstacle) Cause {
+func (x causeWriter) wrongWireCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("device %s last reported by hawkBit's DDI, and the payload of the task is no deployment that it could read", x.Task.Device),
 	}.withRemedy("queue a batch whose payload is a deployment, or set metadata_only in the profile of the device and use payloads of at most 256 bytes; to end this task: %s", ActCancel.actionOn(SubjectTask, x.Task.ID))
 }
 
-func (x causeWriter) poolPaused(Obstacle) Cause {
+func (x causeWriter) poolPausedCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("pool %s is paused%s", x.Pool.Name, pausedText(x.Pool.PausedBy, x.Pool.PausedAt, x.Pool.PauseReason)),
 	}.withRemedy("resume the pool: %s", ActResume.actionOn(SubjectPool, x.Pool.Name))
 }
 
-func (x causeWriter) batchPaused(Obstacle) Cause {
+func (x causeWriter) batchPausedCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("batch %d is paused%s", x.Batch.ID, pausedText(x.Batch.PausedBy, x.Batch.PausedAt, x.Batch.PauseReason)),
 	}.withRemedy("resume the batch: %s", ActResume.actionOn(SubjectBatch, x.Batch.ID))
 }
 
-func (x causeWriter) notBegun(obstacle Obstacle) Cause {
+func (x causeWriter) batchNotBegunCause(obstacle Obstacle) Cause {
 	return Cause{Detail: fmt.Sprintf("batch %d does not start before %s", x.Batch.ID, FormatTime(obstacle.Until)), Remedy: NothingToDo}
 }
 
-func (x causeWriter) taskNotBegun(obstacle Obstacle) Cause {
+func (x causeWriter) taskNotBegunCause(obstacle Obstacle) Cause {
 	return Cause{Detail: fmt.Sprintf("task %d does not start before %s", x.Task.ID, FormatTime(obstacle.Until)), Remedy: NothingToDo}
 }
 
-func (x causeWriter) backoff(obstacle Obstacle) Cause {
+func (x causeWriter) backoffCause(obstacle Obstacle) Cause {
 	return Cause{Detail: lastAttemptText(x.TaskView) + "; it is retried after " + FormatTime(obstacle.Until), Remedy: NothingToDo}
 }
 
-func (x causeWriter) batchWindowClosed(Obstacle) Cause {
+func (x causeWriter) batchWindowClosedCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of batch %d are %s", x.Batch.ID, x.windowText(x.candidate.Window)),
 	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectBatch, x.Batch.ID))
 }
 
-func (x causeWriter) poolWindowClosed(Obstacle) Cause {
+func (x causeWriter) poolWindowClosedCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("the windows of pool %s are %s", x.Pool.Name, x.windowText(x.candidate.PoolWindow)),
 	}.withRemedy("wait for a window to open; to set other windows: %s", ActEditWindows.actionOn(SubjectPool, x.Pool.Name))
 }
 
-func (x causeWriter) standstill(Obstacle) Cause {
+func (x causeWriter) standstillCause(Obstacle) Cause {
 	return Cause{Detail: "the ledger was restored: the pool makes no grant until every lease that the restored ledger may not know is over", Remedy: NothingToDo}
 }
 
-func (x causeWriter) limited(obstacle Obstacle) Cause {
+func (x causeWriter) limitedCause(obstacle Obstacle) Cause {
 	words := "wait until then; or change the policy: %s"
 	if obstacle.DropsTask {
 		words = "the task ends as suppressed if its device asks for it before then; to prevent this, change the policy: %s"
 	}
-	return Cause{Detail: obstacle.Detail, Policy: strings.TrimSpace(obstacle.Allows + " by " + obstacle.Policy)}.withRemedy(words, x.editLimits(obstacle.Owner))
+	return Cause{Detail: obstacle.Detail, Policy: strings.TrimSpace(obstacle.Allows + " by " + obstacle.Policy)}.withRemedy(words, x.editLimitsAction(obstacle.Owner))
 }
 
-func (x causeWriter) unavailable(obstacle Obstacle) Cause {
+func (x causeWriter) unavailableCause(obstacle Obstacle) Cause {
 	return Cause{
 		Detail: cmp.Or(obstacle.Detail, "Redis cannot be reached: nothing is granted, and the number of free slots is unknown"),
 		Remedy: cmp.Or(obstacle.Remedy, "start Redis, or repair the connection to it"),
 	}
 }
 
-func (x causeWriter) full(Obstacle) Cause {
+func (x causeWriter) fullCause(Obstacle) Cause {
 	r := Cause{
 		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.status.Held, x.status.Capacity),
 		Position: x.status.Position,
@@ -134,7 +134,7 @@ func (x causeWriter) full(Obstacle) Cause {
 	return r
 }
 
-func (x causeWriter) callersFull(Obstacle) Cause {
+func (x causeWriter) callersFullCause(Obstacle) Cause {
 	return Cause{
 		Detail: fmt.Sprintf("callers hold %d of the %d slots of pool %s that they may hold, and %d callers wait before this one",
 			x.callerBound.Held, *x.callerBound.Bound, x.Pool.Name, x.callerBound.Ahead),
@@ -156,7 +156,7 @@ func (x causeWriter) urgentLaneText() string {
 	return ""
 }
 
-func (x causeWriter) editLimits(owner Subject) Action {
+func (x causeWriter) editLimitsAction(owner Subject) Action {
 	switch {
 	case owner == SubjectBatch:
 		return ActEditLimits.actionOn(SubjectBatch, x.Batch.ID)
@@ -192,7 +192,7 @@ func (x causeWriter) windowText(opening store.Opening) string {
 	}
 }
 
-func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
+func (x causeWriter) otherTaskFirstCause(other store.Candidate) Cause {
 	urgent := map[bool]string{true: "urgent "}
 	return Cause{
 		Code:   CodeOtherFirst,
@@ -200,16 +200,16 @@ func (x causeWriter) otherTaskFirst(other store.Candidate) Cause {
 	}.withRemedy("wait for that task; within a batch, a higher priority goes first; to cancel that task: %s", ActCancel.actionOn(SubjectTask, other.Task))
 }
 
-func (x causeWriter) revoked() Cause {
+func (x causeWriter) revokedCause() Cause {
 	return Cause{
 		Code:   CodeRevoked,
 		Detail: fmt.Sprintf("device %s has no valid token: its reports are refused", x.Task.Device),
 	}.withRemedy("give it a new token: %s", ActNewToken.actionOn(SubjectDevice, x.Task.Device))
 }
 
-// deviceSilent returns a cause if the device does not report. A device that holds a grant may report late, and a blocked device reports
+// deviceSilentCause returns a cause if the device does not report. A device that holds a grant may report late, and a blocked device reports
 // rarely. Neither counts as silent.
-func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
+func (x causeWriter) deviceSilentCause() (cause Cause, isSilent bool) {
 	name := x.Task.Device
 	switch {
 	case store.IsCaller(name): // a caller waits for its answer, or asks again before the task expires
@@ -241,7 +241,7 @@ func (x causeWriter) deviceSilent() (cause Cause, isSilent bool) {
 	}, true
 }
 
-func (x causeWriter) deviceNoisy() Cause {
+func (x causeWriter) deviceNoisyCause() Cause {
 	return Cause{
 		Code: CodeDeviceNoisy,
 		Detail: fmt.Sprintf("device %s reports far too often, recorded at %s: its reports above the limit are refused with busy_server, also a report that could start the task",
@@ -258,7 +258,7 @@ func (x causeWriter) silentSince() time.Time {
 	return x.lastReport.At
 }
 
-func (x causeWriter) nextReport() Cause {
+func (x causeWriter) nextReportCause() Cause {
 	r := Cause{
 		Code: CodeNextReport, Detail: "nothing delays the task: it is granted with the next report of device " + x.Task.Device,
 		EstimatedStart: x.estimateStart(), Remedy: NothingToDo,
@@ -290,7 +290,7 @@ func (x causeWriter) estimateStart() time.Time {
 
 // timeToReport returns the time until the device reports again. The queue knows this time if the device waits in it. For any other device,
 // the time has jitter, so it is known only if the report is not due soon.
-func (x causeWriter) timeToReport() (time.Duration, bool) {
+func (x causeWriter) timeToReport() (left time.Duration, isKnown bool) {
 	if x.status.InQueue {
 		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace
 	}

@@ -32,20 +32,20 @@ func deviceRules() []rule {
 	return []rule{
 		{CodeBlocked, devices.ReasonBlocked, blocksOneTask, func(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.Blocked
-		}, causeWriter.blocked},
+		}, causeWriter.blockedCause},
 		{codeDeclined, devices.ReasonDeclined, blocksOneTask, func(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, !s.Accept
-		}, causeWriter.reportOnly},
+		}, causeWriter.reportOnlyCause},
 		{codeStopping, devices.ReasonBusy, blocksOneTask, func(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.MustStop
-		}, causeWriter.reportOnly},
-		{CodeBusy, devices.ReasonBusy, blocksOneTask, busyObstacle, causeWriter.busy},
+		}, causeWriter.reportOnlyCause},
+		{CodeBusy, devices.ReasonBusy, blocksOneTask, busyObstacle, causeWriter.busyCause},
 	}
 }
 
 // busyObstacle returns the obstacle that the device is busy with its grant. isBusy is true if the report mentions the grant, or if the task
 // of the grant must stop. Otherwise the grant is delivered again.
-func busyObstacle(situation *Situation, _ *store.Candidate) (Obstacle, bool) {
+func busyObstacle(situation *Situation, _ *store.Candidate) (obstacle Obstacle, isBusy bool) {
 	if situation.HeldGrant == nil || !situation.Mentioned && situation.HeldGrant.CancelWhy == "" {
 		return Obstacle{}, false
 	}
@@ -58,52 +58,52 @@ func taskRules() []rule {
 	return []rule{
 		{CodeWrongWire, devices.ReasonWrongWire, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.Wire == devices.WireHawkbit && !task.FitsDDI
-		}, causeWriter.wrongWire},
+		}, causeWriter.wrongWireCause},
 		{CodePoolPaused, devices.ReasonPaused, blocksAllTasks, func(_ *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, task.PoolPaused
-		}, causeWriter.poolPaused},
+		}, causeWriter.poolPausedCause},
 		{CodeBatchPaused, devices.ReasonPaused, blocksAllTasks, func(_ *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, task.BatchPaused
-		}, causeWriter.batchPaused},
+		}, causeWriter.batchPausedCause},
 		{CodeNotBefore, devices.ReasonWindow, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{Until: task.NotBefore, Shared: true}, task.NotBefore.After(s.Now)
-		}, causeWriter.notBegun},
+		}, causeWriter.batchNotBegunCause},
 		{CodeNotBefore, devices.ReasonWindow, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{Until: task.RetryAt}, task.RetryAtIsNotBefore && task.RetryAt.After(s.Now)
-		}, causeWriter.taskNotBegun},
+		}, causeWriter.taskNotBegunCause},
 		{CodeBackoff, devices.ReasonWindow, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{Until: task.RetryAt}, !task.RetryAtIsNotBefore && task.RetryAt.After(s.Now)
-		}, causeWriter.backoff},
+		}, causeWriter.backoffCause},
 		{CodeBatchWindow, devices.ReasonWindow, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return windowObstacle(task.Window, task, s.Now), isClosedNow(task.Window, s.Now)
-		}, causeWriter.batchWindowClosed},
+		}, causeWriter.batchWindowClosedCause},
 		{CodeBatchWindow, devices.ReasonWindow, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return windowObstacle(task.Window, task, s.Now), isTooShort(task.Window, task, s.Now)
-		}, causeWriter.batchWindowClosed},
+		}, causeWriter.batchWindowClosedCause},
 		{CodePoolWindow, devices.ReasonWindow, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return windowObstacle(task.PoolWindow, task, s.Now), isClosedNow(task.PoolWindow, s.Now)
-		}, causeWriter.poolWindowClosed},
+		}, causeWriter.poolWindowClosedCause},
 		{CodePoolWindow, devices.ReasonWindow, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return windowObstacle(task.PoolWindow, task, s.Now), isTooShort(task.PoolWindow, task, s.Now)
-		}, causeWriter.poolWindowClosed},
+		}, causeWriter.poolWindowClosedCause},
 		{CodeStandstill, devices.ReasonUnavailable, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{Until: task.Standstill}, s.Now.Before(task.Standstill)
-		}, causeWriter.standstill},
+		}, causeWriter.standstillCause},
 		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.UnreachablePools[task.Pool]
-		}, causeWriter.unavailable},
+		}, causeWriter.unavailableCause},
 		{CodeUnavailable, devices.ReasonUnavailable, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return s.policyObstacle(task, CodeUnavailable)
-		}, causeWriter.unavailable},
+		}, causeWriter.unavailableCause},
 		{CodeLimited, devices.ReasonLimited, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return s.policyObstacle(task, CodeLimited)
-		}, causeWriter.limited},
+		}, causeWriter.limitedCause},
 		{CodeCallersFull, devices.ReasonCallersFull, blocksAllTasks, func(s *Situation, _ *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.CallerBound != nil && s.CallerBound.IsFull()
-		}, causeWriter.callersFull},
+		}, causeWriter.callersFullCause},
 		{CodeFull, devices.ReasonFull, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.FullPools[task.Pool]
-		}, causeWriter.full},
+		}, causeWriter.fullCause},
 	}
 }
 
@@ -112,7 +112,7 @@ func windowObstacle(opening store.Opening, task *store.Candidate, now time.Time)
 }
 
 // policyObstacle returns the obstacle that policies found for task. hasCode is false if there is none, or if it has another code.
-func (s *Situation) policyObstacle(task *store.Candidate, code Code) (Obstacle, bool) {
+func (s *Situation) policyObstacle(task *store.Candidate, code Code) (obstacle Obstacle, hasCode bool) {
 	o, found := s.Obstacles[task.Task]
 	return o, found && o.Code == code
 }

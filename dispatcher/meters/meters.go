@@ -19,6 +19,7 @@ type Set struct {
 }
 
 type pooled interface {
+	prometheus.Collector
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
@@ -33,21 +34,21 @@ func New(registerer prometheus.Registerer) *Set {
 // Counter creates and registers a counter. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
-	s.add(c, labels)
+	s.register(c, labels)
 	return c
 }
 
 // Histogram creates and registers a histogram. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
-	s.add(h, labels)
+	s.register(h, labels)
 	return h
 }
 
 // Gauge creates and registers a gauge. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
-	s.add(g, labels)
+	s.register(g, labels)
 	return g
 }
 
@@ -56,11 +57,7 @@ func (s *Set) GaugeFunc(name, help string, value func() float64) {
 	s.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, value))
 }
 
-func (s *Set) add(metric interface {
-	prometheus.Collector
-	pooled
-}, labels []string,
-) {
+func (s *Set) register(metric pooled, labels []string) {
 	s.registerer.MustRegister(metric)
 	if len(labels) > 0 && labels[0] == "pool" {
 		s.mu.Lock()

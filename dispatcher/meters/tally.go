@@ -27,7 +27,7 @@ func (s *Set) AddTally(pool string, added Tally) {
 }
 
 // Tallies returns what this process has counted since it started, by pool. It leaves out pools without a count.
-func (s *Set) Tallies() map[string]Tally {
+func (s *Set) Tallies() (byPool map[string]Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.tally)

@@ -16,8 +16,8 @@ const maxConcurrentChecks = 32
 
 // LimitedTasks checks the tasks in the pool of the devices in views. It returns, by task id, the obstacle of each task that its policies
 // refuse now. It leaves out a task whose policies cannot be checked, because the next report checks them again.
-func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) map[int64]decision.Obstacle {
-	obstacles := make(map[int64]decision.Obstacle)
+func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) (obstaclesByTask map[int64]decision.Obstacle) {
+	obstaclesByTask = make(map[int64]decision.Obstacle)
 	var mu sync.Mutex
 	var group rescue.Group
 	group.SetLimit(maxConcurrentChecks)
@@ -33,14 +33,14 @@ func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.D
 			defer mu.Unlock()
 			for task, j := range found {
 				if j.obstacle != nil && j.obstacle.Code == decision.CodeLimited {
-					obstacles[task] = *j.obstacle
+					obstaclesByTask[task] = *j.obstacle
 				}
 			}
 			return nil
 		})
 	}
 	_ = k.config.Panicked.Report("checking limits", group.Wait()) // only a panic can be an error here
-	return obstacles
+	return obstaclesByTask
 }
 
 // HasPolicies reports whether the latest call of SettleAll found policies of the pool, of one of its batches, or of the profile of a device

@@ -33,9 +33,7 @@ func taskHasPolicies(task store.Candidate) bool {
 // call Settle with reserved.
 //
 // leaseID returns the id of the lease that the start of a task would have. At most one task of a group starts (limits.Check.Group).
-func (k *Checker) Reserve(
-	ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string,
-) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
+func (k *Checker) Reserve(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
 	refused = make(map[int64]decision.Obstacle)
 	asked := k.checkTasks(ctx, view, tasks, leaseID, group, k.reserveAll)
 	for _, c := range tasks {
@@ -220,7 +218,7 @@ func (k *Checker) Settle(ctx context.Context, pool, committedLease string, reser
 	var err error
 	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committedLease }); i >= 0 {
 		if err = k.config.Limits.Reservations.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1)); err != nil {
-			k.uncounted.add(pool, k.config.Now(), reserved[i:i+1])
+			k.uncounted.addChecks(pool, k.config.Now(), reserved[i:i+1])
 		}
 	} else {
 		err = k.config.Limits.Reservations.Release(ctx, pool, reserved)
@@ -263,7 +261,7 @@ func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Che
 // FindObstacles checks the policies of the waiting tasks in views as a report does, but reserves nothing. It returns one map for each view.
 // The map has, by task id, the obstacle of each task that its policies refuse or whose policies cannot be checked. FindObstacles calls the
 // limiter once for each pool.
-func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) []map[int64]decision.Obstacle {
+func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) (obstaclesByTask []map[int64]decision.Obstacle) {
 	found := make([]map[int64]decision.Obstacle, len(views))
 	byPool := make(map[string]*poolChecks)
 	for i, v := range views {
@@ -321,5 +319,5 @@ func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIn
 
 // RecordUncounted records reserved starts whose claim may or may not have been committed. SettleAll settles them later.
 func (k *Checker) RecordUncounted(pool string, reserved []limits.Check) {
-	k.uncounted.add(pool, k.config.Now(), reserved)
+	k.uncounted.addChecks(pool, k.config.Now(), reserved)
 }

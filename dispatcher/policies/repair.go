@@ -27,7 +27,7 @@ const (
 
 // repairState repairs the state for which Redis could not answer a check: an unknown rule, or overdue reservations. It repairs only the state
 // of the first such answer. If mustRetry is true, the caller must send the checks again.
-func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (again bool, err error) {
+func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (mustRetry bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
 		case limits.StatusUnknown:
@@ -141,8 +141,8 @@ func startFacts(start store.GrantStart) limits.Facts {
 	}
 }
 
-// startCheck returns the check that allowed a past start. With it, the start can be counted again.
-func (k *Checker) startCheck(start store.GrantStart) (limits.Check, error) {
+// newStartCheck returns the check that allowed a past start. With it, the start can be counted again.
+func (k *Checker) newStartCheck(start store.GrantStart) (limits.Check, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{
 		pool: start.Pool, batch: start.Batch, profile: start.Profile, ofPool: start.PoolLimits, ofBatch: start.Limits, ofProfile: start.ProfileLimits,
 	})
@@ -176,7 +176,7 @@ func (k *Checker) settleLease(ctx context.Context, pool, leaseID string) error {
 	if err != nil {
 		return err
 	}
-	c, err := k.startCheck(start)
+	c, err := k.newStartCheck(start)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 // settlePool settles the overdue reservations of a pool, and counts its recent starts again. If a rule may have missed an older start,
 // settlePool deletes the counts of the rule. The next check then rebuilds them from the ledger.
 func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
-	missed, found := k.uncounted.take(pool)
+	missed, found := k.uncounted.takeMissed(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin
 	err := k.settleRecent(ctx, pool, result)
 	if err == nil && old {
@@ -229,7 +229,7 @@ func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleRes
 		err = k.config.Limits.Rebuilder.Forget(ctx, pool, slices.Collect(maps.Keys(missed.rules)))
 	}
 	if err != nil && found {
-		k.uncounted.put(pool, missed)
+		k.uncounted.addMissed(pool, missed)
 	}
 	return err
 }
@@ -242,7 +242,7 @@ func (k *Checker) settleRecent(ctx context.Context, pool string, result *SettleR
 		if err != nil {
 			return err
 		}
-		c, err := k.startCheck(s)
+		c, err := k.newStartCheck(s)
 		if err != nil {
 			return err
 		}

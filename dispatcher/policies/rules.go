@@ -42,7 +42,7 @@ func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err 
 		owner string
 		text  json.RawMessage
 	}{{poolOwner(policies.pool), policies.ofPool}, {batchOwner(policies.batch), policies.ofBatch}, {profileOwner(policies.profile), policies.ofProfile}} {
-		own, err := b.compile(from.owner, from.text)
+		own, err := b.compilePolicies(from.owner, from.text)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err 
 	return rules, nil
 }
 
-func (b *ruleCache) compile(owner string, text json.RawMessage) ([]*limits.Rule, error) {
+func (b *ruleCache) compilePolicies(owner string, text json.RawMessage) ([]*limits.Rule, error) {
 	if text == nil {
 		return nil, nil
 	}

@@ -50,12 +50,12 @@ func newSets(config Config) *Sets {
 	return &Sets{config: config, takes: newTakeMetrics(config.Meters), byName: make(map[string]*cachedSet)}
 }
 
-// load returns the set with this name. It returns store.ErrNotFound if there is none, and devices.ErrUnavailable if its policies cannot be
-// compiled. If any set is removed from memory during the read, load reads again, because this set may have been changed.
-func (s *Sets) load(ctx context.Context, name string) (*cachedSet, error) {
+// loadSet returns the set with this name. It returns store.ErrNotFound if there is none, and devices.ErrUnavailable if its policies cannot be
+// compiled. If any set is removed from memory during the read, loadSet reads again, because this set may have been changed.
+func (s *Sets) loadSet(ctx context.Context, name string) (*cachedSet, error) {
 	set, drops := s.lookUp(name)
 	for set == nil {
-		read, err := s.read(ctx, name)
+		read, err := s.readSet(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (s *Sets) lookUp(name string) (set *cachedSet, drops int) {
 	return s.byName[name], s.drops
 }
 
-func (s *Sets) read(ctx context.Context, name string) (*cachedSet, error) {
+func (s *Sets) readSet(ctx context.Context, name string) (*cachedSet, error) {
 	found, err := s.config.Ledger.LimitSet(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("reading limit set %s: %w", name, err)
@@ -116,7 +116,7 @@ func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
 
 // cacheSet keeps a set in memory and creates its metrics. It does nothing and returns false if any set was removed from memory after lookUp
 // returned drops.
-func (s *Sets) cacheSet(set *cachedSet, drops int) bool {
+func (s *Sets) cacheSet(set *cachedSet, drops int) (isCached bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if drops != s.drops {
@@ -195,7 +195,7 @@ func (s *Sets) addSetsWithMetrics(names map[string]bool) {
 }
 
 // setsInUse returns the sets in memory, by name. It first removes the sets without a take during the last idleSets calls.
-func (s *Sets) setsInUse() map[string]*cachedSet {
+func (s *Sets) setsInUse() (byName map[string]*cachedSet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kept := make(map[string]*cachedSet, len(s.byName))

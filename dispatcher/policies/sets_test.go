@@ -119,7 +119,7 @@ func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 	l.putSet(5, 1, time.UnixMilli(1))
 	sets := newSets(Config{Ledger: l, Meters: meters.New(nil)})
 	drops := sets.drops
-	set, err := sets.read(t.Context(), "sms")
+	set, err := sets.readSet(t.Context(), "sms")
 	if err != nil {
 		t.Fatal(err)
 	}

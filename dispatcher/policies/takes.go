@@ -57,7 +57,7 @@ const uncheckedAgain = time.Second
 func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
 	found, verdicts, err := s.evaluate(ctx, set, takes, Takes.Take)
 	for _, v := range verdicts {
-		found.counts.count(v)
+		found.counts.countVerdict(v)
 	}
 	return verdicts, err
 }
@@ -69,10 +69,8 @@ func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, e
 }
 
 // evaluate sends takes to the limiter by the method send, and returns the set and one verdict for each take.
-func (s *Sets) evaluate(
-	ctx context.Context, setName string, takes []Take, send func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error),
-) (*cachedSet, []Verdict, error) {
-	set, err := s.load(ctx, setName)
+func (s *Sets) evaluate(ctx context.Context, setName string, takes []Take, send func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error)) (*cachedSet, []Verdict, error) {
+	set, err := s.loadSet(ctx, setName)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -122,7 +120,7 @@ func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
 
 // Return gives back the unused cost of an earlier take with the same ID and facts, and returns how much was given back in total. A repeated
 // call gives back nothing more. Return returns the errors of Take, and limits.ErrUnavailable.
-func (s *Sets) Return(ctx context.Context, set string, take Take) (int64, error) {
+func (s *Sets) Return(ctx context.Context, set string, take Take) (returnedCost int64, err error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
 		return 0, err
@@ -152,13 +150,13 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	return uses, nil
 }
 
-// Highest returns at most limit subjects of the set, those with the highest usage relative to their maximum. It returns the errors of Usage.
-func (s *Sets) Highest(ctx context.Context, set string, limit int) ([]limits.SubjectUse, error) {
+// HighestUses returns at most limit subjects of the set, those with the highest usage relative to their maximum. It returns the errors of Usage.
+func (s *Sets) HighestUses(ctx context.Context, set string, limit int) ([]limits.SubjectUse, error) {
 	found, err := s.loadWithLimiter(ctx, set)
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Usage.Highest(ctx, setScope(set), found.rules, limit)
+	uses, err := s.config.Limits.Usage.HighestUses(ctx, setScope(set), found.rules, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the highest usage of limit set %s: %w", set, err)
 	}
@@ -169,7 +167,7 @@ func (s *Sets) loadWithLimiter(ctx context.Context, set string) (*cachedSet, err
 	if s.config.Limits == nil {
 		return nil, errNoLimits
 	}
-	return s.load(ctx, set)
+	return s.loadSet(ctx, set)
 }
 
 // These outcomes of takes are the indexes of takeCounters.byOutcome. The outcome refusedTake has no index.
@@ -186,7 +184,7 @@ type takeCounters struct {
 	refusedBy []prometheus.Counter                // by the index of the policy in the set
 }
 
-func (o *takeCounters) count(verdict Verdict) {
+func (o *takeCounters) countVerdict(verdict Verdict) {
 	switch by := verdict.RefusingItem(); {
 	case verdict.OtherCost: // the caller's mistake: a repeated ID with another cost
 	case verdict.Unchecked && verdict.Allowed:

@@ -26,8 +26,8 @@ func newUncountedStarts() *uncountedStarts {
 	return &uncountedStarts{pools: make(map[string]missedRules)}
 }
 
-// add records that the rules of checks may have missed a start. It ignores a check unless all its rules have on_error: open.
-func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check) {
+// addChecks records that the rules of checks may have missed a start. It ignores a check unless all its rules have on_error: open.
+func (u *uncountedStarts) addChecks(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
 		if failsOpen(itemRules(c.Items)) { // otherwise the start has a reservation, which is settled when it is overdue
@@ -37,11 +37,11 @@ func (u *uncountedStarts) add(pool string, now time.Time, checks []limits.Check)
 		}
 	}
 	if len(rules) > 0 {
-		u.put(pool, missedRules{since: now, rules: rules})
+		u.addMissed(pool, missedRules{since: now, rules: rules})
 	}
 }
 
-func (u *uncountedStarts) put(pool string, missed missedRules) {
+func (u *uncountedStarts) addMissed(pool string, missed missedRules) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if other, ok := u.pools[pool]; ok {
@@ -53,7 +53,7 @@ func (u *uncountedStarts) put(pool string, missed missedRules) {
 	u.pools[pool] = missed
 }
 
-func (u *uncountedStarts) take(pool string) (missed missedRules, found bool) {
+func (u *uncountedStarts) takeMissed(pool string) (missed missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	missed, found = u.pools[pool]

@@ -23,8 +23,8 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 	return k.readUses(ctx, pool.Name, limits.NewItems(rules, facts))
 }
 
-// Highest returns at most limit subjects of a pool, those with the highest usage relative to the maximum of a policy of the pool.
-func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]limits.SubjectUse, error) {
+// HighestUses returns at most limit subjects of a pool, those with the highest usage relative to the maximum of a policy of the pool.
+func (k *Checker) HighestUses(ctx context.Context, pool store.Pool, limit int) ([]limits.SubjectUse, error) {
 	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits})
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (k *Checker) Highest(ctx context.Context, pool store.Pool, limit int) ([]li
 	if _, err := k.readUses(ctx, pool.Name, limits.NewItems(rules, limits.Facts{})); err != nil {
 		return nil, err
 	}
-	return k.config.Limits.Usage.Highest(ctx, pool.Name, rules, limit)
+	return k.config.Limits.Usage.HighestUses(ctx, pool.Name, rules, limit)
 }
 
 // subjectDependsOnTask reports whether rule counts by a property of the task, such as its kind or batch.

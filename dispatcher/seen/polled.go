@@ -30,7 +30,7 @@ func newPolled() *polled {
 }
 
 // add adds a device to the set. isNew is true if the device was not in the set. Then the caller must record the device.
-func (p *polled) add(device string) bool {
+func (p *polled) add(device string) (isNew bool) {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], maphash.String(p.seed, device))
 	some, key := p.parts[sum[0]%rounds], hash(sum[1:])

@@ -9,8 +9,8 @@ import (
 )
 
 // Expire ends the pending tasks that may no longer start because of a time limit, and returns their number.
-func (k *Keeper) Expire(ctx context.Context) (int, error) {
-	expired, err := runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
+func (k *Keeper) Expire(ctx context.Context) (expired int, err error) {
+	expired, err = runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
 		return expired, err
 	}
@@ -48,7 +48,7 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 
 // EndCancelled ends the waiting tasks of cancelled batches, and returns their number. If a device was granted such a task during the
 // cancellation, the device is asked to stop.
-func (k *Keeper) EndCancelled(ctx context.Context) (int, error) {
+func (k *Keeper) EndCancelled(ctx context.Context) (ended int, err error) {
 	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
@@ -78,8 +78,7 @@ func (k *Keeper) RefreshWindows(ctx context.Context) error {
 
 // runInParts calls part with the limit partSize, until part returns a smaller number or fails. It returns the sum of the numbers. work names
 // the work in the error.
-func runInParts(ctx context.Context, work string, part func(context.Context, int) (int, error)) (int, error) {
-	total := 0
+func runInParts(ctx context.Context, work string, part func(ctx context.Context, limit int) (int, error)) (total int, err error) {
 	for {
 		n, err := part(ctx, partSize)
 		total += n

@@ -129,14 +129,14 @@ func (g *clockGuard) indexAt(moment time.Duration) int {
 
 // changedPair returns the pair of times to store: the trusted time of the ledger for the longest lease in force, and the host's time at
 // askedAt. mustStore is false if no time is trusted, or if the difference of the two times is still that of stored, within pairSlack.
-func (g *clockGuard) changedPair(stored *store.ClockPair, askedAt time.Time) (store.ClockPair, bool) {
+func (g *clockGuard) changedPair(stored *store.ClockPair, askedAt time.Time) (pair store.ClockPair, mustStore bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	trusted := g.offsets[0].low
 	if trusted.IsZero() {
 		return store.ClockPair{}, false
 	}
-	pair := store.ClockPair{Ledger: trusted.Add(askedAt.Sub(g.origin)), Wall: askedAt.Round(0)}
+	pair = store.ClockPair{Ledger: trusted.Add(askedAt.Sub(g.origin)), Wall: askedAt.Round(0)}
 	isUnchanged := stored != nil && (pair.Ledger.Sub(stored.Ledger)-pair.Wall.Sub(stored.Wall)).Abs() <= pairSlack
 	return pair, !isUnchanged
 }

@@ -63,7 +63,7 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	// The time before this replica's last call is left out, because it is unknown whether slots were idle then.
 	elapsed := min(taken, started.Sub(last))
 	for _, pool := range open {
-		k.metrics.idle.WithLabelValues(pool.Name).Add(float64(k.idle.lapOf(pool.Name).waiting(pool.Free)) * elapsed.Seconds())
+		k.metrics.idle.WithLabelValues(pool.Name).Add(float64(k.idle.lapOf(pool.Name).waitingDevices(pool.Free)) * elapsed.Seconds())
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (k *Keeper) continueCounts(ctx context.Context, open []store.OpenPool) erro
 			if err != nil {
 				return fmt.Errorf("counting idle slots: %w", err)
 			}
-			isDone = l.add(found, pool.Free)
+			isDone = l.addCount(found, pool.Free)
 		}
 	}
 	return nil
@@ -103,17 +103,17 @@ func (c *idleCounts) lapOf(pool string) *lap {
 	return found
 }
 
-// add adds the counted devices in found to the lap. The lap has ended if no more devices follow, or if at least as many devices wait as slots
+// addCount adds the counted devices in found to the lap. The lap has ended if no more devices follow, or if at least as many devices wait as slots
 // are free.
-func (l *lap) add(found store.WaitingCount, free int) (hasEnded bool) {
+func (l *lap) addCount(found store.WaitingCount, freeSlots int) (hasEnded bool) {
 	l.counted += found.Waiting
-	if l.after = found.Last; l.counted < free && found.Last != "" {
+	if l.after = found.Last; l.counted < freeSlots && found.Last != "" {
 		return false
 	}
 	*l = lap{before: l.counted}
 	return true
 }
 
-// waiting returns the number of waiting devices, but at most free. It is the count of the previous lap, or of this lap if this is already
+// waitingDevices returns the number of waiting devices, but at most freeSlots. It is the count of the previous lap, or of this lap if this is already
 // higher.
-func (l *lap) waiting(free int) int { return min(free, max(l.counted, l.before)) }
+func (l *lap) waitingDevices(freeSlots int) int { return min(freeSlots, max(l.counted, l.before)) }

@@ -57,12 +57,12 @@ func TestIdleCountGoesOn(t *testing.T) {
 			t.Errorf("pass %d checked %v, want %v", i, ledger.checks, want.checked)
 		}
 		for pool, n := range map[string]int{"big": want.big, "none": want.none, "one": want.one} {
-			if got := k.idle.lapOf(pool).waiting(3); got != n {
+			if got := k.idle.lapOf(pool).waitingDevices(3); got != n {
 				t.Errorf("pass %d: %d devices wait in pool %s, want %d", i, got, pool, n)
 			}
 		}
 	}
-	if got := k.idle.lapOf("big").waiting(1); got != 1 {
+	if got := k.idle.lapOf("big").waitingDevices(1); got != 1 {
 		t.Errorf("%d of one free slot could be used", got)
 	}
 }
@@ -77,7 +77,7 @@ func TestIdleCountEndsWithTheFreeSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := k.idle.lapOf("a").waiting(2); got != 2 || len(ledger.checks) != 4 {
+	if got := k.idle.lapOf("a").waitingDevices(2); got != 2 || len(ledger.checks) != 4 {
 		t.Errorf("%d devices wait after %d checks, want 2 after 4", got, len(ledger.checks))
 	}
 }

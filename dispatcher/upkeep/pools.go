@@ -38,7 +38,7 @@ const reservedShare = 0.25
 
 // Reserved returns the devices for which a slot of the pool is reserved. The device whose offer ends soonest is first. If the semaphore does
 // not answer in time, Reserved returns none.
-func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
+func (k *Keeper) Reserved(ctx context.Context, pool string) (devices []string) {
 	ctx, cancel := deadline.Share(ctx, reservedShare)
 	defer cancel()
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
@@ -50,7 +50,6 @@ func (k *Keeper) Reserved(ctx context.Context, pool string) []string {
 	for _, l := range snapshot.Leases {
 		held[l.Device] = true
 	}
-	var devices []string
 	for _, o := range snapshot.Reserved {
 		if !held[o.Device] && o.Left > 0 {
 			devices = append(devices, o.Device)

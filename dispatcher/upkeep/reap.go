@@ -106,8 +106,8 @@ func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store
 }
 
 // countReaped adds reaped to result and to the metrics, and returns the ids of the ended leases by pool.
-func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) map[string][]string {
-	leases := make(map[string][]string)
+func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) (leasesByPool map[string][]string) {
+	leasesByPool = make(map[string][]string)
 	for _, r := range reaped {
 		outcome := reapedEnded
 		if r.State == store.Pending {
@@ -117,7 +117,7 @@ func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) map[stri
 			result.Ended++
 		}
 		k.metrics.reaped.WithLabelValues(r.Grant.Pool, outcome).Inc()
-		leases[r.Grant.Pool] = append(leases[r.Grant.Pool], r.Grant.LeaseID)
+		leasesByPool[r.Grant.Pool] = append(leasesByPool[r.Grant.Pool], r.Grant.LeaseID)
 	}
-	return leases
+	return leasesByPool
 }

@@ -55,7 +55,7 @@ func (f *Filler) FillAll(ctx context.Context) error {
 	for _, pool := range append(due, f.pools.setWaiting(waiting)...) {
 		requests[pool] = fillRequest{}
 	}
-	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.nextToRead())
+	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.nextPoolsToRead())
 	searched := f.pools.poolsToSearch(work)
 	var urgent []string
 	if len(searched) > 0 { // a window may have opened, or a backoff have ended, without a call of Fill
@@ -91,7 +91,7 @@ func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest)
 	if !queue.PoolKnown || !request.searchesSleepers {
 		return nil
 	}
-	joiners, err := f.sleepers.find(ctx, pool, queue, request)
+	joiners, err := f.sleepers.findSleepers(ctx, pool, queue, request)
 	if err != nil || len(joiners) == 0 {
 		return err
 	}

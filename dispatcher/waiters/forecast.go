@@ -17,8 +17,8 @@ type forecast struct {
 	policies Policies
 }
 
-// outcomes predicts for each device the outcome of an offer of a slot of the pool (see predictOutcome).
-func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) ([]slots.UpdateKind, error) {
+// predictOutcomes predicts for each device the outcome of an offer of a slot of the pool (see predictOutcome).
+func (f *forecast) predictOutcomes(ctx context.Context, pool string, devices []string) ([]slots.UpdateKind, error) {
 	views, err := f.ledger.DeviceViews(ctx, devices)
 	if err != nil {
 		return nil, fmt.Errorf("reading devices for pool %s: %w", pool, err)
@@ -31,10 +31,10 @@ func (f *forecast) outcomes(ctx context.Context, pool string, devices []string) 
 }
 
 // predictOutcome returns OfferSent if the device in view could start a task of pool now. It returns WaiterPassedOver if the device is only
-// busy, and WaiterLeft if the device should leave the queue. obstacles holds the obstacles that policies found, by task id.
-func predictOutcome(view store.DeviceView, pool string, obstacles map[int64]decision.Obstacle) slots.UpdateKind {
+// busy, and WaiterLeft if the device should leave the queue. obstaclesByTask holds the obstacles that policies found, by task id.
+func predictOutcome(view store.DeviceView, pool string, obstaclesByTask map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
-	choice := decision.Decide(decision.ExpectedSituation(view, obstacles))
+	choice := decision.Decide(decision.ExpectedSituation(view, obstaclesByTask))
 	switch {
 	case view.Device == nil:
 		return slots.WaiterLeft
@@ -56,7 +56,7 @@ func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots
 	for i, joiner := range joiners {
 		names[i] = joiner.Device
 	}
-	kinds, err := f.outcomes(ctx, pool, names)
+	kinds, err := f.predictOutcomes(ctx, pool, names)
 	for i, kind := range kinds {
 		if kind != slots.WaiterLeft {
 			unlimited = append(unlimited, joiners[i])

@@ -133,7 +133,7 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 		}
 	}
 	outcomes, unsent := o.wakeParked(ctx, pool, parked)
-	more, failed := o.push(ctx, pool, pushed)
+	more, failed := o.pushWakes(ctx, pool, pushed)
 	return append(outcomes, more...), errors.Join(failed, unsent)
 }
 
@@ -156,9 +156,9 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 	return outcomes, err
 }
 
-// push sends a wake to each device of offers that can start a task of the pool now. It returns the outcome of each offer. To find out which
+// pushWakes sends a wake to each device of offers that can start a task of the pool now. It returns the outcome of each offer. To find out which
 // devices can start a task, it reads the ledger once. So no device is woken, and no slot reserved, in vain.
-func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
+func (o *Offers) pushWakes(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil
 	}
@@ -166,7 +166,7 @@ func (o *Offers) push(ctx context.Context, pool string, offers []timedOffer) ([]
 	for i, offer := range offers {
 		names[i] = offer.Device
 	}
-	kinds, err := o.forecast.outcomes(ctx, pool, names)
+	kinds, err := o.forecast.predictOutcomes(ctx, pool, names)
 	if err != nil {
 		return nil, err
 	}

@@ -142,7 +142,7 @@ func (s *ParkedReports) Leave(report *ParkedReport) WaitState {
 }
 
 // Poll returns the state of a report and the WakeCall with the messages since the previous Poll. It then resets the WakeCall.
-func (s *ParkedReports) Poll(report *ParkedReport) (WaitState, WakeCall) {
+func (s *ParkedReports) Poll(report *ParkedReport) (state WaitState, wake WakeCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	call := report.call

@@ -25,8 +25,8 @@ type Pools struct {
 
 	mu     sync.Mutex
 	all    map[string]*poolState
-	asked  []string // result of the latest nextToRead
-	last   string   // the last pool of the previous pass: nextToRead continues behind it
+	asked  []string // result of the latest nextPoolsToRead
+	last   string   // the last pool of the previous pass: nextPoolsToRead continues behind it
 	tidied string   // the last pool whose queue setWaiting returned: the next call continues behind it
 }
 
@@ -99,9 +99,9 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// nextToRead returns the pools for which the current pass reads from the ledger whether tasks wait. Successive calls go through all pools in
+// nextPoolsToRead returns the pools for which the current pass reads from the ledger whether tasks wait. Successive calls go through all pools in
 // turn.
-func (p *Pools) nextToRead() []string {
+func (p *Pools) nextPoolsToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked, _ = roundRobin(p.names(), p.last, poolsPerRead)
@@ -109,7 +109,7 @@ func (p *Pools) nextToRead() []string {
 }
 
 // poolsToSearch returns the pools in which the current pass searches for sleeping devices. It takes at most searchesAPass of the pools in
-// withWork that the last call of nextToRead returned. The next pass continues behind the last of them.
+// withWork that the last call of nextPoolsToRead returned. The next pass continues behind the last of them.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +149,7 @@ func (p *Pools) MarkWaiting(pool string) {
 
 // setWaiting records that devices wait in the pools withWaiters (sorted), and in no other pool. toTidy is the next part of these pools, in
 // turn. From the queues of toTidy, the current pass removes the devices that no longer report.
-func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
+func (p *Pools) setWaiting(withWaiters []string) (toTidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, one := range p.all {
@@ -158,8 +158,8 @@ func (p *Pools) setWaiting(withWaiters []string) (tidy []string) {
 	for _, name := range withWaiters {
 		p.stateOf(name).waiting = true
 	}
-	tidy, p.tidied = roundRobin(withWaiters, p.tidied, poolsTidied)
-	return tidy
+	toTidy, p.tidied = roundRobin(withWaiters, p.tidied, poolsTidied)
+	return toTidy
 }
 
 // FilterWaiting returns those of pools in which devices wait, as far as this replica knows.
@@ -186,7 +186,7 @@ func (p *Pools) searchProgress(pool string, restarts bool) *search {
 	return state.search
 }
 
-func (p *Pools) isUrgentResting(pool string, now time.Time) bool {
+func (p *Pools) isUrgentSearchResting(pool string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return now.Before(p.stateOf(pool).urgentRestUntil)

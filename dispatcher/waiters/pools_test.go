@@ -16,7 +16,7 @@ func TestEachPoolIsAskedInTurn(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for range 6 {
-		for _, pool := range l.nextToRead() {
+		for _, pool := range l.nextPoolsToRead() {
 			seen[pool]++
 		}
 		l.poolsToSearch(nil)
@@ -43,8 +43,8 @@ func TestEachPoolWithWorkIsSearchedInTurn(t *testing.T) {
 			work = append(work, fmt.Sprintf("work%05d", i))
 		}
 		seen := map[string]int{}
-		for range passes + 2*pools/poolsPerRead + 1 { // pools without work are also returned by nextToRead
-			l.nextToRead()
+		for range passes + 2*pools/poolsPerRead + 1 { // pools without work are also returned by nextPoolsToRead
+			l.nextPoolsToRead()
 			searched := l.poolsToSearch(work)
 			if len(searched) > searchesAPass {
 				t.Errorf("%d pools in one pass", len(searched))

@@ -42,11 +42,11 @@ type search struct {
 	rest      time.Time                    // before this time, the search does not begin again
 }
 
-// find returns the sleeping devices that should join the queue of a pool. It searches only if the queue has too few waiters. But if there are
+// findSleepers returns the sleeping devices that should join the queue of a pool. It searches only if the queue has too few waiters. But if there are
 // new tasks or slots, or if an urgent task may start, it always searches for devices with urgent tasks, because they go before all other
 // waiters.
-func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
-	if request.restarts || request.hasUrgent && !s.pools.isUrgentResting(pool, s.now()) {
+func (s *sleepers) findSleepers(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
+	if request.restarts || request.hasUrgent && !s.pools.isUrgentSearchResting(pool, s.now()) {
 		if joiners, err = s.findUrgent(ctx, pool); err != nil {
 			return nil, err
 		}
@@ -63,10 +63,10 @@ func (s *sleepers) find(ctx context.Context, pool string, queue slots.QueueState
 
 // missingWaiters returns how many waiters that can be notified a queue lacks. A queue needs one for each free slot. It also needs one for each
 // slot that probably becomes free within two seconds, but at least 4 and at most tasksPerSearch. If the result is negative, the queue has more
-// waiters than it needs. hold is the mean hold time.
-func missingWaiters(queue slots.QueueState, hold time.Duration) int {
+// waiters than it needs. meanHold is the mean hold time.
+func missingWaiters(queue slots.QueueState, meanHold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
-	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(hold, time.Millisecond))
+	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(meanHold, time.Millisecond))
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Notifiable
 }
 
@@ -78,7 +78,7 @@ func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner,
 	}
 	progress := &search{positions: make(map[int64]store.TaskPosition)}
 	found, _, err := s.searchBatches(ctx, pool, progress, open)
-	s.pools.restUrgentSearch(pool, s.now().Add(searchRest(progress.examined)))
+	s.pools.restUrgentSearch(pool, s.now().Add(restAfterSearch(progress.examined)))
 	return found, err
 }
 
@@ -102,13 +102,13 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 	case len(open) == batchesPerSearch:
 		progress.after = open[len(open)-1].ID
 	default:
-		*progress = search{positions: make(map[int64]store.TaskPosition), rest: s.now().Add(searchRest(progress.examined))}
+		*progress = search{positions: make(map[int64]store.TaskPosition), rest: s.now().Add(restAfterSearch(progress.examined))}
 	}
 	return joiners, nil
 }
 
-func searchRest(examined int) time.Duration {
-	return min(minRest+time.Duration(examined)*restPerTask, maxRest)
+func restAfterSearch(examinedTasks int) time.Duration {
+	return min(minRest+time.Duration(examinedTasks)*restPerTask, maxRest)
 }
 
 // searchBatches examines the next tasks of the batches in open that may start, and returns the sleeping devices of these tasks. It begins at

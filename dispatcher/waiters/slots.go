@@ -41,29 +41,29 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	never := func(error) bool { return false } // a failed call may have given slots, so it is not repeated
 	size := func(c slots.Call) int { return len(c.Leases) + len(c.Requests) }
 	s.calls = &coalesce.Calls[string, slots.Call, slots.ExchangeResult]{
-		Call: s.serve, MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Size: size,
+		Call: s.serveCalls, MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Size: size,
 		Timeout: serveLimit, OnPanic: config.Panicked,
 	}
 	s.refreshes = &coalesce.Calls[refreshKey, slots.WaiterRefresh, time.Duration]{
 		Call: func(ctx context.Context, key refreshKey, refreshes []slots.WaiterRefresh) ([]time.Duration, error) {
-			return s.semaphore.Refresh(ctx, key.pool, s.pace(key.pool, key.reportPeriod), refreshes)
+			return s.semaphore.Refresh(ctx, key.pool, s.paceFor(key.pool, key.reportPeriod), refreshes)
 		},
 		MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Timeout: serveLimit, OnPanic: config.Panicked,
 	}
 	return s
 }
 
-// pace returns the pace of the pool for devices that report once in reportPeriod. If reportPeriod is shorter than the configured period, the
+// paceFor returns the pace of the pool for devices that report once in reportPeriod. If reportPeriod is shorter than the configured period, the
 // configured period applies.
-func (s *Slots) pace(pool string, reportPeriod time.Duration) slots.Pace {
+func (s *Slots) paceFor(pool string, reportPeriod time.Duration) slots.Pace {
 	pace := s.pools.Pace(pool)
 	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
 	return pace
 }
 
-// serve merges the calls with the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which the
+// serveCalls merges the calls with the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which the
 // replies offer slots. It returns one result for each call in separate.
-func (s *Slots) serve(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
+func (s *Slots) serveCalls(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
 	calls, indexes := mergeCalls(separate)
 	freed := s.now()
 	served := s.semaphore.Serve(ctx, calls)
@@ -108,7 +108,7 @@ func splitOffOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.Ex
 }
 
 func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
-	call := slots.Call{Pool: pool, Pace: s.pace(pool, reportPeriod), Exchange: requestsAndReleases}
+	call := slots.Call{Pool: pool, Pace: s.paceFor(pool, reportPeriod), Exchange: requestsAndReleases}
 	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), call)
 	return done, cmp.Or(err, done.Err)
 }

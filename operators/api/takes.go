@@ -282,7 +282,7 @@ func (l *limitSets) writeUsage(ctx huma.Context) error {
 		}
 		answer.Usage = toAPIPolicyUses(used)
 	} else {
-		highest, err := l.sets.Highest(ctx.Context(), ctx.Param("set"), limit)
+		highest, err := l.sets.HighestUses(ctx.Context(), ctx.Param("set"), limit)
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func (p *pools) getUsage(ctx context.Context, in *poolUsageQuery) (used operator
 		used.Usage, err = p.deviceUsage(ctx, pool, in.Device)
 		return used, err
 	}
-	highest, err := p.policies.Highest(ctx, pool, in.Limit)
+	highest, err := p.policies.HighestUses(ctx, pool, in.Limit)
 	if err != nil {
 		return used, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}

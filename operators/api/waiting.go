@@ -122,7 +122,7 @@ func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, 
 	if code == "" {
 		searchLimit = min(searchLimit, paging.Size)
 	}
-	evaluated, more, err := w.explainer.EvaluateNext(ctx, scope, after, searchLimit)
+	evaluated, more, err := w.explainer.ExplainNextTasks(ctx, scope, after, searchLimit)
 	if err != nil {
 		return page, err
 	}

@@ -13,7 +13,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "certainlyChangedNothing",
-			Old: `!panicked && !errors.Is(err, store.ErrOutcomeUnknown)`, New: `!panicked && err != store.ErrOutcomeUnknown`,
+			Old: `!panicked && !errors.Is(callErr, store.ErrOutcomeUnknown)`, New: `!panicked && err != store.ErrOutcomeUnknown`,
 			Breaks: "a COMMIT whose outcome is unknown counts as failed, and the slot of the grant is freed",
 		},
 		{
@@ -47,7 +47,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a task gets one attempt more than its batch allows",
 		},
 		{
-			Package: "dispatcher", Func: "decideAfterReturn",
+			Package: "dispatcher", Func: "settleReturnedTask",
 			Old: `if delay == 0 {`, New: `if delay != 0 {`,
 			Breaks: "a returned task is granted again without a pause, or without the pause that its device asked for",
 		},
@@ -147,24 +147,24 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "each refused report of a device without pause is answered", Tests: []string{"internal/pace", "devices/mqtt"},
 		},
 		{
-			Package: "dispatcher/credentials", Func: "registrations.take",
+			Package: "dispatcher/credentials", Func: "registrations.takeRegistration",
 			Old:    `devices.ID(registrant)`,
 			New:    `devices.ID("")`,
 			Breaks: "a stolen fleet token uses up the rate of the token that replaces it",
 		},
 		{
-			Package: "dispatcher/credentials", Func: "Registry.enroll",
+			Package: "dispatcher/credentials", Func: "Registry.enrollDevice",
 			Old:    `err != nil || admitted.Device.Blocked`,
 			New:    `err != nil`,
 			Breaks: "a device gets its own token before an operator has approved it", Tests: []string{"dispatcher"},
 		},
 		{
-			Package: "dispatcher/credentials", Func: "tokenCache.dropChanged",
+			Package: "dispatcher/credentials", Func: "tokenCache.applyTokenChanges",
 			Old: `delete(k.devices, k.keyOf(c.Device))`, New: ``,
 			Breaks: "a replica accepts the token of a device after another replica revoked the token", Tests: in("credentials"),
 		},
 		{
-			Package: "dispatcher/credentials", Func: "tokenCache.valid",
+			Package: "dispatcher/credentials", Func: "tokenCache.isTrusted",
 			Old: `since < trustedFor && `, New: ``,
 			Breaks: "a remembered token is accepted while the changes of tokens cannot be read", Tests: in("credentials"),
 		},
