@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// periodStarts returns the starts of four calendar periods. The parameter around is a time in the second period. A script selects the
-// current period by the clock of Redis, which may differ from this time by less than a period.
+// periodStarts returns the starts of four successive calendar periods. The time around is in the second period. A script then selects the
+// current period by the clock of Redis, which may differ from around by less than a period.
 func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {
@@ -22,7 +22,7 @@ func periodStarts(period Period, zone *time.Location, around time.Time) [4]time.
 	return [4]time.Time{start(-1), start(0), start(1), start(2)}
 }
 
-// startOfDay returns the first instant of a day in a zone, to the millisecond. If a clock change skips midnight, this instant is later than
+// startOfDay returns the first instant of a day in a zone, to the millisecond. If a clock change skips midnight, the day begins later than
 // midnight.
 func startOfDay(year int, month time.Month, day int, zone *time.Location) time.Time {
 	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)

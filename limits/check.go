@@ -55,7 +55,8 @@ func (c Check) validate() error {
 	return nil
 }
 
-// appendItems appends two keys for each item (of the rule and of the subject), and the spec of the rule at the time now to args.
+// appendItems appends two keys for each item to keys: the key of its rule and the key of its subject. It appends the spec of each rule at the
+// time now to args.
 func appendItems(keys, args []any, scopeName string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
 		cached := item.Rule.keysIn(scopeName)
@@ -75,8 +76,7 @@ const (
 	StatusLimited
 	// StatusPassed means that the start may happen.
 	StatusPassed
-	// StatusUnsettled means that a reservation of the scope has been open for longer than SettleWithin. See
-	// Reservations.Overdue.
+	// StatusUnsettled means that a reservation of the scope has been open for longer than SettleWithin (see Reservations.Overdue).
 	StatusUnsettled
 	// statusNoPeriod means that the script received calendar periods, but the time of Redis is in none of them.
 	statusNoPeriod
@@ -103,7 +103,7 @@ func (a Answer) LongestRefusal() ItemRefusal {
 	return slices.MaxFunc(a.Refusals, func(x, y ItemRefusal) int { return int(x.Wait - y.Wait) })
 }
 
-// readAnswers decodes the part of a reply of reserve.lua that follows the time of Redis.
+// readAnswers decodes the answers in a reply of reserve.lua. reply is the reply without its first number, the time of Redis.
 func readAnswers(reply []int64) (answers []Answer) {
 	for len(reply) >= 2 {
 		a, n := Answer{Status: Status(reply[0])}, int(reply[1])

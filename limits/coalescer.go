@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// callsPerKey is the maximum number of concurrent calls with the same callKey. With 2 calls, Redis can run one call while this process reads
-// the reply to the other.
+// callsPerKey is the maximum number of concurrent calls with the same callKey. It is 2, so that Redis can run one call while this process
+// reads the reply to the other.
 const callsPerKey = 2
 
 // maxPerCall is the maximum number of questions in one call, because a script blocks Redis while it runs.
@@ -19,8 +19,8 @@ const maxPerCall = 200
 // callKey contains the values that all questions of one call share.
 type callKey struct{ scope, mode string }
 
-// coalescer sends questions that arrive at the same time to Redis in one call. A question is a check, a settlement or a taking (a request
-// to a limit set).
+// coalescer combines questions that arrive at the same time into one call to Redis. A question is a check, a settlement or a taking (a
+// request to a limit set).
 type coalescer[Question, Reply any] struct {
 	coalesce.Calls[callKey, []Question, []Reply]
 }

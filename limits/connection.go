@@ -14,14 +14,15 @@ import (
 // maxSends is the maximum number of times that a script is sent if the network loses it or its reply.
 const maxSends = 3
 
-// connection sends scripts and commands to Redis. If Redis failed to answer a moment ago, it returns an error without sending anything.
+// connection sends scripts and commands to Redis. If Redis failed to answer a moment ago, a connection sends nothing and returns an error.
 type connection struct {
 	client   redis.UniversalClient
 	breakers *redisconn.Breakers
 	clock    serverClock
 }
 
-// runForNumbers runs the script lua like runScriptAtMost. It returns the reply, a list of numbers that begins with the time of Redis.
+// runForNumbers runs the script lua like runScriptAtMost. It returns the reply, which must be a list of numbers that begins with the time of
+// Redis.
 func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) ([]int64, error) {
 	cmd, err := c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
 	if err != nil {
@@ -41,8 +42,8 @@ func (c *connection) runScript(ctx context.Context, lua script, scopeName string
 	return c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
 }
 
-// runScriptAtMost sends the script lua until Redis answers, at most maxSends times. If maxSends is 1, the Redis client does not resend it,
-// either.
+// runScriptAtMost sends the script lua until Redis answers, but at most maxSends times. If maxSends is 1, the Redis client does not resend the
+// script either.
 func (c *connection) runScriptAtMost(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
 	err := c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
@@ -110,8 +111,8 @@ func newReplyError(scopeName string, reply any) error {
 	return fmt.Errorf("limits of %s: %w: reply %v", scopeName, ErrUnavailable, reply)
 }
 
-// serverClock estimates the time of Redis, to select the calendar periods that are sent to a script. The script itself decides by its exact
-// time.
+// serverClock estimates the time of Redis. The estimate selects the calendar periods that are sent to a script. The script itself decides by
+// the exact time of Redis.
 type serverClock struct {
 	local  func() time.Time
 	offset atomic.Int64 // ns from the local time to the time of Redis, as of the latest reply

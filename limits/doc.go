@@ -2,19 +2,19 @@
 // decision is one atomic script. The package knows pools, tasks and devices only by name.
 //
 // A Policy is a limit as an operator writes it, and a Rule is a compiled policy. A rule counts each subject (for example each account)
-// separately. A Check evaluates all rules of one start; if one rule refuses, nothing is counted.
+// separately. A Check evaluates all rules of one start. If one rule refuses, nothing is counted.
 //
-// A start that passes is reserved under a lease id (Reservations) and counts as used until Count counts it permanently or Release gives it
-// back. Checks of a rule that Redis does not know, because it is new or its data was lost, return StatusUnknown until a Rebuilder has
-// filled the rule from a history of starts.
+// A start that passes is reserved under a lease id (Reservations). It counts as used until Count counts it permanently or Release gives it
+// back. Redis does not know a rule that is new or whose data was lost. Checks of such a rule return StatusUnknown until a Rebuilder has filled
+// the rule from a history of starts.
 //
-// A Taking is a request to the rules of a limit set (CompileSet) to count a cost now (Takes). A taking with an ID counts once, even if it is
-// sent several times within ten minutes; Return gives back the unused part of its cost. A limit set has no history: a rule that Redis does
-// not know begins to count, and TakeResult.Since is the time at which it began.
+// A Taking asks the rules of a limit set (CompileSet) to count a cost now (Takes). A taking with an ID counts once, even if it is sent several
+// times within ten minutes. Return gives back the unused part of its cost. A limit set has no history. A rule that Redis does not know begins
+// to count at 0, and TakeResult.Since is the time at which it began.
 //
-// A program needs a Redis and New; see the Example. If several processes share a Redis and one calls RefusalCounts.MostRefused or
-// Usage.HighestUses, each must call both Publish methods regularly. A scope is a pool or a limit set; its keys begin with limits:{scope}: and
+// A program needs a Redis and New (see the Example). If several processes share a Redis and one calls RefusalCounts.MostRefused or
+// Usage.HighestUses, each must call both Publish methods regularly. A scope is a pool or a limit set. Its keys begin with limits:{scope}: and
 // are on one node of a Cluster.
 //
-// All times are Redis TIME: no decision depends on the clock of a caller. A TTL only deletes data that has no effect any more.
+// All times are Redis TIME, so no decision depends on the clock of a caller. A TTL only deletes data that no longer has any effect.
 package limits

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// DuplicateFinder finds duplicates in a list of starts by the rule of the default duplicate policy: two starts are equal if their device, kind
-// and payload are equal. JSON payloads are compared by content. A DuplicateFinder does not use Redis, is not safe for concurrent use, and
-// needs about 50 bytes of memory for each start.
+// DuplicateFinder finds equal starts in a list, by the rule of the default duplicate policy. Two starts are equal if their device, kind and
+// payload are equal. JSON payloads are compared by content. A DuplicateFinder does not use Redis, is not safe for concurrent use, and needs
+// about 50 bytes of memory for each start.
 type DuplicateFinder struct {
 	firstNumbers map[digest]int32
 
@@ -20,8 +20,8 @@ func NewDuplicateFinder() *DuplicateFinder {
 	return &DuplicateFinder{firstNumbers: make(map[digest]int32)}
 }
 
-// FindEarlier adds the start with these facts, numbered startNumber, to the list. If an earlier start is equal, it returns the number of the
-// first equal start; otherwise found is false.
+// FindEarlier adds the start with these facts to the list, under the number startNumber. If an earlier start is equal, FindEarlier returns the
+// number of the first equal start. Otherwise found is false.
 func (f *DuplicateFinder) FindEarlier(facts Facts, startNumber int32) (earlierNumber int32, found bool) {
 	if !bytes.Equal(facts.Payload, f.payload) || f.payload == nil { // the parsed payload is cached, because most starts have the same payload
 		text, found := facts.value("payload")

@@ -16,14 +16,15 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// errNewEpoch reports that Redis may have lost data during the call. Then the answer to the call is not valid.
+// errNewEpoch means that Redis may have lost data during a call, so the answer to the call is not valid.
 var errNewEpoch = errors.New("redis was restarted")
 
-// maxChecked is the maximum number of rules whose last epoch is kept. Without it, the next check of a rule costs one more call.
+// maxChecked is the maximum number of rules whose last epoch is kept. If the last epoch of a rule is not kept, the next check of the rule costs
+// one more call.
 const maxChecked = 10_000
 
 // epochs detects the epochs of each Redis node. An epoch is a period in which the node lost no data. It ends when the Redis process ends,
-// or when a replica whose data may be older becomes the master. A new connection or a moved hash slot shows that this may have happened.
+// or when a replica whose data may be older becomes the master. A new connection or a moved hash slot is a sign that an epoch may have ended.
 type epochs struct {
 	conn    *connection
 	script  script       // lua/epoch.lua
@@ -57,7 +58,7 @@ func newEpochs(conn *connection, epochScript script) *epochs {
 	return e
 }
 
-// watchNode returns the node of client, and makes the client count new connections and moved hash slots.
+// watchNode returns the node of client. At its first call for client, it makes the client count new connections and moved hash slots.
 func (e *epochs) watchNode(client *redis.Client) *node {
 	one, loaded := e.nodes.Load(client)
 	if !loaded {
@@ -120,7 +121,7 @@ func (e *epochs) readEpoch(ctx context.Context, scopeName string, client *redis.
 	return parseEpochName(info), nil
 }
 
-// requireEpoch returns errNewEpoch if expected is not the present epoch. Called after a reply, it proves that the reply is from the
+// requireEpoch returns errNewEpoch if expected is not the present epoch. If it returns nil after a reply was received, the reply is from the
 // expected epoch.
 func (e *epochs) requireEpoch(ctx context.Context, scopeName, expected string) error {
 	current, err := e.currentEpoch(ctx, scopeName)
@@ -157,8 +158,8 @@ func (e *epochs) forgetOutdatedRules(ctx context.Context, scopeName, current str
 	return nil
 }
 
-// parseEpochName returns the name of the epoch in the reply to INFO: a hash of the ids of the process and of its replication history, or "" if
-// the reply has neither.
+// parseEpochName returns the name of the epoch from info, a reply to INFO. The name is a hash of the ids of the Redis process and of its
+// replication history. It is "" if the reply has neither id.
 func parseEpochName(info string) string {
 	var ids []string
 	for line := range strings.Lines(info) {
@@ -176,7 +177,7 @@ func parseEpochName(info string) string {
 // changeHook counts the events that can begin a new epoch.
 type changeHook struct{ count *atomic.Int64 }
 
-// DialHook counts the connections that next opens.
+// DialHook returns a hook that counts the connections that next opens.
 func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
@@ -187,7 +188,7 @@ func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook counts answers which say that a hash slot has moved.
+// ProcessHook returns a hook that runs a command through next, and counts answers which say that a hash slot has moved.
 func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -196,7 +197,7 @@ func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook counts answers which say that a hash slot has moved.
+// ProcessPipelineHook returns a hook that runs a pipeline through next, and counts answers which say that a hash slot has moved.
 func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)

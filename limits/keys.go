@@ -9,13 +9,13 @@ import (
 // Cluster.
 func keyPrefix(scopeName string) string { return "limits:{" + scopeName + "}:" }
 
-// scopeKeys returns KEYS[1] to KEYS[3] of lua/keys.lua for a scope. The slice has capacity for extraCapacity more keys.
+// scopeKeys returns the keys of a scope that lua/keys.lua describes as KEYS[1] to KEYS[3]. The slice has capacity for extraCapacity more keys.
 func scopeKeys(scopeName string, extraCapacity int) []any {
 	p := keyPrefix(scopeName)
 	return append(make([]any, 0, 3+extraCapacity), p+"open", p+"pending", p+"done")
 }
 
-// refusalKeys returns KEYS[1] to KEYS[3] of lua/note.lua for a scope.
+// refusalKeys returns the keys of a scope that lua/note.lua describes as KEYS[1] to KEYS[3].
 func refusalKeys(scopeName string) []any {
 	p := keyPrefix(scopeName)
 	return []any{p + "top0", p + "top1", p + "hour"}

@@ -21,9 +21,9 @@ type Limiter struct {
 	Refusals     *RefusalCounts
 }
 
-// New returns a limiter in the Redis of client. The client must not have been used before. The limiter detects a loss of data in Redis only if
-// the client is a *redis.Client or a *redis.ClusterClient. Give the client short timeouts and no retries, so that calls fail quickly while
-// Redis is down.
+// New returns a limiter that keeps its counts in the Redis of client. The client must not have been used before. The limiter detects a loss of
+// data in Redis only if the client is a *redis.Client or a *redis.ClusterClient. Give the client short timeouts and no retries, so that calls
+// fail quickly while Redis is down.
 func New(client redis.UniversalClient) *Limiter {
 	local := time.Now //nolint:forbidigo // elapsed time, and a guess that Redis corrects
 	conn := &connection{client: client, breakers: redisconn.NewBreakers(client, local), clock: serverClock{local: local}}

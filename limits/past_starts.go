@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// leaseKeepTime is the time for which Redis keeps the lease id of a counted start: REMEMBER in lua/keys.lua.
+// leaseKeepTime is the time for which Redis keeps the lease id of a counted start. It must be equal to REMEMBER in lua/keys.lua.
 const leaseKeepTime = time.Minute
 
 // pastStarts collects, from a history, the starts that a rule would have counted.
@@ -34,8 +34,8 @@ func newPastStarts(rule *Rule, now time.Time) *pastStarts {
 	return p
 }
 
-// addStart adds a start of the history, roughly newest first. matters is false if the start is too old to have an effect on the rule;
-// otherwise item is the rule with the subject of the start.
+// addStart adds a start of the history. The starts must be added roughly in the order from the newest to the oldest. item is the rule with the
+// subject of the start. matters is false if the start is too old to have an effect on the rule. Then item is empty.
 func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
 	if start.Ago < leaseKeepTime {
 		p.recent = append(p.recent, start.Lease)
@@ -67,8 +67,8 @@ func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 	}
 }
 
-// chunks yields the starts of a subject in the form in which they are sent to Redis, each chunk with the number of starts in earlier
-// chunks.
+// chunks yields the starts of a subject in chunks, in the form in which they are sent to Redis. With each chunk it yields the number of starts
+// in earlier chunks.
 func (p *pastStarts) chunks(subject *subjectStarts) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.maxStarts == 0 {

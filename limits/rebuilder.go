@@ -36,10 +36,10 @@ type Rebuilder struct {
 }
 
 // Rebuild fills the counts of those rules of a scope (a pool) that Redis does not know, from history. Then it adds the starts that happened
-// during the call. Only then a rule becomes known. If another process is filling one of the rules, Rebuild returns ErrBusy.
+// during the call. After that, the rules are known. If another process is filling one of the rules, Rebuild returns ErrBusy.
 //
-// The counts of calendar and sliding rules are exact. A history does not show when a fixed window began. Rebuild assumes the latest possible
-// time, so that no limit is exceeded.
+// The counts of calendar and sliding rules are exact. For a fixed window, a history does not show when the window began. Rebuild assumes the
+// latest possible time, so that no limit is exceeded.
 func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule, history History) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -62,7 +62,8 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule
 	return nil
 }
 
-// Forget makes rules of a scope unknown to Redis. Call it if the rules did not count a start that happened. rules must not be empty.
+// Forget makes rules of a scope unknown to Redis, so that they are rebuilt. Call it if the rules did not count a start that happened. rules
+// must not be empty.
 func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule) error {
 	if err := checkScope(scopeName); err != nil {
 		return err
@@ -89,7 +90,7 @@ type rebuild struct {
 	renewed   time.Time     // time of the latest call of renew, by the local clock
 }
 
-// begin takes over the filling of those rules that Redis does not know, and adds them to r.pasts.
+// begin claims those rules that Redis does not know, so that no other process fills them, and adds them to r.pasts.
 func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	if err := r.rebuilder.epochs.forgetOutdatedRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
@@ -137,8 +138,8 @@ func (r *rebuild) sendPasts(ctx context.Context) error {
 	return nil
 }
 
-// sendPast sends the starts in past to Redis in chunks, and then sends the step settle. After this step, other processes count new starts by
-// the rule.
+// sendPast sends the starts in past to Redis in chunks. Then it sends the step "settle", after which other processes count new starts by the
+// rule.
 func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	for part := range slices.Chunk(past.recent, maxStartsPerCall) {
 		if err := r.sendPiece(ctx, past, part, nil, nil); err != nil {
@@ -214,8 +215,8 @@ func (r *rebuild) finish(ctx context.Context) error {
 	return nil
 }
 
-// renew keeps other processes from filling the rules: it sends the current step of lua/fill.lua again for each rule. It does nothing if the
-// steps were sent less than takeOverAfter/4 ago. If another process fills a rule now, it returns ErrBusy.
+// renew prevents other processes from filling the rules. To do so, it sends the current step of lua/fill.lua again for each rule. It does
+// nothing if it sent the steps less than takeOverAfter/4 ago. If another process is filling a rule, renew returns ErrBusy.
 func (r *rebuild) renew(ctx context.Context) error {
 	if r.rebuilder.conn.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil
@@ -233,8 +234,8 @@ func (r *rebuild) renew(ctx context.Context) error {
 	return nil
 }
 
-// runStep runs one step of lua/fill.lua for a rule. isMine is false if Redis knows the rule already. If another process fills the rule, the
-// error is ErrBusy.
+// runStep runs one step of lua/fill.lua for a rule. isMine is true if this call fills the rule, and false if Redis already knows the rule. If
+// another process is filling the rule, the error is ErrBusy.
 func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjectKeys []any, args ...any) (isMine bool, err error) {
 	keys := append(append(scopeKeys(r.scope, 1+len(subjectKeys)), rule.keysIn(r.scope).ruleArg), subjectKeys...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)

@@ -24,8 +24,8 @@ type RefusedSubject struct {
 	RefusalCount int64
 }
 
-// countRefusals counts the refusals in answers to checks, except those that only open reservations cause. isFull means that the scope has
-// maxLabels labels, which must be published.
+// countRefusals counts the refusals in answers, the answers to checks. It does not count refusals that are due to open reservations. isFull is
+// true if the scope has maxLabels unpublished labels. Then the caller must publish them.
 func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {
@@ -39,8 +39,8 @@ func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers 
 	return isFull
 }
 
-// Publish adds the refusals that this process has counted to the counts in Redis. Call it about every ten seconds. Counts that cannot be
-// added are lost.
+// Publish adds the refusals that this process has counted to the counts in Redis. Call it about every ten seconds. If Publish fails, the
+// counts are lost.
 func (r *RefusalCounts) Publish(ctx context.Context) error {
 	return r.counts.publish(ctx, r.publishScope)
 }
@@ -58,7 +58,7 @@ func (r *RefusalCounts) publishScope(ctx context.Context, scopeName string) erro
 	return err
 }
 
-// MostRefused returns at most limit subjects of a scope with the most refusals in the current and the previous hour. It includes the
+// MostRefused returns at most limit subjects of a scope, those with the most refusals in the current and the previous hour. It includes the
 // refusals that other processes have published.
 func (r *RefusalCounts) MostRefused(ctx context.Context, scopeName string, limit int) ([]RefusedSubject, error) {
 	if err := checkScope(scopeName); err != nil {

@@ -19,9 +19,9 @@ type Reservations struct {
 	settle, overdue script
 }
 
-// Reserve evaluates the checks of starts in a pool, reserves a start for each check that passes, and returns one answer for each. A
+// Reserve evaluates the checks of starts in a pool, and reserves a start for each check that passes. It returns one answer for each check. A
 // reserved start counts as used until Count or Release settles it. A check that is sent again under the same lease passes again. After an
-// error, each lease may have a reservation, so settle all of them.
+// error, settle all leases, because each of them may have a reservation.
 func (r *Reservations) Reserve(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
 	return r.ask(ctx, pool, "R", checks)
 }
@@ -46,7 +46,7 @@ func (r *Reservations) ask(ctx context.Context, pool, mode string, checks []Chec
 	return answers, nil
 }
 
-// askAll returns the answers to checks, all from one epoch of Redis. If a new epoch began during the call, it asks once more.
+// askAll returns the answers to checks. All answers are from one epoch of Redis. If a new epoch begins during the call, askAll asks once more.
 func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	answers, err := r.askInEpoch(ctx, key, checks)
 	if errors.Is(err, errNewEpoch) {
@@ -55,7 +55,7 @@ func (r *Reservations) askAll(ctx context.Context, key callKey, checks []Check) 
 	return answers, err
 }
 
-// askInEpoch returns errNewEpoch if Redis may have lost data during the call.
+// askInEpoch returns the answers to checks, or errNewEpoch if Redis may have lost data during the call.
 func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	epoch, err := r.epochs.currentEpoch(ctx, key.scope)
 	if err != nil {

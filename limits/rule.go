@@ -39,9 +39,9 @@ type calendarPeriods struct {
 	spec   string
 }
 
-// Compile validates the policies of an owner, such as a pool, and returns one rule for each policy. These rules count starts. A rule keeps its
-// counts if only on_error, on_limited, reveal or trust_device of its policy changes. Any other change makes a new rule that Redis does not
-// know.
+// Compile validates the policies of an owner, such as a pool, and returns one rule for each policy. These rules count starts. If only
+// on_error, on_limited, reveal or trust_device of a policy changes, its rule keeps the counts. Any other change makes a new rule that Redis
+// does not know.
 func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
@@ -110,10 +110,10 @@ func (r *Rule) setSlidingSpec(windows []Window) {
 // Subject returns the subject for which the rule counts a start with these facts, such as a device.
 func (r *Rule) Subject(facts Facts) Subject { return newSubject(r.perFields, facts, r.Reveal) }
 
-// FailsOpen reports whether a start passes the rule if the start cannot be checked.
+// FailsOpen reports whether the rule allows a start that cannot be checked.
 func (r *Rule) FailsOpen() bool { return r.OnError == policy.FailOpen }
 
-// Drops reports whether the task of a start ends if the rule refuses the start. If not, the start is tried again later.
+// Drops reports whether a task ends if the rule refuses its start. If not, the start is tried again later.
 func (r *Rule) Drops() bool { return r.OnLimited == policy.DropOnLimit }
 
 // DescribeWindow returns a text for display about the window with this index, such as "5 per 1h0m0s".

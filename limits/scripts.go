@@ -50,7 +50,7 @@ type script struct{ source, digest string }
 
 func newScript(source string) script { return script{source, redis.NewScript(source).Hash()} }
 
-// newScripts returns the scripts. settleWithin and the modes are constants in their sources, so that calls do not send them.
+// newScripts returns the scripts. It writes settleWithin and the modes into their sources as constants, so that no call has to send them.
 func newScripts(settleWithin time.Duration) scripts {
 	head := fmt.Sprintf("local SETTLE = %d\n", settleWithin.Milliseconds()) + keysLua
 	functions := timesLua + baseLua + commonLua

@@ -6,18 +6,18 @@ import (
 )
 
 // Count settles checks of a pool whose starts happened. If a check has a reservation, its start is counted at the time of the reservation.
-// Otherwise its start is counted as one that happened the duration age ago. Counting a check again within a minute has no effect.
+// Otherwise age is the time since the start. Counting a check again within a minute has no effect.
 func (r *Reservations) Count(ctx context.Context, pool string, checks []Check, age time.Duration) error {
 	return r.settleChecks(ctx, pool, newSettlements(checks, true, age))
 }
 
-// Release settles checks of a pool whose starts did not happen: it gives their reservations back.
+// Release settles checks of a pool whose starts did not happen. It gives their reservations back.
 func (r *Reservations) Release(ctx context.Context, pool string, checks []Check) error {
 	return r.settleChecks(ctx, pool, newSettlements(checks, false, 0))
 }
 
-// Settle counts the start of the check started and releases the checks in others, in one atomic step. The others are the alternatives that did
-// not start.
+// Settle counts the start of the check started, and releases the checks in others, in one atomic step. others are the alternatives that did not
+// start.
 func (r *Reservations) Settle(ctx context.Context, pool string, started Check, others []Check) error {
 	return r.settleChecks(ctx, pool, append(newSettlements([]Check{started}, true, 0), newSettlements(others, false, 0)...))
 }
@@ -36,7 +36,7 @@ func (r *Reservations) Overdue(ctx context.Context, pool string) (leaseIDs []str
 	return cmd.StringSlice()
 }
 
-// settlement is a check to settle: whether its start happened, and the time since the start.
+// settlement is a check to settle. started says whether its start happened, and ago is the time since the start.
 type settlement struct {
 	Check
 
@@ -69,7 +69,8 @@ func (r *Reservations) settleChecks(ctx context.Context, pool string, settlement
 	return nil
 }
 
-// settleAll sends the settlements in chunks. It returns one empty answer for each settlement, because a coalescer needs answers.
+// settleAll sends the settlements in chunks. It returns one empty answer for each settlement, because a coalescer requires one answer for each
+// question.
 func (r *Reservations) settleAll(ctx context.Context, key callKey, settlements []settlement) ([]struct{}, error) {
 	return sendInChunks(settlements, func(part []settlement) ([]struct{}, error) { return r.sendSettlements(ctx, key.scope, part) })
 }

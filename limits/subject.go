@@ -24,8 +24,8 @@ type Facts struct {
 	Facts              map[string]string // facts of a take: the only values that rules of CompileSet use
 }
 
-// Subject is one of the values for which a rule counts separately, for example one account. The policy names the fields of a start or take
-// whose values identify the subject.
+// Subject is what a rule counts separately, for example one account. The policy of the rule names the fields of a start or take whose values
+// identify the subject.
 type Subject struct {
 	digest string // hash of the values, so that Redis stores no payload
 	// Label is a text for display, at most 200 bytes. It shows a value of a payload or of facts only as a
@@ -35,7 +35,7 @@ type Subject struct {
 
 const maxLabel = 200
 
-// newSubject returns the subject that the values of the named fields in facts identify. All starts without a field are counted together, so
+// newSubject returns the subject that the values of fields in facts identify. All starts without a value of a field are counted together, so
 // that no start can escape a limit by leaving out the field. If revealValues is true, the label shows all values.
 func newSubject(fields []string, facts Facts, revealValues bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
@@ -64,14 +64,14 @@ func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[
 func hashValues(values []value) digest {
 	sum := sha256.New()
 	for _, v := range values {
-		// The lengths make the hash inputs of different lists different.
+		// The hash includes the length of each value, so that different lists never have the same input.
 		_, _ = fmt.Fprintf(sum, "%t:%d:%s", v.found, len(v.text), v.text)
 	}
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-// describeField returns the text for one field in the label of a subject. If found is false, the field has no value. A value of a payload or of
-// facts is replaced by a digest unless revealValue is true.
+// describeField returns the text for one field in the label of a subject. found is false if the field has no value. If revealValue is false, a
+// value of a payload or of facts is replaced by a digest.
 func describeField(field, value string, found, revealValue bool) string {
 	switch {
 	case !found:
@@ -119,7 +119,7 @@ func (f Facts) value(field string) (value string, found bool) {
 	return lookupField(f.Attributes, name)
 }
 
-// canonical formats the JSON document raw so that equal documents have equal texts. For null and for invalid JSON, ok is false.
+// canonical formats the JSON document raw so that equal documents have equal texts. ok is false if raw is null or invalid JSON.
 func canonical(raw json.RawMessage) (formatted string, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
@@ -131,8 +131,8 @@ func canonical(raw json.RawMessage) (formatted string, ok bool) {
 	return string(text), err == nil
 }
 
-// lookupField returns the value of a field in the JSON document raw. path is one or several names joined with dots. A JSON string keeps its
-// quotes, so that it differs from other JSON values.
+// lookupField returns the value of a field in the JSON document raw. path is one name, or several names joined with dots. A JSON string keeps
+// its quotes, so that it differs from other JSON values.
 func lookupField(raw json.RawMessage, path string) (value string, found bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) != nil {

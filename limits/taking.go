@@ -10,14 +10,14 @@ const maxID = 128
 
 // Taking is a request to a limit set to count a cost now.
 type Taking struct {
-	// ID has at most 128 bytes. A taking that is sent several times with the same ID within TakeIDLifetime is counted once. A taking
+	// ID has at most 128 bytes. If a taking is sent several times with the same ID within TakeIDLifetime, it is counted once. A taking
 	// without an ID is counted each time.
 	ID    string
 	Cost  int64  // amount to count: from 1 to the lowest Rule.MaxCost of the items
 	Items []Item // items with rules of CompileSet; all must allow the cost
 }
 
-// TakeIDLifetime is the time for which Redis keeps the ID of a taking: REMEMBER in lua/takes.lua.
+// TakeIDLifetime is the time for which Redis keeps the ID of a taking. It must be equal to REMEMBER in lua/takes.lua.
 const TakeIDLifetime = 10 * time.Minute
 
 // TakeResult is the answer to a Taking.
@@ -27,19 +27,19 @@ type TakeResult struct {
 	// OtherCost is true if a different cost was counted under the same ID and not given back. Then the taking is not allowed.
 	OtherCost bool
 	Items     []WindowUse // the use for each item, in the order of the items of the taking
-	// Since is the time at which the last rule began to count: earlier takes may be missing. It is zero if all rules have counted for their
-	// whole windows.
+	// Since is the latest time at which one of the rules began to count. Takes before this time may be missing. It is zero if each rule has
+	// counted for its whole window.
 	Since time.Time
 	Wait  time.Duration // time until the cost is allowed, to the millisecond; 0 if it is allowed now
 }
 
-// WindowUse describes how much of a rule its subject has used, by the window with the least left. Wait and Refuses take all windows into
-// account.
+// WindowUse describes how much of a rule its subject has used. Of several windows, it describes the window with the least left. Wait and
+// Refuses take all windows into account.
 type WindowUse struct {
 	Window         int   // the index of the window
 	Used           int64 // amount used in the window; more than Max if Max was lowered after the use
 	Max, Remaining int64
-	// Reset is the time until the next part of Used expires; in a calendar period or a fixed window, all of it expires.
+	// Reset is the time until the next part of Used expires. In a calendar period or a fixed window, all of Used expires then.
 	Reset   time.Duration
 	Wait    time.Duration // time until this rule allows the cost; may be longer than Reset
 	Refuses bool          // whether this rule refuses the cost now
@@ -68,7 +68,8 @@ func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	return t
 }
 
-// readTakeResults decodes the part of a reply of take.lua that follows the time of Redis.
+// readTakeResults decodes the results in a reply of take.lua to takings. reply is the reply without its first number, the time of Redis. The
+// result is nil if reply is too short.
 func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
 	const refused, repeated, otherCost = 0, 2, 3
 	for _, t := range takings {

@@ -8,10 +8,11 @@ import (
 	"sync"
 )
 
-// maxLabels is the maximum number of subjects for display that are kept of one hour in Redis, of a scope in this process, and of each rule.
+// maxLabels is the maximum number of subjects that are kept for display: for each hour in Redis, for each scope in this process, and for each
+// rule.
 const maxLabels = 256
 
-// unpublished contains counts for display until they are published to Redis, so that checks and takes need not wait for that.
+// unpublished contains counts for display until they are published to Redis. So no check or take waits for the publication.
 type unpublished[T any] struct {
 	mu  sync.Mutex
 	all map[string]map[string]T // scope -> key -> count

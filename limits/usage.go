@@ -32,7 +32,7 @@ func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([
 	return uses, err
 }
 
-// readInEpoch returns errNewEpoch if Redis may have lost data during the call.
+// readInEpoch returns the uses of items, or errNewEpoch if Redis may have lost data during the call.
 func (u *Usage) readInEpoch(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
 	epoch, err := u.epochs.currentEpoch(ctx, scopeName)
 	if err != nil {
@@ -68,7 +68,7 @@ type SubjectUse struct {
 	WindowUse
 }
 
-// Redacted returns a copy of u for a reader who may not see the values of subjects: a digest replaces a revealed label.
+// Redacted returns a copy of u for a reader who may not see the values of subjects. In the copy, a digest replaces a revealed label.
 func (u SubjectUse) Redacted() SubjectUse {
 	if u.Rule.Reveal {
 		u.Subject.Label = strings.Join(u.Rule.perFields, " ") + "#" + u.Subject.digest[:8]
@@ -105,8 +105,8 @@ func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)
 }
 
-// publishScope adds the recorded subjects of a scope to the candidates in Redis. Of a rule with too many candidates, it keeps those with
-// the highest current use.
+// publishScope adds the recorded subjects of a scope to the candidates in Redis. If a rule has too many candidates, publishScope keeps those
+// with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	_, full, err := u.storeScores(ctx, scopeName, u.uses.removeItems(scopeName))
 	if err != nil || len(full) == 0 {
@@ -123,8 +123,8 @@ func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	return err
 }
 
-// highestKey returns the key of the candidates of a rule in a scope: a ZSET of digests with labels, by used share. It contains r.policyHash
-// because a change of the policy may change the labels.
+// highestKey returns the key of a ZSET with the candidates of a rule in a scope. Its members are digests with labels, and its scores are used
+// shares. The key contains r.policyHash, because a change of the policy may change the labels.
 func (r *Rule) highestKey(scopeName string) string {
 	return keyPrefix(scopeName) + "h:" + r.id + r.policyHash
 }
@@ -164,7 +164,7 @@ func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*R
 	return uses, err
 }
 
-// storeScores reads the current use of the items and stores the used shares as scores. full has the rules with more than 2*maxLabels
+// storeScores reads the current use of items and stores the used shares as scores in Redis. full has the rules with more than 2*maxLabels
 // candidates.
 func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scopeName, items)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// useCounts records, for each rule, the subjects with the highest use.
+// useCounts records, for each scope and rule, the subjects with the highest use.
 type useCounts struct {
 	unpublished[*ruleUses] // key: id of the rule
 }

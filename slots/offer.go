@@ -25,8 +25,8 @@ const (
 	ReachPark = reach.Park
 )
 
-// Offer is a free slot that is reserved for a waiting device. An offer is no grant: the device must ask and acquire the slot. A slot that is
-// kept for a poller (a device that cannot be notified; see lua/queue.lua) is an offer, too, but OfferSlots does not return such offers.
+// Offer is a free slot that is reserved for a waiting device. An offer is no grant: the device must ask for the slot. A poller is a device
+// that cannot be notified. A slot that is kept for a poller is also an offer (lua/queue.lua), but OfferSlots does not return such offers.
 type Offer struct {
 	Device      string
 	Batch, Task int64 // batch and task that the device waits with
@@ -55,8 +55,8 @@ const (
 	WaiterLeft       UpdateKind = "left"   // the device leaves the queue
 	BatchLeft        UpdateKind = "closed" // no task of the batch may start: its waiters leave the queue or get no offers
 	BatchOpened      UpdateKind = "opened" // tasks of the batch may start again: its waiters get offers
-	// ResendParkedOffers makes OfferSlots return again each unsent offer for a parked report that is at least 500 ms old. The replica that
-	// has the parked report may have missed the offer.
+	// ResendParkedOffers makes OfferSlots return again the unsent offers for parked reports that are at least 500 ms old. The replica that
+	// has parked such a report may have missed its offer.
 	ResendParkedOffers UpdateKind = "missed"
 )
 
@@ -71,8 +71,8 @@ type QueueState struct {
 	Offers     []Offer // offers to send: new offers and, again every 500 ms, offers for which no update OfferSent has arrived
 }
 
-// OfferSlots applies the updates, ends lapsed offers, and offers free slots: at most 100 slots for each 500 updates. A device whose offer
-// lapsed gets no other offer until it asks again. A slot can still be kept for this device until its next report.
+// OfferSlots applies the updates, ends lapsed offers, and offers free slots. It offers at most 100 slots for each 500 updates. A device whose
+// offer has lapsed gets no other offer until it asks again. A slot can still be kept for this device until its next report.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
@@ -209,7 +209,7 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands 
 	return counts, err
 }
 
-// PoolsWithOffer returns the elements of pools that have an offer for the device. It needs one round trip to each node.
+// PoolsWithOffer returns those of pools that have an offer for the device. It needs one round trip to each node.
 func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) (poolsWithOffer []string, err error) {
 	if len(pools) == 0 {
 		return nil, nil

@@ -28,9 +28,9 @@ type LedgerGrant struct {
 	Age           time.Duration // time since the grant; a negative age counts as 0
 }
 
-// Configure sets the capacity of a pool if config.Version is newer than the stored version; otherwise changed is false. A lower capacity
-// revokes no lease: the pool grants nothing until fewer slots are held than the new capacity. If Redis does not know the pool, Configure
-// returns ErrUnknownPool.
+// Configure sets the capacity of a pool if config.Version is newer than the stored version. Otherwise changed is false. A lower capacity
+// revokes no lease. The pool then grants nothing until fewer slots are held than the new capacity allows. If Redis does not know the pool,
+// Configure returns ErrUnknownPool.
 func (s *Semaphore) Configure(ctx context.Context, pool string, config Config) (changed bool, err error) {
 	if err := checkConfig(pool, config); err != nil {
 		return false, err
@@ -46,8 +46,8 @@ func (s *Semaphore) Configure(ctx context.Context, pool string, config Config) (
 }
 
 // Restore writes a pool with these holders to Redis. Their leases and slots must be distinct. The pool stays unknown to Redis until the last
-// chunk of holders has arrived. restored is false if another caller has restored the pool or has begun to. If restored is false, or after an
-// error, read the pool with Snapshot, and restore the pool again if it is still unknown.
+// chunk of holders has arrived. restored is false if another caller has restored the pool or has begun to restore it. If restored is false,
+// or after an error, read the pool with Snapshot, and restore the pool again if it is still unknown.
 func (s *Semaphore) Restore(ctx context.Context, pool string, config Config, holders []LedgerGrant) (restored bool, err error) {
 	if err := checkConfig(pool, config); err != nil {
 		return false, err
@@ -154,8 +154,8 @@ func checkConfig(pool string, config Config) error {
 	return checkPoolName(pool)
 }
 
-// checkHolders returns ErrInvalid if a holder is invalid or appears twice. After a duplicate, fewer slots are held than holders were sent, so
-// lua/restore.lua would refuse the next chunk each time.
+// checkHolders returns ErrInvalid if a holder is invalid or appears twice. Duplicates are refused because Redis would then store fewer holders
+// than were sent, and lua/restore.lua would refuse the next chunk.
 func checkHolders(holders []LedgerGrant) error {
 	slots, leases := make(map[int]bool, len(holders)), make(map[string]bool, len(holders))
 	for _, h := range holders {

@@ -14,9 +14,9 @@ type WaiterRefresh struct {
 	Reach  Reach   // as in Request
 }
 
-// Refresh records that devices which wait in the queue of a pool asked again. It is much faster than Serve, and gives no slot. askAfter has,
-// for each device, the time after which the device is to ask again. If this time is 0, the caller must call Serve for the device: the device
-// does not wait, or Serve might give it a slot or another place.
+// Refresh records that devices which wait in the queue of a pool have asked again. It is much faster than Serve, and gives no slot. askAfter
+// has, for each device, the time after which the device must ask again. If this time is 0, the caller must call Serve for the device, because
+// the device does not wait, or because Serve might give it a slot or another place.
 //
 // Refresh does not check that Redis knows the pool. It must not be called for a device that waits with an urgent task, because the place of
 // such a device depends on the share of the urgent batches.

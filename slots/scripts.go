@@ -70,7 +70,7 @@ func poolKey(pool, keyName string) string { return "slots:{" + pool + "}:" + key
 func NodeKey(pool string) string { return poolKey(pool, "") }
 
 // poolKeys returns the Redis keys of a pool: four keys of core.lua, then six keys of the queue. All ten are on one node of a Cluster. They
-// are parts of one string, because each report that waits needs them: ten strings would be eight more allocations.
+// are substrings of one string, which saves eight allocations for each report that waits.
 func poolKeys(pool string) []string {
 	keys := []string{"config", "free", "holder", "lease", "queue", "waiter", "timer", "batch", "contest", "owed"}
 	prefix, joined := NodeKey(pool), make([]byte, 0, 10*(len(pool)+16))
@@ -84,7 +84,7 @@ func poolKeys(pool string) []string {
 	return keys
 }
 
-// newCallID returns a random id for one call. Each sending of the call has this id.
+// newCallID returns a random id for one call. If the call is sent again, it has the same id.
 func newCallID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 func newScriptCall(script *redis.Script, pool string, args any) *redisconn.Call {
@@ -92,7 +92,7 @@ func newScriptCall(script *redis.Script, pool string, args any) *redisconn.Call 
 	return &redisconn.Call{Script: script, Keys: poolKeys(pool), Args: []any{text}}
 }
 
-// runScript runs a script. It sends the script again if Redis does not answer.
+// runScript runs a script for a pool. If Redis does not answer, runScript sends the script again.
 func (s *Semaphore) runScript(ctx context.Context, script *redis.Script, pool string, args any) *redis.Cmd {
 	one := newScriptCall(script, pool, args)
 	s.breakers.Run(ctx, maxSends, []*redisconn.Call{one})
@@ -104,7 +104,7 @@ func (s *Semaphore) runAndDecode(ctx context.Context, script *redis.Script, pool
 	return decodeReply(s.runScript(ctx, script, pool, args), target)
 }
 
-// decodeReply decodes the JSON reply of a script into target. poolKnown is false if the reply is empty: Redis does not know the pool.
+// decodeReply decodes the JSON reply of a script into target. An empty reply means that Redis does not know the pool. Then poolKnown is false.
 func decodeReply(cmd *redis.Cmd, target any) (poolKnown bool, err error) {
 	text, err := cmd.Text()
 	if err != nil || text == "" {
@@ -116,7 +116,7 @@ func decodeReply(cmd *redis.Cmd, target any) (poolKnown bool, err error) {
 	return true, nil
 }
 
-// wrapUnavailable returns ErrUnavailable for a failed action, such as "serving", and its cause.
+// wrapUnavailable returns an error that wraps ErrUnavailable and cause. action names what failed, for example "serving".
 func wrapUnavailable(action, pool string, cause error) error {
 	return fmt.Errorf("%s pool %s: %w: %w", action, pool, ErrUnavailable, cause)
 }

@@ -25,12 +25,12 @@ func New(client redis.UniversalClient) *Semaphore {
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
 }
 
-// Node returns the name of the Redis node that has the pool. The name is empty if there is only one node, or if the node is not known.
+// Node returns the name of the Redis node that stores the pool. The name is empty if there is only one node, or if the node is not known.
 func (s *Semaphore) Node(ctx context.Context, pool string) (nodeName string) {
 	return s.breakers.Node(ctx, NodeKey(pool))
 }
 
-// Outages returns how many times Redis began to fail after it had answered before.
+// Outages returns how often a Redis node has stopped answering since the start of this process.
 func (s *Semaphore) Outages() int64 { return s.breakers.Outages() }
 
 // Request asks for one slot for one of several tasks of a device. The semaphore selects the task.
@@ -44,13 +44,13 @@ type Request struct {
 // MaxWants is the maximum number of tasks in one request.
 const MaxWants = 200
 
-// Pace determines after which time a refused device is to ask again. This is the expected time until its grant, or up to a tenth less. It is
-// at least MinWait and at most 3 x ReportPeriod. For a device that can be notified, it is one ReportPeriod longer, at most 8 x ReportPeriod.
-// Fractions of a millisecond are dropped.
+// Pace determines after which time a refused device must ask again. This time is the expected time until its grant, or up to a tenth less. It
+// is at least MinWait and at most 3 x ReportPeriod. If the device can be notified, the time is one ReportPeriod longer, and at most
+// 8 x ReportPeriod. Fractions of a millisecond are dropped.
 //
-// LongestSleep raises the maximum for a device far back in its batch. The raised maximum is a tenth of the time until its grant if only its
-// own batch waited. So about ten waiters of a batch ask for each slot that becomes free. Enough waiters ask even if the capacity is raised
-// tenfold or nine of ten devices fail.
+// LongestSleep raises the maximum for a device far back in its batch. The raised maximum is a tenth of the time after which the device would
+// get a grant if only its batch waited. So about ten waiters of a batch ask for each slot that becomes free. These are enough even if the
+// capacity is raised tenfold or nine of ten devices fail.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown
 	MinWait      time.Duration // minimum time until a refused device asks again
@@ -66,10 +66,9 @@ type Status int
 const (
 	// StatusUnknown means that Redis does not know the pool. Call Restore.
 	StatusUnknown Status = iota
-	// StatusFull means that no slot is free for this device: the pool has at least as many held slots as its
-	// capacity, or the free slots are offered to other devices.
+	// StatusFull means that no slot is free for this device. All slots are held, or the free slots are offered to other devices.
 	StatusFull
-	// StatusAcquired means that the lease holds a slot. This request acquired the slot, or the same request did when it was sent before.
+	// StatusAcquired means that the lease holds a slot. This request has acquired it, now or when the same request was sent before.
 	StatusAcquired
 )
 
@@ -84,13 +83,13 @@ type Acquisition struct {
 	AskAfter time.Duration // with StatusFull, the time after which the device is to ask again
 }
 
-// Exchange is one call for a pool: it first frees the slots of Leases, then serves Requests.
+// Exchange is the content of one call for a pool. The call first frees the slots of Leases, and then serves Requests.
 type Exchange struct {
 	Leases   []string
 	Requests []Request
 }
 
-// Call is an Exchange of a pool with this Pace.
+// Call is an Exchange with its pool and the Pace of the pool.
 type Call struct {
 	Exchange
 
@@ -115,9 +114,10 @@ type ExchangeResult struct {
 //
 // After an error, a call may be repeated. If it is not repeated, release all requested leases, because each of them may hold a slot.
 //
-// The order of Wants and waiters: first the batch with the lowest held / weight, then the batch with the lower virtual time
-// (lua/batch_order.lua), then the older batch. Inside a batch, the highest priority is first, then the oldest task. Urgent batches
-// (Want.LanePercent) come before all other batches while all urgent batches together hold less than LanePercent of the capacity.
+// Wants and waiters are served in this order. The batch with the lowest quotient held / weight is first. If two quotients are equal, the batch
+// with the lower virtual time (lua/batch_order.lua) is first, then the older batch. Inside a batch, the task with the highest priority is
+// first, then the oldest task. Urgent batches (Want.LanePercent) come before all other batches while all urgent batches together hold less
+// than LanePercent of the capacity.
 func (s *Semaphore) Serve(ctx context.Context, calls []Call) []ExchangeResult {
 	results, remaining := make([]ExchangeResult, len(calls)), slices.Clone(calls)
 	for i, c := range calls {
@@ -153,7 +153,8 @@ func (s *Semaphore) sendNextChunks(ctx context.Context, remaining []Call, result
 	return true
 }
 
-// removeNextChunk removes the next chunk from e and returns it: at most 500 leases, and at most 500 requests if no leases are left.
+// removeNextChunk removes the next chunk from e and returns it. The chunk has at most 500 leases. If no leases are left in e, the chunk also
+// has at most 500 requests.
 func (e *Exchange) removeNextChunk() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]
@@ -175,7 +176,7 @@ func (r *ExchangeResult) addReply(part Exchange, cmd *redis.Cmd) error {
 		return err
 	}
 	for _, lease := range part.Leases {
-		// reply.Freed lists the freed leases in the order of part.Leases.
+		// reply.Freed lists only the leases that were freed, in the order of part.Leases.
 		freed := len(reply.Freed) > 0 && reply.Freed[0] == lease
 		if freed {
 			reply.Freed = reply.Freed[1:]

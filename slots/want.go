@@ -20,9 +20,9 @@ type Want struct {
 	Task        int64 // id of the task, 0..2^53; a lower id is an older task
 }
 
-// Joiner is a device that is added to the queue although it has not asked for a slot. Its Want needs no Lease and no TTL. If the device waits
-// already, it keeps the task with which it waits, with two exceptions. It gets the new task if it has no offer and the new task is urgent,
-// or if it missed an offer and the new task is newer.
+// Joiner is a device that is added to the queue although it has not asked for a slot. Its Want needs no Lease and no TTL. A device that
+// already waits usually keeps the task with which it waits. It waits with the new task instead if it has no offer and the new task is urgent,
+// or if it has missed an offer and the new task is newer.
 type Joiner struct {
 	Want
 	Device string
@@ -32,12 +32,12 @@ type Joiner struct {
 // formatBatchID returns a text of 16 digits. Such texts sort in the order of the batch ids (lua/queue.lua).
 func formatBatchID(batchID int64) string { return fmt.Sprintf("%016d", batchID) }
 
-// orderName returns a text by which the tasks of a batch are sorted: the highest priority first, then the oldest task.
+// orderName returns a text by which the tasks of a batch are sorted. The task with the highest priority is first, then the oldest task.
 func orderName(priority int, taskID int64) string {
 	return fmt.Sprintf("%010d|%016d", 1<<31-int64(priority), taskID)
 }
 
-// parseTaskID returns the id of the task in orderText, a text that orderName returned. It returns 0 if orderText is no such text.
+// parseTaskID returns the id of the task for which orderName made orderText. It returns 0 if orderText has another form.
 func parseTaskID(orderText string) (taskID int64) {
 	if len(orderText) < 12 {
 		return 0
@@ -52,7 +52,7 @@ func parseTaskID(orderText string) (taskID int64) {
 // textInt is an integer that a script writes as a JSON string.
 type textInt int64
 
-// UnmarshalText parses the decimal text.
+// UnmarshalText sets n to the integer that text contains in decimal digits.
 func (n *textInt) UnmarshalText(text []byte) error {
 	parsed, err := strconv.ParseInt(string(text), 10, 64)
 	*n = textInt(parsed)
@@ -71,7 +71,7 @@ func (l *luaList[Element]) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]Element)(l))
 }
 
-// The JSON arguments and replies of the scripts. The headers of the scripts describe them.
+// These types are the JSON arguments and replies of the scripts. The header of each script describes its arguments and its reply.
 type (
 	paceArgs struct {
 		Hold    int64 `json:"hold"`

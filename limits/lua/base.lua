@@ -48,7 +48,7 @@ end
 -- check_window: decides whether a sliding window (at most `max` starts within `per` ms) allows one more start
 -- of the subject with the Redis key `key`. pending lists the times (ms) of its open reservations. Returns:
 --  nil           the window allows a start
---  nil, true     a stored time is in the future: the clock of Redis was set back
+--  nil, true     a stored time is in the future, because the clock of Redis was set back
 --  wait, ago, 0  counted starts fill the window. It allows a start in `wait` ms. The start that must leave the
 --                window before that is `ago` ms old
 --  0, 0, 1       counted starts and reservations together fill the window. Nobody knows when the reservations

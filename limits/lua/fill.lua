@@ -57,7 +57,7 @@ local function write_state(state_name)
 end
 
 -- keep_first: keeps the first `earlier` starts in the Redis list `key`, which earlier calls have stored. It
--- deletes the later ones: if this call was sent before, it has stored them then.
+-- deletes the later starts, which this call has stored if it was sent before.
 local function keep_first(key, earlier)
   if earlier == 0 then
     redis.call('DEL', key)
@@ -108,8 +108,8 @@ local function do_fill()
   return write_state('filling')
 end
 
--- do_known: does the step "known": it changes the state of the rule from "settling" to "known". Checks then use
--- the counts of the rule. In any other state it returns BUSY.
+-- do_known: does the step "known". It changes the state of the rule from "settling" to "known", so that checks
+-- use the counts of the rule. In any other state it returns BUSY.
 local function do_known()
   if state ~= 'settling' then
     return BUSY

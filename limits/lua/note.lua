@@ -9,7 +9,7 @@
 -- Returns  1
 --
 -- Invariant: the count of a stored label is never too low, but it can be too high. If the ZSET is full, a new
--- label replaces the label with the lowest count. The count of the new label then begins at that lowest count.
+-- label replaces the label with the lowest count, and its own count begins at this lowest count.
 
 local max_labels = tonumber(ARGV[1])
 if not max_labels then

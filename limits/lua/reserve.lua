@@ -58,8 +58,8 @@ local open = redis.call('ZCARD', OPEN)
 local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTLE)) > 0
 
 -- forget_rule: is called if a stored time of the item is in the future. This time would block starts until the
--- clock of Redis reaches it. In mode R, the function makes the rule unknown, so that a process fills it again.
--- Returns UNKNOWN.
+-- clock of Redis reaches it. In mode R, forget_rule makes the rule unknown, so that a process fills it again.
+-- It returns UNKNOWN.
 local function forget_rule(item)
   if MODE ~= 'P' then
     redis.call('DEL', item.rule)

@@ -1,6 +1,6 @@
 -- settle: closes reservations. A reservation is a start of a task that counts before it happens. If the start
--- happened, each rule of the entry now counts it as a start; otherwise the start no longer counts. The script
--- also counts starts that have no reservation.
+-- happened, each rule of the entry counts it from now on. If not, the start no longer counts. The script also
+-- counts starts that have no reservation.
 --
 -- KEYS     as in keys.lua
 -- ARGV     for each entry, which settles one start:
@@ -91,7 +91,7 @@ local function count_start(s, key, at, now)
 end
 
 -- renew_known: renews the TTL of `rule`, the Redis key of a known rule. since is the time (ms) at which the key
--- was last written. To save writes, the function does nothing if this is at most longest / 2 ms ago.
+-- was last written. To save writes, renew_known does nothing within longest / 2 ms after since.
 local function renew_known(rule, since, longest, now)
   if now - since > longest / 2 then
     set_known(rule, longest, now)

@@ -8,7 +8,7 @@
 --     inside  list: number of times in each window; check_item in take.lua sets it
 
 -- Time in ms for which a list outlives the longest window of its rule. Redis 7.0 can delete an expired list
--- while a script runs. Thanks to this time, all times in such a list are outside all windows.
+-- while a script runs. Because the list expires so late, it then has only times that are outside all windows.
 local LIST_OUTLIVES = 1000
 
 -- nth_of_item: returns the n-th newest stored time (ms) of the item; n is at most item.n. If Redis has deleted

@@ -198,8 +198,8 @@ local function count_cost(item, cost)
 end
 
 -- append_usage: appends the numbers window, used, reset and wait of the item to the reply (see the head of this
--- file). Of several sliding windows, the one that allows the least further cost is described. If two windows
--- allow equally little, the one with the later reset is described.
+-- file). If the rule has several sliding windows, the numbers describe the window that allows the least further
+-- cost. If two windows allow equally little, they describe the window with the later reset.
 local function append_usage(reply, item)
   local s = item.spec
   local window = 1
@@ -282,8 +282,8 @@ local function uncount(item, taken_at, n)
     if taken_at < from or taken_at >= from + s.longest then
       return
     end
-  -- A calendar rule: if its count is of another period, or began after taken_at, the count does not include
-  -- the cost, so nothing is subtracted.
+  -- This branch is for a calendar rule. If its count is of another period, or began after taken_at, the count
+  -- does not include the cost, so nothing is subtracted.
   elseif from ~= period_containing(s, taken_at) or (read_counts_since(item.rule) or 0) > taken_at then
     return
   end
@@ -294,8 +294,8 @@ local function uncount(item, taken_at, n)
 end
 
 -- give_back: gives back a part of the cost that was counted under the id of the taking t. t.cost is the total to
--- give back, so a repeated call gives back nothing more. It appends to the reply how much of the cost has been
--- given back in total.
+-- give back, so a repeated call gives back nothing more. give_back appends to the reply how much of the cost
+-- has been given back in total.
 local function give_back(reply, t)
   local taken_at, cost, returned = read_id(t)
   local total = taken_at and math.min(t.cost, cost) or 0

@@ -42,13 +42,11 @@ type Algorithm string
 const (
 	// Sliding counts in any number of windows. Each window ends now.
 	Sliding Algorithm = "sliding"
-	// Fixed counts in one window at a time. A window begins with the first start after the end of
-	// the previous window.
+	// Fixed counts in one window at a time. A window begins with the first start after the end of the previous window.
 	Fixed Algorithm = "fixed"
 	// Calendar counts in days, weeks or months of a time zone.
 	Calendar Algorithm = "calendar"
-	// Duplicate counts, in a sliding window, the starts that are equal in all fields of Per. By
-	// default these are device, kind and payload.
+	// Duplicate counts, in a sliding window, the starts that are equal in all fields of Per. The default of Per is device, kind and payload.
 	Duplicate Algorithm = "duplicate"
 )
 
@@ -83,7 +81,7 @@ const (
 // duplicatePer is the default of Per for the algorithm Duplicate: the fields in which two equal starts agree.
 const duplicatePer = "device,kind,payload"
 
-// Parse reads a JSON array of policies and validates them. Null and an empty input mean no policies. An error is ErrInvalid.
+// Parse decodes a JSON array of policies and validates them. Null and an empty input mean no policies. All its errors wrap ErrInvalid.
 func Parse(raw []byte) ([]Policy, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil, nil

@@ -152,8 +152,8 @@ local function read_waiters(q, b)
 end
 
 -- order.load_batch: returns the batch with the id `name`, from the cache q.batches or from KEYS[8]. If want
--- (a task that needs a slot) is given, the batch gets the weight and lane of want. If want.lane is not nil,
--- state.percent becomes want.lane. The fields of a batch:
+-- (a task that needs a slot) is given, the batch gets the weight and lane of want, and state.percent becomes
+-- want.lane unless that is nil. The fields of a batch:
 --  name            id of the batch, 16 digits
 --  weight, time    weight and virtual time of the batch
 --  lane            U if the batch is urgent, else empty
@@ -328,8 +328,8 @@ function order.best_want(q, wants)
   return best_index, least_ratio < 0
 end
 
--- order.position: returns two numbers for a want (a task that needs a slot): its estimated position in the
--- queue of the pool (1 is the next grant), and its rank, from 1, among the waiters of its batch.
+-- order.position: returns two numbers for a want (a task that needs a slot). The first is its estimated position
+-- in the queue of the pool; 1 is the next grant. The second is its rank, from 1, among the waiters of its batch.
 function order.position(q, device, want)
   order.update_batches(q)
   local b = order.load_batch(q, want.batch, want)

@@ -1,6 +1,6 @@
 -- core: decides whether a lease gets a slot of a pool. scripts.go puts this file in front of every script of
--- this directory as the table `core`. The decision reads no clock and no key of the queue, so a wrong queue
--- cannot cause more grants than the capacity allows (invariant CAP).
+-- this directory as the table `core`. The decision depends on no clock and on no key of the queue. So a wrong
+-- queue cannot cause more grants than the capacity allows (invariant CAP).
 
 -- The four keys of core. They have the same hash tag, so one node of a Redis Cluster has all keys of a pool.
 -- KEYS[1]  config  HASH  the settings of the pool:
@@ -144,7 +144,7 @@ end
 
 -- core.adopt: records in pool p that the lease h.lease holds the slot h.slot, because the ledger says so. If
 -- the lease holds another slot, that slot is freed. If another lease holds the slot h.slot, core.adopt writes
--- nothing and returns false; otherwise it returns true. now is the time of Redis in ms. Fields of h:
+-- nothing and returns false. Otherwise it returns true. now is the time of Redis in ms. Fields of h:
 --  slot, lease, device, batch  as in parse_holder
 --  age   ms since the grant
 --  left  ms until the lease ends
@@ -169,7 +169,7 @@ function core.adopt(p, h, now)
 end
 
 -- core.configure: changes the capacity of pool p from `from` to to.capacity slots. It also stores to.version
--- and to.call. A decrease removes free slots; a held slot at or above the new capacity stays until it is freed.
+-- and to.call. A decrease removes free slots. A held slot at or above the new capacity stays until it is freed.
 function core.configure(p, from, to)
   for n = from, to.capacity - 1 do
     redis.call('ZADD', p.free, 'NX', 0, string.format('%05d', n))

@@ -1,8 +1,8 @@
--- queue: decides which waiter gets the next free slot of a pool. batch_order.lua decides which batch is
--- first; this file decides inside the batch. scripts.go puts it in front of the scripts that need it as the
--- table `queue`. The keys of the queue are hints: a wrong key delays grants, but never causes a grant beyond
--- the capacity (core.lua). If a key is lost, the queue is emptied, and the next reports of the devices fill
--- it again.
+-- queue: decides which waiter gets the next free slot of a pool. batch_order.lua decides which batch is first.
+-- This file decides which waiter of the batch is first. scripts.go puts it in front of the scripts that need it
+-- as the table `queue`. The keys of the queue are hints. A wrong key delays grants, but never causes a grant
+-- beyond the capacity (core.lua). If a key is lost, the queue is emptied, and the next reports of the devices
+-- fill it again.
 
 -- Terms of this file:
 --   waiter      a device that was refused a slot and waits for one
@@ -93,8 +93,8 @@ local LAPSED_SERIES = 10
 -- Divisor for the duration of shorter offers.
 local SHORTER_FACTOR = 6
 
--- offer_time: returns the time (ms) at which waiter w got its offer. The id of an offer is this time in
--- microseconds.
+-- offer_time: returns the time (ms) at which waiter w got its offer. It computes the time from the id of the
+-- offer, which is the same time in microseconds.
 local function offer_time(w)
   return math.floor(tonumber(w.offer) / 1000)
 end
@@ -118,7 +118,8 @@ function queue.waiter(q, device)
 end
 
 -- queue.waiters: returns the first `limit` waiters of a class, in the order of the queue. If limit is -1, it
--- returns all. The other arguments are the class (T, O or P) and, optionally, the id of a batch.
+-- returns all waiters of the class. The arguments after limit are the class (T, O or P) and, optionally, the id
+-- of a batch.
 function queue.waiters(q, limit, ...)
   local from, to = order.member_range(...)
   local all = redis.call('ZRANGEBYLEX', q.queue, from, to, 'LIMIT', 0, limit)
@@ -129,9 +130,9 @@ function queue.waiters(q, limit, ...)
   return all
 end
 
--- move_waiter: moves waiter w to another class in all keys: T (notifiable), O (has an offer) or P (poller).
--- If class is nil, w leaves the queue. If w had an offer and class is not O, the offer ends, and w is no
--- longer owed a slot (KEYS[10]). Returns nil.
+-- move_waiter: moves waiter w to another class in all keys. The class is T (notifiable), O (has an offer) or P
+-- (poller). If class is nil, w leaves the queue. If w had an offer and class is not O, the offer ends, and w is
+-- no longer owed a slot (KEYS[10]). Returns nil.
 local function move_waiter(q, w, class)
   local b = order.load_batch(q, w.batch)
   -- Change of the number of offered slots.
@@ -175,9 +176,9 @@ local function move_waiter(q, w, class)
   order.change_held(q, b, delta)
 end
 
--- add_offer: stores the offer of waiter w (w.offer, w.ends) and appends it to q.offers. The caller of the
--- script sends the offers in q.offers to the devices. Until an update of kind 'sent' confirms the offer, or
--- until the offer lapses, handle_timers returns it again.
+-- add_offer: stores the offer of waiter w (w.offer, w.ends) and appends it to q.offers. The caller of the script
+-- notifies the devices of the offers in q.offers. handle_timers returns the offer again until an update of kind
+-- 'sent' confirms it, or until it lapses.
 local function add_offer(q, w)
   move_waiter(q, w, 'O')
   q.offers[#q.offers + 1] = {
@@ -195,8 +196,8 @@ end
 --  A waiter without an offer leaves the queue, because its device did not report.
 --  An offer that was not sent is returned to the caller again.
 --  A waiter whose offer lapsed becomes a poller (class P).
--- If missed is true, it also returns unsent offers for parked reports that are at least RESEND_AFTER ms old.
--- A replica that does not have the parked report may have received such an offer before.
+-- If missed is true, it also returns unsent offers for parked reports that are at least RESEND_AFTER ms old,
+-- because only another replica, which does not have the parked report, may have received such an offer.
 local function handle_timers(q, missed)
   -- The loop reads the devices in the order of their timers, so the timers of the first expired_count devices
   -- have expired.
@@ -301,8 +302,7 @@ function queue.open(keys, pool)
   }
 end
 
--- open_for_change: does the work of queue.start, but raises an error if a key has an unexpected type or
--- content.
+-- open_for_change: does the work of queue.start. It raises an error if a key has an unexpected type or content.
 local function open_for_change(keys, pool, pace, missed)
   local q = queue.open(keys, pool)
   q.pace = pace
@@ -315,8 +315,8 @@ local function open_for_change(keys, pool, pace, missed)
   return q
 end
 
--- queue.start: opens the queue of a known pool for changes: it repairs the queue and handles expired timers.
--- It returns q (queue.open). The arguments:
+-- queue.start: opens the queue of a known pool for changes. It repairs the queue, handles expired timers, and
+-- returns q (queue.open). The arguments:
 --  keys     KEYS of the script
 --  pool     the table of core.pool
 --  pace     table of times in ms, as in turn.lua, and:
@@ -331,8 +331,8 @@ function queue.start(keys, ...)
   return ok and q or open_for_change(keys, ...)
 end
 
--- next_report: returns two numbers: the time (ms, not rounded) after which waiter w is asked to report again,
--- and the position of w in the queue. At position 1, w gets the next grant.
+-- next_report: returns two numbers. The first is the time (ms, not rounded) after which waiter w is asked to
+-- report again. The second is the position of w in the queue. At position 1, w gets the next grant.
 --  chance       number from 0 to 1; it makes the times of several devices different
 --  batch_rank   rank of w among the waiters of its batch, from 1
 --  urgent_rank  rank of w, from 0, if w is a poller of an urgent batch with precedence; else nil or false
@@ -354,9 +354,9 @@ local function next_report(q, w, chance, batch_rank, urgent_rank)
   return after, math.max(ahead, 1)
 end
 
--- queue.join: adds the device to the queue. If the device waits already, it updates the waiter and ends its
--- offer. It returns the time (ms) until the device is to report again, and the position of the device in the
--- queue. If pace.period is 0, no device waits, so the device is not added.
+-- queue.join: adds the device to the queue. If the device waits already, queue.join updates the waiter and ends
+-- its offer. It returns the time (ms) after which the device must report again, and the position of the device
+-- in the queue. If pace.period is 0, no device waits, so the device is not added.
 --  want    the task for which the device needs a slot
 --  reach   way to notify the device; a device with reach 0 polls
 --  chance  number from 0 to 1 (next_report)
@@ -451,15 +451,15 @@ function queue.update(q, u)
   end
 end
 
--- keep_for_poller: chooses a poller for which a free slot is kept until it reports. Without kept slots, other
--- devices would take every slot before the poller reports. A poller is suitable if its report is due within
--- `window` ms and one of these conditions is true:
+-- keep_for_poller: chooses a poller for which a free slot is kept until the poller reports. Without kept slots,
+-- other devices would take every slot before the poller reports. A poller is suitable if its report is due
+-- within `window` ms and one of these conditions is true:
 --  It is one of the first q.max_owed pollers that are owed a slot.
 --  Its batch holds less than its share.
 --  Its batch is urgent and has precedence.
 -- The function chooses the suitable poller whose batch has the lowest ratio. Of equal ratios, it chooses the
--- poller whose report is due first. first_batch is the batch that is offered the slot if no poller is chosen;
--- batches with a higher ratio than first_batch are excluded. The function charges the time until w.ends to the
+-- poller whose report is due first. first_batch is the batch that is offered the slot if no poller is chosen.
+-- Batches with a higher ratio than first_batch are excluded. The function charges the time until w.ends to the
 -- budget for kept slots, sets the fields ends, told and kept of the chosen waiter w, and returns w or nil.
 local function keep_for_poller(q, first_batch)
   local max_ratio = math.huge
@@ -528,7 +528,7 @@ function queue.offer(q)
     if not w then
       break
     end
-    -- Two offers never have the same id, so an update for an old offer cannot change a newer one.
+    -- Each offer gets an id of its own, so that an update for an old offer cannot change a newer one.
     q.state.offer = core.text(math.max(q.now * 1000, tonumber(q.state.offer) + 1))
     w.offer = q.state.offer
     local factor = q.state.vain < LAPSED_SERIES and 1 or SHORTER_FACTOR

@@ -84,7 +84,7 @@ local function serve(asker)
   local waiting_index = nil
   local best_index, has_precedence = order.best_want(q, asker.wants)
   for i, want in ipairs(asker.wants) do
-    -- If the lease holds a slot already, the same call was sent before. The answer must be the same again.
+    -- If the lease already holds a slot, the same call was sent before, and must get the same answer again.
     local slot = core.slot(p, want.lease)
     if slot then
       return { slot = slot, want = i }

@@ -27,7 +27,7 @@ local SLEEP_DIVISOR = 10
 turn.KEEP_DIVISOR = 20
 
 -- turn.max_owed: returns the maximum number of pollers that count as owed a slot at the same time. KEYS[10] in
--- queue.lua can contain more pollers; the later ones do not count yet.
+-- queue.lua can contain more pollers. The pollers beyond the maximum do not count yet.
 function turn.max_owed(capacity)
   return math.max(math.floor(capacity / turn.KEEP_DIVISOR), 3)
 end
@@ -70,8 +70,8 @@ function turn.wait(pace, w, ahead, capacity, chance, batch_rank)
 end
 
 -- turn.owed_wait: returns the time (ms, not rounded) after which a poller that is owed a slot is asked to
--- report again. That is when the grant of its rank (from 0) is expected, but at most after one period: a slot
--- can become free early because another device fails. capacity must not be 0.
+-- report again. It is the expected time until the grant of its rank (from 0), but at most one period, because a
+-- slot can become free early if another device fails. capacity must not be 0.
 function turn.owed_wait(pace, rank, capacity, chance)
   return math.min(rank * pace.hold / capacity, pace.period) * (0.9 + chance / 10)
 end
