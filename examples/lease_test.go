@@ -14,7 +14,7 @@ import (
 func (s *devServer) openLeaseStates() string {
 	s.Helper()
 	var all []string
-	for l, err := range s.admin.Leases.List(s.Context(), pool) {
+	for l, err := range s.admin.Leases.List(s.Context(), pool, operators.All{}) {
 		if err != nil {
 			s.Fatal(err)
 		}

@@ -1,9 +1,6 @@
 package operators
 
 import (
-	"context"
-	"iter"
-	"net/http"
 	"time"
 )
 
@@ -71,49 +68,17 @@ type TokenList struct {
 }
 
 // Profiles has the calls about profiles, whose policies limit how often devices start tasks.
-type Profiles struct{ client *Client }
-
-// List yields all profiles by name.
-func (c Profiles) List(ctx context.Context) iter.Seq2[Profile, error] {
-	return listEntries[Profile](ctx, c.client, Path("profiles"), nil)
-}
-
-// Get returns the profile with this name.
-func (c Profiles) Get(ctx context.Context, name string) (Profile, error) {
-	return getJSON[Profile](ctx, c.client, Path("profiles", name), nil)
-}
-
-// Put creates the profile name with these settings, or replaces the settings of an existing profile.
-func (c Profiles) Put(ctx context.Context, name string, settings ProfileSettings) (ProfileChanged, error) {
-	return sendJSON[ProfileChanged](ctx, c.client, http.MethodPut, Path("profiles", name), settings)
-}
-
-// Delete deletes a profile that no device has.
-func (c Profiles) Delete(ctx context.Context, name string) error {
-	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("profiles", name)}, nil)
+type Profiles struct {
+	List   List[All, Profile]                                `op:"GET /v1/profiles" id:"listProfiles" role:"viewer" doc:"List profiles by name"`
+	Get    Call[string, Profile]                             `op:"GET /v1/profiles/{profile}" id:"getProfile" role:"viewer" doc:"Read a profile"`
+	Put    CallWith[string, ProfileSettings, ProfileChanged] `op:"PUT /v1/profiles/{profile}" id:"putProfile" role:"admin" doc:"Create a profile or replace its policies"`
+	Delete Remove[string]                                    `op:"DELETE /v1/profiles/{profile}" id:"deleteProfile" role:"admin" status:"204" doc:"Delete a profile that no device has"`
 }
 
 // Tokens has the calls about operator tokens.
-type Tokens struct{ client *Client }
-
-// List yields all operator tokens.
-func (c Tokens) List(ctx context.Context) iter.Seq2[Token, error] {
-	return listEntries[Token](ctx, c.client, Path("tokens"), nil)
-}
-
-// Create makes an operator token. Only the first response contains the secret. If this response was lost, the Secret of the result is
-// empty: revoke the token and make another.
-func (c Tokens) Create(ctx context.Context, request NewToken) (TokenCreated, error) {
-	return callJSON[TokenCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tokens"), Body: request, Key: idempotencyKey(ctx)})
-}
-
-// Rotate replaces the secret of an operator token, and returns the token with its new secret. Within 5 s, all replicas refuse the older
-// secret.
-func (c Tokens) Rotate(ctx context.Context, id int64) (TokenCreated, error) {
-	return sendJSON[TokenCreated](ctx, c.client, http.MethodPost, Path("tokens", decimal(id), "rotate"), nil)
-}
-
-// Revoke ends an operator token. Within 5 s, all replicas refuse it.
-func (c Tokens) Revoke(ctx context.Context, id int64) (Token, error) {
-	return sendJSON[Token](ctx, c.client, http.MethodDelete, Path("tokens", decimal(id)), nil)
+type Tokens struct {
+	List   List[All, Token]             `op:"GET /v1/tokens" id:"listTokens" role:"admin" doc:"List operator tokens"`
+	Create Call[NewToken, TokenCreated] `op:"POST /v1/tokens" id:"createToken" role:"admin" status:"201" once:"true" doc:"Create an operator token"`
+	Rotate Call[int64, TokenCreated]    `op:"POST /v1/tokens/{id}/rotate" id:"rotateOperatorToken" role:"admin" doc:"Replace the secret of an operator token, everywhere within 5 s"`
+	Revoke Call[int64, Token]           `op:"DELETE /v1/tokens/{id}" id:"revokeToken" role:"admin" doc:"Revoke an operator token, everywhere within 5 s"`
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"iter"
 	"net/http"
 	"net/url"
 	"time"
@@ -181,28 +180,20 @@ type BatchFilter struct {
 }
 
 // Batches has the calls about batches.
-type Batches struct{ client *Client }
+type Batches struct {
+	client *Client
 
-// List yields the batches that match the filter, by default newest first.
-func (c Batches) List(ctx context.Context, filter BatchFilter) iter.Seq2[Batch, error] {
-	return listEntries[Batch](ctx, c.client, Path("batches"), queryParams(filter))
-}
-
-// Get returns a batch and its counts.
-func (c Batches) Get(ctx context.Context, id int64) (Batch, error) {
-	return getJSON[Batch](ctx, c.client, Path("batches", decimal(id)), nil)
-}
-
-// Waiting summarizes why the tasks of a batch wait. If more than sample tasks wait, it evaluates only this number of tasks. If sample is
-// 0, the number is 500.
-func (c Batches) Waiting(ctx context.Context, id int64, sample int) (Waiting, error) {
-	return getJSON[Waiting](ctx, c.client, Path("batches", decimal(id), "waiting"), Query("sample", decimalOrEmpty(int64(sample))))
-}
-
-// WaitingTasks yields the waiting tasks of a batch in the order of the batch. Each task has the first reason why it waits. If code is not
-// empty, WaitingTasks yields only tasks whose first reason has this code.
-func (c Batches) WaitingTasks(ctx context.Context, id int64, code string) iter.Seq2[WaitingTask, error] {
-	return listEntries[WaitingTask](ctx, c.client, Path("batches", decimal(id), "waiting", "tasks"), Query("code", code))
+	Results      CallWith[int64, ResultQuery, Results]     `op:"GET /v1/batches/{id}/results" id:"listResults" role:"viewer" doc:"List the results of a batch by task number, and summarize them"`
+	Failures     CallWith[int64, FailureQuery, Failures]   `op:"GET /v1/batches/{id}/failures" id:"getBatchFailures" role:"viewer" doc:"Count the attempts of a batch that failed, by tags and attributes of their devices"`
+	_            struct{}                                  `op:"POST /v1/batches" id:"createBatch" role:"operator" status:"201" once:"true" doc:"Queue tasks"`
+	List         List[BatchFilter, Batch]                  `op:"GET /v1/batches" id:"listBatches" role:"viewer" doc:"List batches, by default newest first"`
+	Get          Call[int64, Batch]                        `op:"GET /v1/batches/{id}" id:"getBatch" role:"viewer" doc:"Read a batch and its counts"`
+	Change       CallWith[int64, BatchPatch, BatchChanged] `op:"PATCH /v1/batches/{id}" id:"patchBatch" role:"operator" doc:"Change a batch; absent fields stay, null restores the default"`
+	Pause        CallWith[int64, PauseReason, Batch]       `op:"POST /v1/batches/{id}/pause" id:"pauseBatch" role:"operator" doc:"Pause a batch: its tasks get no new grants; running tasks continue"`
+	Resume       Call[int64, Batch]                        `op:"POST /v1/batches/{id}/resume" id:"resumeBatch" role:"operator" doc:"End the pause of a batch"`
+	Cancel       Call[int64, Batch]                        `op:"POST /v1/batches/{id}/cancel" id:"cancelBatch" role:"operator" doc:"Cancel a batch; devices that run one of its tasks are asked to stop"`
+	Waiting      CallWith[int64, WaitingSample, Waiting]   `op:"GET /v1/batches/{id}/waiting" id:"getBatchWaiting" role:"viewer" doc:"Summarize why the tasks of a batch wait, grouped by reason"`
+	WaitingTasks ListOf[int64, ReasonFilter, WaitingTask]  `op:"GET /v1/batches/{id}/waiting/tasks" id:"listBatchWaiting" role:"viewer" doc:"List the waiting tasks of a batch, each with its first reason"`
 }
 
 // Create queues a batch completely or not at all. mode can make it a dry run. The batch is queued once even if the request is sent several
@@ -240,24 +231,4 @@ func AddToQuery(batch any, query url.Values) error {
 		query.Set(name, plain)
 	}
 	return nil
-}
-
-// Change changes the settings of a batch that patch contains, and returns the changed batch.
-func (c Batches) Change(ctx context.Context, id int64, patch BatchPatch) (BatchChanged, error) {
-	return sendJSON[BatchChanged](ctx, c.client, http.MethodPatch, Path("batches", decimal(id)), patch)
-}
-
-// Pause prevents new starts of tasks of a batch; running tasks continue.
-func (c Batches) Pause(ctx context.Context, id int64, reason string) (Batch, error) {
-	return sendJSON[Batch](ctx, c.client, http.MethodPost, Path("batches", decimal(id), "pause"), PauseReason{reason})
-}
-
-// Resume ends the pause of a batch.
-func (c Batches) Resume(ctx context.Context, id int64) (Batch, error) {
-	return sendJSON[Batch](ctx, c.client, http.MethodPost, Path("batches", decimal(id), "resume"), nil)
-}
-
-// Cancel ends a batch: its waiting tasks are cancelled, and devices that run one of its tasks are instructed to stop.
-func (c Batches) Cancel(ctx context.Context, id int64) (Batch, error) {
-	return sendJSON[Batch](ctx, c.client, http.MethodPost, Path("batches", decimal(id), "cancel"), nil)
 }

@@ -83,8 +83,9 @@ func New(config Config) (*Client, error) {
 		// The client follows no redirects, because a redirect could send the token to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-	c.Pools, c.Leases, c.Batches, c.Tasks, c.Devices = Pools{c}, Leases{c}, Batches{c}, Tasks{c}, Devices{c}
-	c.Profiles, c.Limits, c.Tokens, c.Events, c.Search = Profiles{c}, LimitSets{c}, Tokens{c}, Events{c}, Search{c}
+	c.Pools.client, c.Leases.client, c.Batches.client, c.Tasks.client = c, c, c, c
+	c.Devices.client, c.Limits.client, c.Events.client = c, c, c
+	c.bindCalls()
 	return c, nil
 }
 

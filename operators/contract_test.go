@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -168,7 +167,7 @@ func (c *checkedClient) checkPools() {
 	c.expectResponse("Change pool", changed, err)
 	resumed, err := c.Pools.Resume(c.ctx, "c")
 	c.expectResponse("Resume pool", resumed, err)
-	paused, err := c.Pools.Pause(c.ctx, "c", "a look first")
+	paused, err := c.Pools.Pause(c.ctx, "c", operators.PauseReason{Reason: "a look first"})
 	c.expectResponse("Pause pool", paused, err)
 	if changed.Capacity != 2 || !changed.Paused || resumed.Paused || len(resumed.Windows) > 0 || paused.PauseReason != "a look first" || paused.PausedAt == nil {
 		c.Errorf("%+v, %+v, %+v", changed, resumed, paused)
@@ -182,16 +181,14 @@ func (c *checkedClient) checkPools() {
 	pool, err := c.Pools.Get(c.ctx, "c")
 	c.expectResponse("Pool", pool, err)
 	c.expectResponse("Pools", collectAll(c.T, c.Pools.List(c.ctx, operators.PoolFilter{Name: "C", Sort: "trouble"})), nil)
-	totals, err := c.Pools.Totals(c.ctx)
+	totals, err := c.Pools.Totals(c.ctx, operators.All{})
 	c.expectResponse("Totals", totals, err)
-	series, err := c.Pools.Series(c.ctx, "c", "24h")
+	series, err := c.Pools.Series(c.ctx, "c", operators.SeriesQuery{Range: "24h"})
 	c.expectResponse("Series", series, err)
-	limited, err := c.Pools.LimitedSubjects(c.ctx, "c", 5)
-	if err != nil || len(limited) != 0 {
-		c.Errorf("Limited: %v, %v", limited, err)
-	}
-	highest, err := c.Pools.HighestUse(c.ctx, "c", 5)
-	c.expectResponse("HighestUse", operators.Usage{Highest: highest}, err)
+	limited, err := c.Pools.Limited(c.ctx, "c", operators.LimitedQuery{Limit: 5})
+	c.expectResponse("Limited", limited, err)
+	usage, err := c.Pools.Usage(c.ctx, "c", operators.UsageQuery{Limit: 5})
+	c.expectResponse("Usage", usage, err)
 }
 
 func (c *checkedClient) checkDevices() {
@@ -223,11 +220,11 @@ func (c *checkedClient) checkDevices() {
 	if count, err := c.Devices.DeleteMatching(c.ctx, operators.DeviceFilter{Prefix: "c-1"}, operators.Deletion{}, true); err != nil || deleted.Devices != 0 || count.Devices != 1 {
 		c.Errorf("deleted %+v, would delete %+v, %v", deleted, count, err)
 	}
-	blocked, err := c.Devices.Block(c.ctx, "c-1", "it smokes")
+	blocked, err := c.Devices.Block(c.ctx, "c-1", operators.PauseReason{Reason: "it smokes"})
 	c.expectResponse("Block device", blocked, err)
 	unblocked, err := c.Devices.Unblock(c.ctx, "c-1")
 	c.expectResponse("Unblock device", unblocked, err)
-	rotated, err := c.Devices.RotateToken(c.ctx, "c-1", time.Minute)
+	rotated, err := c.Devices.RotateToken(c.ctx, "c-1", operators.Rotation{OverlapMS: new(int64(60_000))})
 	c.expectResponse("RotateToken", rotated, err)
 	why, err := c.Devices.Why(c.ctx, "c-1")
 	c.expectResponse("Why of a device", why, err)

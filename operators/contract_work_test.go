@@ -42,16 +42,16 @@ func (c *checkedClient) checkBatches() int64 {
 	if changed.Weight != 7 || changed.NotAfter != nil || changed.Abort == nil {
 		c.Errorf("%+v", changed)
 	}
-	paused, err := c.Batches.Pause(c.ctx, streamed.ID, "later")
+	paused, err := c.Batches.Pause(c.ctx, streamed.ID, operators.PauseReason{Reason: "later"})
 	c.expectResponse("Pause batch", paused, err)
 	resumed, err := c.Batches.Resume(c.ctx, streamed.ID)
 	c.expectResponse("Resume batch", resumed, err)
-	waiting, err := c.Batches.Waiting(c.ctx, made.ID, 0)
+	waiting, err := c.Batches.Waiting(c.ctx, made.ID, operators.WaitingSample{})
 	c.expectResponse("Waiting of a batch", waiting, err)
-	ofPool, err := c.Pools.Waiting(c.ctx, "c", 200)
+	ofPool, err := c.Pools.Waiting(c.ctx, "c", operators.WaitingSample{SampleSize: 200})
 	c.expectResponse("Waiting of a pool", ofPool, err)
-	c.expectResponse("Tasks of a pool that wait", collectAll(c.T, c.Pools.WaitingTasks(c.ctx, "c", waiting.Parts[0].Code)), nil)
-	each := collectAll(c.T, c.Batches.WaitingTasks(c.ctx, made.ID, ""))
+	c.expectResponse("Tasks of a pool that wait", collectAll(c.T, c.Pools.WaitingTasks(c.ctx, "c", operators.ReasonFilter{Code: waiting.Parts[0].Code})), nil)
+	each := collectAll(c.T, c.Batches.WaitingTasks(c.ctx, made.ID, operators.ReasonFilter{}))
 	c.expectResponse("Tasks of a batch that wait", each, nil)
 	if waiting.Total != 2 || waiting.Sampled || len(waiting.Parts) == 0 || len(each) != 2 || each[0].Code == "" {
 		c.Errorf("%+v, %+v", waiting, each)
@@ -61,7 +61,7 @@ func (c *checkedClient) checkBatches() int64 {
 	failures, err = c.Batches.Failures(c.ctx, made.ID, operators.FailureQuery{})
 	c.expectResponse("Failures of a batch", failures, err)
 	c.expectResponse("Batches", collectAll(c.T, c.Batches.List(c.ctx, operators.BatchFilter{})), nil)
-	found, err := c.Search.Find(c.ctx, "c-1")
+	found, err := c.Search.Find(c.ctx, operators.FindQuery{Text: "c-1"})
 	c.expectResponse("Find", found, err)
 	if len(found.Exact.Hits) != 1 || found.Exact.Hits[0].ID != "c-1" {
 		c.Errorf("%+v", found)
@@ -70,7 +70,7 @@ func (c *checkedClient) checkBatches() int64 {
 }
 
 func (c *checkedClient) checkTasks(batch int64) {
-	made, err := c.Devices.RotateToken(c.ctx, "c-1", 0)
+	made, err := c.Devices.RotateToken(c.ctx, "c-1", operators.Rotation{OverlapMS: new(int64(0))})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func (c *checkedClient) checkSlots() {
 	c.expectResponse("Release slot", free, err)
 	history := collectAll(c.T, c.Pools.History(c.ctx, "c", operators.HistoryFilter{Slot: strconv.Itoa(held.Slot), From: held.Since.Time}))
 	c.expectResponse("History", history, nil)
-	c.expectResponse("History of a device", collectAll(c.T, c.Devices.History(c.ctx, history[0].Device)), nil)
+	c.expectResponse("History of a device", collectAll(c.T, c.Devices.History(c.ctx, history[0].Device, operators.All{})), nil)
 	if len(history) == 0 || history[0].Token != held.Token || history[0].EndedBy != "released" {
 		c.Errorf("%+v", history)
 	}
@@ -124,7 +124,7 @@ func (c *checkedClient) checkSlots() {
 func (c *checkedClient) checkLeases() {
 	held, err := c.Leases.Acquire(c.ctx, "c", operators.NewLease{Holder: "job-1", LeaseMS: 60_000, Metadata: json.RawMessage(`{"branch":"main"}`)}, time.Second)
 	c.expectResponse("Acquire lease", held, err)
-	c.expectResponse("Leases", collectAll(c.T, c.Leases.List(c.ctx, "c")), nil)
+	c.expectResponse("Leases", collectAll(c.T, c.Leases.List(c.ctx, "c", operators.All{})), nil)
 	read, err := c.Leases.Get(c.ctx, "c", held.Lease)
 	c.expectResponse("Lease", read, err)
 	renewed, err := c.Leases.Renew(c.ctx, "c", held.Lease, operators.LeaseRenewal{Token: held.Token, LeaseMS: 120_000})
@@ -147,7 +147,7 @@ func (c *checkedClient) checkAccounts() {
 	c.expectResponse("Put profile", profile, err)
 	read, err := c.Profiles.Get(c.ctx, "careful")
 	c.expectResponse("Profile", read, err)
-	c.expectResponse("Profiles", collectAll(c.T, c.Profiles.List(c.ctx)), nil)
+	c.expectResponse("Profiles", collectAll(c.T, c.Profiles.List(c.ctx, operators.All{})), nil)
 	if err := c.Profiles.Delete(c.ctx, "careful"); err != nil {
 		c.Error(err)
 	}
@@ -157,7 +157,7 @@ func (c *checkedClient) checkAccounts() {
 	c.expectResponse("Create token of a caller", caller, err)
 	token, err := c.Tokens.Create(c.ctx, operators.NewToken{Name: "n", Role: "viewer", ExpiresAt: &end})
 	c.expectResponse("Create token", token, err)
-	c.expectResponse("Tokens", collectAll(c.T, c.Tokens.List(c.ctx)), nil)
+	c.expectResponse("Tokens", collectAll(c.T, c.Tokens.List(c.ctx, operators.All{})), nil)
 	rotated, err := c.Tokens.Rotate(c.ctx, token.ID)
 	c.expectResponse("Rotate", rotated, err)
 	if rotated.ID != token.ID || rotated.Secret == "" || rotated.Secret == token.Secret {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"iter"
 	"maps"
 	"net/http"
 	"net/url"
@@ -147,27 +146,24 @@ type DeviceFilter struct {
 func (f DeviceFilter) IsEmpty() bool { return len(queryParams(f)) == 0 }
 
 // Devices has the calls about devices.
-type Devices struct{ client *Client }
+type Devices struct {
+	client *Client
 
-// List yields all devices that match filter, ordered by id.
-func (c Devices) List(ctx context.Context, filter DeviceFilter) iter.Seq2[Device, error] {
-	return listEntries[Device](ctx, c.client, Path("devices"), queryParams(filter))
-}
+	List        List[DeviceFilter, Device]            `op:"GET /v1/devices" id:"listDevices" role:"viewer" doc:"List devices by id"`
+	Get         Call[string, Device]                  `op:"GET /v1/devices/{id}" id:"getDevice" role:"viewer" doc:"Read a device"`
+	Why         Call[string, DeviceWhy]               `op:"GET /v1/devices/{id}/why" id:"explainDevice" role:"viewer" doc:"Explain why a device gets no task, and how to change that"`
+	Create      Call[NewDevice, DeviceCreated]        `op:"POST /v1/devices" id:"createDevice" role:"operator" status:"201" once:"true" doc:"Create a device and its token, or many"`
+	Change      CallWith[string, DevicePatch, Device] `op:"PATCH /v1/devices/{id}" id:"patchDevice" role:"operator" doc:"Change the tags and the profile of a device; absent ones stay, null removes one"`
+	RotateToken CallWith[string, Rotation, TokenMade] `op:"POST /v1/devices/{id}/token" id:"rotateToken" role:"operator" doc:"Create a new token of a device"`
+	Block       CallWith[string, PauseReason, Device] `op:"POST /v1/devices/{id}/block" id:"blockDevice" role:"operator" doc:"Block a device: it gets no grants, and it is asked to stop its task"`
+	Unblock     Call[string, Device]                  `op:"POST /v1/devices/{id}/unblock" id:"unblockDevice" role:"operator" doc:"Unblock a device"`
 
-// Get returns a device.
-func (c Devices) Get(ctx context.Context, id string) (Device, error) {
-	return getJSON[Device](ctx, c.client, Path("devices", id), nil)
-}
-
-// Why returns the reasons why a device gets no task, and for each reason what would remove it.
-func (c Devices) Why(ctx context.Context, id string) (DeviceWhy, error) {
-	return getJSON[DeviceWhy](ctx, c.client, Path("devices", id, "why"), nil)
-}
-
-// Create registers a device. Only the first response contains the token. If this response was lost, the Token of the result is empty;
-// RotateToken makes a new token.
-func (c Devices) Create(ctx context.Context, device NewDevice) (DeviceCreated, error) {
-	return callJSON[DeviceCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices"), Body: device, Key: idempotencyKey(ctx)})
+	History ListOf[string, All, Holding] `op:"GET /v1/devices/{id}/history" id:"getDeviceHistory" role:"viewer" doc:"List the attempts of a device, the latest ends first"`
+	_       struct{}                     `op:"DELETE /v1/devices/{id}" id:"deleteDevice" role:"operator" doc:"Delete a device and its tokens"`
+	_       struct{}                     `op:"POST /v1/devices/retag" id:"retagDevices" role:"operator" doc:"Set or remove tags of all devices that match, one page per request"`
+	_       struct{}                     `op:"POST /v1/devices/delete" id:"deleteDevices" role:"operator" doc:"Delete all devices that match, one page per request"`
+	_       struct{}                     `op:"POST /v1/devices/block" id:"blockDevices" role:"operator" doc:"Block all devices that match, one page per request"`
+	_       struct{}                     `op:"POST /v1/devices/unblock" id:"unblockDevices" role:"operator" doc:"Unblock all devices that match, one page per request"`
 }
 
 // Import registers all devices of a file, or none of them, and writes their tokens to tokensOut. mediaType is the format of the file
@@ -223,29 +219,8 @@ func (c Devices) changeMatching(ctx context.Context, operation string, filter De
 	}
 }
 
-// Change changes the tags and the profile of a device as patch says, and returns the changed device.
-func (c Devices) Change(ctx context.Context, id string, patch DevicePatch) (Device, error) {
-	return sendJSON[Device](ctx, c.client, http.MethodPatch, Path("devices", id), patch)
-}
-
 // Delete deletes a device and its tokens. If cancelOpenTasks is true, the server also cancels the open tasks of the device; if it is
 // false, a device with open tasks is not deleted.
 func (c Devices) Delete(ctx context.Context, id string, cancelOpenTasks bool) (DeviceDeleted, error) {
 	return callJSON[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancelOpenTasks))})
-}
-
-// RotateToken makes a new token of a device. Older tokens stay valid for the duration overlap. If overlap is 0, they end at once.
-func (c Devices) RotateToken(ctx context.Context, id string, overlap time.Duration) (TokenMade, error) {
-	ms := overlap.Milliseconds()
-	return sendJSON[TokenMade](ctx, c.client, http.MethodPost, Path("devices", id, "token"), Rotation{OverlapMS: &ms})
-}
-
-// Block prevents new grants to a device, and instructs it to stop its running tasks. reason is shown to people; it may be empty.
-func (c Devices) Block(ctx context.Context, id, reason string) (Device, error) {
-	return sendJSON[Device](ctx, c.client, http.MethodPost, Path("devices", id, "block"), PauseReason{reason})
-}
-
-// Unblock allows grants to a blocked device again.
-func (c Devices) Unblock(ctx context.Context, id string) (Device, error) {
-	return sendJSON[Device](ctx, c.client, http.MethodPost, Path("devices", id, "unblock"), nil)
 }

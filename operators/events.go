@@ -46,11 +46,12 @@ type EventFilter struct {
 }
 
 // Events has the calls about the audit log.
-type Events struct{ client *Client }
+type Events struct {
+	client *Client
 
-// List yields all events that match the filter, newest first.
-func (c Events) List(ctx context.Context, filter EventFilter) iter.Seq2[Event, error] {
-	return listEntries[Event](ctx, c.client, Path("events"), queryParams(filter))
+	List List[EventFilter, Event] `op:"GET /v1/events" id:"listEvents" role:"viewer" doc:"List the events of the audit log"`
+
+	_ struct{} `op:"GET /v1/events/seals" id:"listEventSeals" role:"viewer" doc:"Compare the events with their seals"`
 }
 
 // Follow calls handle with every event after position that matches filter, once and in order, as the events happen. It resumes after a lost

@@ -1,7 +1,6 @@
 package operators
 
 import (
-	"context"
 	"net/url"
 	"time"
 )
@@ -36,14 +35,4 @@ type FailureCount struct {
 type FailureGroup struct {
 	Values []*string `json:"values" nullable:"false" doc:"The value of each key; null: devices without this key"`
 	FailureCount
-}
-
-// Failures counts the attempts of a pool that ended and that failed, in groups of devices.
-func (c Pools) Failures(ctx context.Context, pool string, query FailureQuery) (Failures, error) {
-	return getJSON[Failures](ctx, c.client, Path("pools", pool, "failures"), query.Values())
-}
-
-// Failures counts the attempts of a batch that ended and that failed, in groups of devices.
-func (c Batches) Failures(ctx context.Context, id int64, query FailureQuery) (Failures, error) {
-	return getJSON[Failures](ctx, c.client, Path("batches", decimal(id), "failures"), query.Values())
 }

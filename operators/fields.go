@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"net/http"
 	"net/url"
 	"reflect"
 	"strconv"
@@ -122,14 +121,6 @@ func idempotencyKey(ctx context.Context) string {
 func callJSON[Answer any](ctx context.Context, client *Client, request Request) (answer Answer, err error) {
 	err = client.Do(ctx, request, &answer)
 	return answer, err
-}
-
-func getJSON[Answer any](ctx context.Context, client *Client, path string, query url.Values) (Answer, error) {
-	return callJSON[Answer](ctx, client, Request{Method: http.MethodGet, Path: path, Query: query})
-}
-
-func sendJSON[Answer any](ctx context.Context, client *Client, method, path string, body any) (Answer, error) {
-	return callJSON[Answer](ctx, client, Request{Method: method, Path: path, Body: body})
 }
 
 // listEntries yields the entries of the list at path, decoded, page by page. It ends after an error.

@@ -1,8 +1,6 @@
 package operators
 
 import (
-	"context"
-	"iter"
 	"time"
 )
 
@@ -41,6 +39,11 @@ type HistoryFilter struct {
 	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order, by end; grants in force count as newest"`
 }
 
+// SeriesQuery selects the length of a series.
+type SeriesQuery struct {
+	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"Length of the series; its steps are 1 min, 10 min or 1 h"`
+}
+
 // Series is the number of held slots of a pool over time, in steps of equal length. The last step is still in progress.
 type Series struct {
 	Pool   string        `json:"pool"`
@@ -64,20 +67,4 @@ type SeriesPoint struct {
 
 	GrantedDayBefore *int64 `json:"granted_day_before" nullable:"true" doc:"As granted, one day earlier; null: the pool did not exist. In the last step up to the same time of day"`
 	FailedDayBefore  *int64 `json:"failed_day_before" nullable:"true" doc:"As failed, one day earlier"`
-}
-
-// History yields the holdings of a pool that match filter. A holding is a period in which a device held a slot. By default, holdings that
-// have not ended come first, then the latest ends.
-func (c Pools) History(ctx context.Context, pool string, filter HistoryFilter) iter.Seq2[Holding, error] {
-	return listEntries[Holding](ctx, c.client, Path("pools", pool, "history"), queryParams(filter))
-}
-
-// History yields the periods in which a device held a slot of any pool. Each period is one attempt of the device.
-func (c Devices) History(ctx context.Context, id string) iter.Seq2[Holding, error] {
-	return listEntries[Holding](ctx, c.client, Path("devices", id, "history"), nil)
-}
-
-// Series returns the number of held slots of a pool over the last time span, which is 1h, 24h or 7d.
-func (c Pools) Series(ctx context.Context, pool, span string) (Series, error) {
-	return getJSON[Series](ctx, c.client, Path("pools", pool, "series"), Query("range", span))
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"iter"
 	"net/http"
 	"strconv"
 	"strings"
@@ -81,7 +80,16 @@ type LeaseRenewal struct {
 }
 
 // Leases has the calls about slots that callers hold.
-type Leases struct{ client *Client }
+type Leases struct {
+	client *Client
+
+	List ListOf[string, All, Lease]     `op:"GET /v1/pools/{pool}/leases" id:"listLeases" role:"viewer" callers:"true" doc:"List the open leases of a pool by their holders; a caller sees its own"`
+	Get  CallWith[string, int64, Lease] `op:"GET /v1/pools/{pool}/leases/{lease}" id:"getLease" role:"viewer" callers:"true" doc:"Read an open lease"`
+
+	_ struct{} `op:"POST /v1/pools/{pool}/leases" id:"acquireLease" role:"operator" status:"201" callers:"true" doc:"Lease a slot for a caller, or get its position in the queue"`
+	_ struct{} `op:"POST /v1/pools/{pool}/leases/{lease}/renew" id:"renewLease" role:"operator" callers:"true" log:"none" doc:"Renew a lease"`
+	_ struct{} `op:"DELETE /v1/pools/{pool}/leases/{lease}" id:"releaseLease" role:"operator" status:"204" callers:"true" doc:"Give back a slot, or the position in the queue; can be repeated"`
+}
 
 // Acquire asks for a slot. If no slot is free, the server keeps the request waiting in the queue for at most wait, or for its own maximum
 // if that is shorter. If there is still no slot after that time, the Lease has the state waiting, and the caller must send the same request
@@ -206,16 +214,6 @@ func (c Leases) leaveQueue(ctx context.Context, pool, holder string, lease int64
 		return err
 	}
 	return c.Release(ctx, pool, got.Lease, got.Token)
-}
-
-// List yields the open leases of a pool, ordered by holder. A caller gets only its own leases.
-func (c Leases) List(ctx context.Context, pool string) iter.Seq2[Lease, error] {
-	return listEntries[Lease](ctx, c.client, Path("pools", pool, "leases"), nil)
-}
-
-// Get returns an open lease.
-func (c Leases) Get(ctx context.Context, pool string, lease int64) (Lease, error) {
-	return getJSON[Lease](ctx, c.client, leasePath(pool, lease), nil)
 }
 
 // Renew extends a lease that holds a slot, as renewal says, and returns the lease. If the lease is lost, the error is a *Problem with the

@@ -2,7 +2,6 @@ package operators
 
 import (
 	"context"
-	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -74,26 +73,18 @@ type Returned struct {
 }
 
 // LimitSets has the calls about limit sets.
-type LimitSets struct{ client *Client }
+type LimitSets struct {
+	client *Client
 
-// List yields all limit sets by name.
-func (c LimitSets) List(ctx context.Context) iter.Seq2[LimitSet, error] {
-	return listEntries[LimitSet](ctx, c.client, Path("limits"), nil)
-}
+	List   List[All, LimitSet]                          `op:"GET /v1/limits" id:"listLimitSets" role:"viewer" doc:"List limit sets by name"`
+	Get    Call[string, LimitSet]                       `op:"GET /v1/limits/{set}" id:"getLimitSet" role:"viewer" doc:"Read a limit set"`
+	Put    CallWith[string, LimitSetSettings, LimitSet] `op:"PUT /v1/limits/{set}" id:"putLimitSet" role:"admin" doc:"Create a limit set or replace its policies"`
+	Delete Remove[string]                               `op:"DELETE /v1/limits/{set}" id:"deleteLimitSet" role:"admin" status:"204" doc:"Delete a limit set"`
 
-// Get returns a limit set.
-func (c LimitSets) Get(ctx context.Context, name string) (LimitSet, error) {
-	return getJSON[LimitSet](ctx, c.client, Path("limits", name), nil)
-}
-
-// Put creates the limit set name with these settings, or replaces the policies of an existing limit set.
-func (c LimitSets) Put(ctx context.Context, name string, settings LimitSetSettings) (LimitSet, error) {
-	return sendJSON[LimitSet](ctx, c.client, http.MethodPut, Path("limits", name), settings)
-}
-
-// Delete deletes a limit set.
-func (c LimitSets) Delete(ctx context.Context, name string) error {
-	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("limits", name)}, nil)
+	_ struct{} `op:"POST /v1/limits/{set}/take" id:"take" role:"operator" callers:"true" log:"none" doc:"Check a take against a limit set, and count it if it is allowed"`
+	_ struct{} `op:"POST /v1/limits/{set}/peek" id:"peek" role:"operator" callers:"true" log:"none" doc:"Return what take would return, and count nothing"`
+	_ struct{} `op:"POST /v1/limits/{set}/return" id:"returnTake" role:"operator" callers:"true" log:"none" doc:"Give back the unused cost of a take"`
+	_ struct{} `op:"GET /v1/limits/{set}/usage" id:"getUsage" role:"viewer" callers:"true" doc:"Read the usage of one subject, or of the subjects that used most"`
 }
 
 // Take sends a take to a limit set. The take is counted if it is allowed. If the take has an ID and its response is lost, the request is
@@ -129,7 +120,7 @@ func takeRequest(set, action string, body any, isIdempotent bool) Request {
 
 // HighestUse returns at most limit (1 to 100) usages of the policies of a set: those with the largest share of their maximum.
 func (c LimitSets) HighestUse(ctx context.Context, set string, limit int) ([]PolicyUse, error) {
-	usage, err := getJSON[Usage](ctx, c.client, Path("limits", set, "usage"), Query("limit", strconv.Itoa(limit)))
+	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", set, "usage"), Query: Query("limit", strconv.Itoa(limit))})
 	return usage.Highest, err
 }
 
@@ -139,6 +130,6 @@ func (c LimitSets) SubjectUse(ctx context.Context, set string, facts map[string]
 	for name, value := range facts {
 		query.Set("facts."+name, value)
 	}
-	usage, err := getJSON[Usage](ctx, c.client, Path("limits", set, "usage"), query)
+	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", set, "usage"), Query: query})
 	return usage.Usage, err
 }

@@ -13,7 +13,7 @@ func (c *checkedClient) checkLimitSets() {
 	c.expectResponse("Put limit set", put, err)
 	read, err := c.Limits.Get(c.ctx, "sms")
 	c.expectResponse("Limit set", read, err)
-	c.expectResponse("Limit sets", collectAll(c.T, c.Limits.List(c.ctx)), nil)
+	c.expectResponse("Limit sets", collectAll(c.T, c.Limits.List(c.ctx, operators.All{})), nil)
 	facts := map[string]string{"phone": "+49"}
 	take := operators.Take{ID: "1", Facts: facts, Cost: 2}
 	taken, err := c.Limits.Take(c.ctx, "sms", take)

@@ -2,7 +2,6 @@ package operators
 
 import (
 	"context"
-	"iter"
 	"net/http"
 	"strconv"
 )
@@ -186,52 +185,41 @@ type LimitedSubject struct {
 	Refusals int64  `json:"times" doc:"Refusals in the current and the previous hour (UTC); for rare subjects the number can be too high, never too low"`
 }
 
+// LimitedQuery limits the number of subjects.
+type LimitedQuery struct {
+	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries"`
+}
+
 // LimitedList has the subjects with the most refusals.
 type LimitedList struct {
 	Limited []LimitedSubject `json:"limited"`
 }
 
 // Pools has the calls about pools, their slots and grants.
-type Pools struct{ client *Client }
+type Pools struct {
+	client *Client
 
-// List yields all pools that match filter, in the order of its field Sort.
-func (c Pools) List(ctx context.Context, filter PoolFilter) iter.Seq2[PoolState, error] {
-	return listEntries[PoolState](ctx, c.client, Path("pools"), queryParams(filter))
-}
+	List         List[PoolFilter, PoolState]                 `op:"GET /v1/pools" id:"listPools" role:"viewer" doc:"List pools by name, share of held slots, waiting tasks or trouble"`
+	Totals       Call[All, PoolTotals]                       `op:"GET /v1/totals" id:"getTotals" role:"viewer" doc:"Read the totals over all pools"`
+	Get          Call[string, Pool]                          `op:"GET /v1/pools/{pool}" id:"getPool" role:"viewer" doc:"Read a pool"`
+	Put          CallWith[string, PoolSettings, PoolChanged] `op:"PUT /v1/pools/{pool}" id:"putPool" role:"admin" doc:"Create a pool or replace its settings"`
+	Change       CallWith[string, PoolPatch, PoolChanged]    `op:"PATCH /v1/pools/{pool}" id:"patchPool" role:"admin" doc:"Change a pool; absent fields stay, null restores the default"`
+	Delete       Remove[string]                              `op:"DELETE /v1/pools/{pool}" id:"deletePool" role:"admin" status:"204" doc:"Delete a pool that has no open tasks"`
+	Pause        CallWith[string, PauseReason, Pool]         `op:"POST /v1/pools/{pool}/pause" id:"pausePool" role:"admin" doc:"Pause a pool: it makes no new grants; running tasks continue"`
+	Resume       Call[string, Pool]                          `op:"POST /v1/pools/{pool}/resume" id:"resumePool" role:"admin" doc:"End the pause of a pool"`
+	Slots        Call[string, Slots]                         `op:"GET /v1/pools/{pool}/slots" id:"getSlots" role:"viewer" doc:"List the holders of the slots"`
+	History      ListOf[string, HistoryFilter, Holding]      `op:"GET /v1/pools/{pool}/history" id:"listHistory" role:"viewer" doc:"List the past and present holders of the slots, and how each grant ended"`
+	Series       CallWith[string, SeriesQuery, Series]       `op:"GET /v1/pools/{pool}/series" id:"getSeries" role:"viewer" doc:"Read how many slots of a pool were held over time"`
+	Failures     CallWith[string, FailureQuery, Failures]    `op:"GET /v1/pools/{pool}/failures" id:"getPoolFailures" role:"viewer" doc:"Count the attempts of a pool that failed, by tags and attributes of their devices"`
+	Waiting      CallWith[string, WaitingSample, Waiting]    `op:"GET /v1/pools/{pool}/waiting" id:"getPoolWaiting" role:"viewer" doc:"Summarize why the tasks of a pool wait, grouped by reason"`
+	WaitingTasks ListOf[string, ReasonFilter, WaitingTask]   `op:"GET /v1/pools/{pool}/waiting/tasks" id:"listPoolWaiting" role:"viewer" doc:"List the waiting tasks of a pool, each with its first reason"`
+	CheckGrant   CallWith[string, int64, GrantCheck]         `op:"GET /v1/pools/{pool}/grants/{token}" id:"checkGrant" role:"verifier" doc:"Check for the external system whether a grant is in force"`
+	Limited      CallWith[string, LimitedQuery, LimitedList] `op:"GET /v1/pools/{pool}/limited" id:"getLimited" role:"viewer" doc:"List the subjects that the policies of a pool and its batches refused most"`
+	Usage        CallWith[string, UsageQuery, Usage]         `op:"GET /v1/pools/{pool}/usage" id:"getUsageOfPool" role:"viewer" doc:"Read the usage of the policies of a pool"`
 
-// Totals returns the sums over all pools.
-func (c Pools) Totals(ctx context.Context) (PoolTotals, error) {
-	return getJSON[PoolTotals](ctx, c.client, Path("totals"), nil)
-}
-
-// Get returns a pool.
-func (c Pools) Get(ctx context.Context, name string) (Pool, error) {
-	return getJSON[Pool](ctx, c.client, Path("pools", name), nil)
-}
-
-// Put creates the pool name with these settings, or replaces the settings of an existing pool.
-func (c Pools) Put(ctx context.Context, name string, settings PoolSettings) (PoolChanged, error) {
-	return sendJSON[PoolChanged](ctx, c.client, http.MethodPut, Path("pools", name), settings)
-}
-
-// Change changes the settings of a pool that patch contains, and returns the changed pool.
-func (c Pools) Change(ctx context.Context, name string, patch PoolPatch) (PoolChanged, error) {
-	return sendJSON[PoolChanged](ctx, c.client, http.MethodPatch, Path("pools", name), patch)
-}
-
-// Delete deletes a pool that has no open task.
-func (c Pools) Delete(ctx context.Context, name string) error {
-	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: Path("pools", name)}, nil)
-}
-
-// Pause prevents new starts in a pool; running tasks continue.
-func (c Pools) Pause(ctx context.Context, name, reason string) (Pool, error) {
-	return sendJSON[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "pause"), PauseReason{reason})
-}
-
-// Resume ends the pause of a pool.
-func (c Pools) Resume(ctx context.Context, name string) (Pool, error) {
-	return sendJSON[Pool](ctx, c.client, http.MethodPost, Path("pools", name, "resume"), nil)
+	_ struct{} `op:"POST /v1/pools/pause" id:"pausePools" role:"admin" doc:"Pause all pools, one page per request; running tasks continue"`
+	_ struct{} `op:"POST /v1/pools/resume" id:"resumePools" role:"admin" doc:"End the pauses of all pools that this operator paused, one page per request"`
+	_ struct{} `op:"POST /v1/pools/{pool}/slots/{slot}/release" id:"releaseSlot" role:"admin" doc:"Take a slot back from its holder"`
 }
 
 // PauseAll pauses all pools that are not paused, up to 1,000 in each request. It returns the sums of all responses, even if it returns an
@@ -258,38 +246,8 @@ func (c Pools) changeAll(ctx context.Context, operation string, body any, dryRun
 	}
 }
 
-// Slots returns the slots of a pool and their holders.
-func (c Pools) Slots(ctx context.Context, pool string) (Slots, error) {
-	return getJSON[Slots](ctx, c.client, Path("pools", pool, "slots"), nil)
-}
-
-// Waiting counts the waiting tasks of a pool by reason. If more than sample tasks wait, it evaluates only this
-// number of tasks. If sample is 0, the number is 500.
-func (c Pools) Waiting(ctx context.Context, pool string, sample int) (Waiting, error) {
-	return getJSON[Waiting](ctx, c.client, Path("pools", pool, "waiting"), Query("sample", decimalOrEmpty(int64(sample))))
-}
-
-// WaitingTasks yields the waiting tasks of a pool by batch, and in each batch in its order. Each task has the first reason why it waits. If
-// code is not empty, WaitingTasks yields only tasks whose first reason has this code.
-func (c Pools) WaitingTasks(ctx context.Context, pool, code string) iter.Seq2[WaitingTask, error] {
-	return listEntries[WaitingTask](ctx, c.client, Path("pools", pool, "waiting", "tasks"), Query("code", code))
-}
-
 // ReleaseSlot takes a slot back from its holder and returns the new state of the slot. The parameter release has the reason, and whether
 // the slot is freed at once.
 func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, release Release) (Slot, error) {
-	return sendJSON[Slot](ctx, c.client, http.MethodPost, Path("pools", pool, "slots", strconv.Itoa(slot), "release"), release)
-}
-
-// CheckGrant reports whether the grant with this fencing token is in force in the pool. External systems call it; a token with the role
-// verifier suffices.
-func (c Pools) CheckGrant(ctx context.Context, pool string, token int64) (GrantCheck, error) {
-	return getJSON[GrantCheck](ctx, c.client, Path("pools", pool, "grants", decimal(token)), nil)
-}
-
-// LimitedSubjects returns at most limit (1 to 200) subjects: those that the policies of a pool, its batches and its profiles refused most
-// often.
-func (c Pools) LimitedSubjects(ctx context.Context, pool string, limit int) ([]LimitedSubject, error) {
-	list, err := getJSON[LimitedList](ctx, c.client, Path("pools", pool, "limited"), Query("limit", strconv.Itoa(limit)))
-	return list.Limited, err
+	return callJSON[Slot](ctx, c.client, Request{Method: http.MethodPost, Path: Path("pools", pool, "slots", strconv.Itoa(slot), "release"), Body: release})
 }

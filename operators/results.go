@@ -1,7 +1,6 @@
 package operators
 
 import (
-	"context"
 	"encoding/json"
 	"net/url"
 	"time"
@@ -117,10 +116,4 @@ type TagCount struct {
 	Value  *string `json:"value" nullable:"true" doc:"null: devices without the tag; in by_tag_rest: various values"`
 	Ended  int64   `json:"ended"`
 	Failed int64   `json:"failed" doc:"Number of these results that failed or timed out"`
-}
-
-// Results returns the first page of the results of a batch that match query, and the summary. To list all results, call Client.List with
-// the path of this operation; to copy them as CSV, call Client.Copy.
-func (c Batches) Results(ctx context.Context, id int64, query ResultQuery) (Results, error) {
-	return getJSON[Results](ctx, c.client, Path("batches", decimal(id), "results"), query.Values())
 }

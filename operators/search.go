@@ -1,7 +1,5 @@
 package operators
 
-import "context"
-
 // Hit is one pool, batch, task or device that a search found.
 type Hit struct {
 	Kind string `json:"kind" enum:"pool,batch,task,device"`
@@ -45,10 +43,12 @@ func (f Found) Distinct() Found {
 	return f
 }
 
-// Search has the call that searches pools, batches, tasks and devices.
-type Search struct{ client *Client }
+// FindQuery has the text to search for.
+type FindQuery struct {
+	Text string `query:"q" required:"true" minLength:"1" maxLength:"200" doc:"Part of the name of a pool or batch, part of the id of a device, a number, a tag as name:value, or the beginning of an error"`
+}
 
-// Find returns the pools, batches, tasks and devices that text may refer to. text has 1 to 200 characters.
-func (c Search) Find(ctx context.Context, text string) (Found, error) {
-	return getJSON[Found](ctx, c.client, Path("find"), Query("q", text))
+// Search has the call that searches pools, batches, tasks and devices.
+type Search struct {
+	Find Call[FindQuery, Found] `op:"GET /v1/find" id:"find" role:"viewer" doc:"Find pools, batches, tasks and devices by a text"`
 }

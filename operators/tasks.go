@@ -3,7 +3,6 @@ package operators
 import (
 	"context"
 	"encoding/json"
-	"iter"
 	"net/http"
 	"time"
 )
@@ -147,31 +146,17 @@ type Action struct {
 }
 
 // Tasks has the calls about tasks.
-type Tasks struct{ client *Client }
+type Tasks struct {
+	client *Client
 
-// List yields all tasks that match filter, ordered by id.
-func (c Tasks) List(ctx context.Context, filter TaskFilter) iter.Seq2[Task, error] {
-	return listEntries[Task](ctx, c.client, Path("tasks"), queryParams(filter))
-}
+	List   List[TaskFilter, Task]  `op:"GET /v1/tasks" id:"listTasks" role:"viewer" doc:"List tasks by number"`
+	Get    Call[int64, TaskDetail] `op:"GET /v1/tasks/{id}" id:"getTask" role:"viewer" doc:"Read a task and its attempts"`
+	Why    Call[int64, Why]        `op:"GET /v1/tasks/{id}/why" id:"explainTask" role:"viewer" doc:"Explain why a task does not run, and how to change that"`
+	Cancel Call[int64, Task]       `op:"POST /v1/tasks/{id}/cancel" id:"cancelTask" role:"operator" doc:"Cancel a task; the device of a running task is asked to stop with its next report"`
+	Retry  Call[int64, Task]       `op:"POST /v1/tasks/{id}/retry" id:"retryTask" role:"operator" doc:"Retry a task that ended without success"`
 
-// Get returns a task and its attempts.
-func (c Tasks) Get(ctx context.Context, id int64) (TaskDetail, error) {
-	return getJSON[TaskDetail](ctx, c.client, Path("tasks", decimal(id)), nil)
-}
-
-// Why returns the reasons why a task does not run, and for each reason what would remove it.
-func (c Tasks) Why(ctx context.Context, id int64) (Why, error) {
-	return getJSON[Why](ctx, c.client, Path("tasks", decimal(id), "why"), nil)
-}
-
-// Cancel cancels a task and returns it. If the task runs, its device is instructed to stop.
-func (c Tasks) Cancel(ctx context.Context, id int64) (Task, error) {
-	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "cancel"), nil)
-}
-
-// Retry makes a task that ended without success pending again, and returns the task.
-func (c Tasks) Retry(ctx context.Context, id int64) (Task, error) {
-	return sendJSON[Task](ctx, c.client, http.MethodPost, Path("tasks", decimal(id), "retry"), nil)
+	_ struct{} `op:"POST /v1/tasks/cancel" id:"cancelTasks" role:"operator" doc:"Cancel all tasks that match"`
+	_ struct{} `op:"POST /v1/tasks/retry" id:"retryTasks" role:"operator" doc:"Retry all tasks that match and ended without success"`
 }
 
 // CancelAll cancels the tasks that match filter, at most as many as the server allows in one request. If Bulk.More is true, the caller

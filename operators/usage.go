@@ -1,10 +1,5 @@
 package operators
 
-import (
-	"context"
-	"strconv"
-)
-
 // PolicyUse is the usage of one policy by one subject.
 type PolicyUse struct {
 	Policy    string `json:"policy"`
@@ -18,20 +13,14 @@ type PolicyUse struct {
 	ResetMS   int64  `json:"reset_ms" doc:"Time until part of the usage ends; with fixed and calendar, all of it. 0: nothing is used"`
 }
 
+// UsageQuery selects the usages of a pool.
+type UsageQuery struct {
+	Device string `query:"device" doc:"Device whose usage is listed; default: the subjects that used most"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
+}
+
 // Usage has the usage of the policies of a pool or of a limit set. Depending on the query, Highest or Usage is set.
 type Usage struct {
 	Highest []PolicyUse `json:"highest,omitzero" doc:"The subjects that used the largest share of their maximum; absent with device or facts"`
 	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: one entry for each policy of the pool and of its profile that counts by properties of the device; with facts: one entry for each policy of the set"`
-}
-
-// HighestUse returns at most limit (1 to 100) usages of the policies of a pool: those with the largest share of their maximum.
-func (c Pools) HighestUse(ctx context.Context, pool string, limit int) ([]PolicyUse, error) {
-	usage, err := getJSON[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("limit", strconv.Itoa(limit)))
-	return usage.Highest, err
-}
-
-// DeviceUse returns a device's usage of the policies of the pool and of the device's profile in this pool.
-func (c Pools) DeviceUse(ctx context.Context, pool, device string) ([]PolicyUse, error) {
-	usage, err := getJSON[Usage](ctx, c.client, Path("pools", pool, "usage"), Query("device", device))
-	return usage.Usage, err
 }

@@ -1,5 +1,15 @@
 package operators
 
+// WaitingSample limits the number of waiting tasks that a request evaluates, because each evaluation takes time.
+type WaitingSample struct {
+	SampleSize int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Maximum number of tasks that are evaluated; if more tasks wait, a random sample of this size"`
+}
+
+// ReasonFilter selects waiting tasks by their first reason.
+type ReasonFilter struct {
+	Code string `query:"code" maxLength:"64" doc:"Only tasks whose first reason has this code"`
+}
+
 // Waiting summarizes why the tasks of a pool or of a batch wait, grouped by reason.
 type Waiting struct {
 	Total     int64         `json:"total" doc:"Tasks that wait"`

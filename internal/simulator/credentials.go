@@ -101,7 +101,7 @@ func createMissingTokens(ctx context.Context, operator *Operator, ids, tokens []
 		group.Go(func() error {
 			if tokens[i] == "" {
 				err := retryWhileUnavailable(ctx, func(ctx context.Context) error {
-					rotated, err := operator.Devices.RotateToken(ctx, id, 0)
+					rotated, err := operator.Devices.RotateToken(ctx, id, operators.Rotation{OverlapMS: new(int64(0))})
 					tokens[i] = rotated.Token
 					return err
 				})

@@ -44,10 +44,10 @@ type profiles struct {
 }
 
 func (p *profiles) register(r *routes) {
-	registerList[operators.ProfileList](r, newOperation("GET", "/v1/profiles", "listProfiles", "List profiles by name", roleViewer, 200), p.list)
-	register(r, newOperation("GET", "/v1/profiles/{profile}", "getProfile", "Read a profile", roleViewer, 200), p.get)
-	registerResponse(r, documentStatus[operators.ProfileChanged](r, newOperation("PUT", "/v1/profiles/{profile}", "putProfile", "Create a profile or replace its policies", roleAdmin, 200), http.StatusCreated), p.put)
-	registerResponse(r, newOperation("DELETE", "/v1/profiles/{profile}", "deleteProfile", "Delete a profile that no device has", roleAdmin, 204), p.delete)
+	registerList[operators.ProfileList](r, r.operation("listProfiles"), p.list)
+	register(r, r.operation("getProfile"), p.get)
+	registerResponse(r, documentStatus[operators.ProfileChanged](r, r.operation("putProfile"), http.StatusCreated), p.put)
+	registerResponse(r, r.operation("deleteProfile"), p.delete)
 }
 
 func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
@@ -97,10 +97,10 @@ type tokenStore interface {
 type tokens struct{ ledger tokenStore }
 
 func (t *tokens) register(r *routes) {
-	registerList[operators.TokenList](r, newOperation("GET", "/v1/tokens", "listTokens", "List operator tokens", roleAdmin, 200), t.list)
-	register(r, withIdempotencyKey(newOperation("POST", "/v1/tokens", "createToken", "Create an operator token", roleAdmin, 201)), t.create)
-	register(r, newOperation("POST", "/v1/tokens/{id}/rotate", "rotateOperatorToken", "Replace the secret of an operator token, everywhere within 5 s", roleAdmin, 200), t.rotate)
-	register(r, newOperation("DELETE", "/v1/tokens/{id}", "revokeToken", "Revoke an operator token, everywhere within 5 s", roleAdmin, 200), t.revoke)
+	registerList[operators.TokenList](r, r.operation("listTokens"), t.list)
+	register(r, r.operation("createToken"), t.create)
+	register(r, r.operation("rotateOperatorToken"), t.rotate)
+	register(r, r.operation("revokeToken"), t.revoke)
 }
 
 type tokenQuery struct {

@@ -46,19 +46,19 @@ type batches struct {
 }
 
 func (b *batches) register(r *routes) {
-	create := withIdempotencyKey(newOperation("POST", "/v1/batches", "createBatch", "Queue tasks", roleOperator, 201))
+	create := r.operation("createBatch")
 	create = documentStatus[operators.BatchCreated](r, create, http.StatusOK) // the status of a dry run
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
 	create.Middlewares = r.newMiddlewares(b.separateTasks(r))
 	describeStreams(r, &create)
 	registerResponse(r, create, b.create)
-	registerList[operators.BatchList](r, newOperation("GET", "/v1/batches", "listBatches", "List batches, by default newest first", roleViewer, 200), b.list)
-	register(r, newOperation("GET", "/v1/batches/{id}", "getBatch", "Read a batch and its counts", roleViewer, 200), b.get)
-	register(r, newOperation("PATCH", "/v1/batches/{id}", "patchBatch", "Change a batch; absent fields stay, null restores the default", roleOperator, 200), b.patch)
-	register(r, newOperation("POST", "/v1/batches/{id}/pause", "pauseBatch", "Pause a batch: its tasks get no new grants; running tasks continue", roleOperator, 200), b.pause)
-	register(r, newOperation("POST", "/v1/batches/{id}/resume", "resumeBatch", "End the pause of a batch", roleOperator, 200), b.resume)
-	register(r, newOperation("POST", "/v1/batches/{id}/cancel", "cancelBatch", "Cancel a batch; devices that run one of its tasks are asked to stop", roleOperator, 200), b.cancel)
+	registerList[operators.BatchList](r, r.operation("listBatches"), b.list)
+	register(r, r.operation("getBatch"), b.get)
+	register(r, r.operation("patchBatch"), b.patch)
+	register(r, r.operation("pauseBatch"), b.pause)
+	register(r, r.operation("resumeBatch"), b.resume)
+	register(r, r.operation("cancelBatch"), b.cancel)
 }
 
 func (b *batches) create(ctx context.Context, in *struct {

@@ -48,23 +48,23 @@ type deviceOperations struct {
 }
 
 func (d *deviceOperations) register(r *routes) {
-	create := withIdempotencyKey(newOperation("POST", "/v1/devices", "createDevice", "Create a device and its token, or many", roleOperator, 201))
+	create := r.operation("createDevice")
 	create.Middlewares = r.newMiddlewares(d.handleImport)
 	describeImport(&create)
 	register(r, create, d.create)
-	registerList[operators.DeviceList](r, newOperation("GET", "/v1/devices", "listDevices", "List devices by id", roleViewer, 200), d.list)
-	register(r, newOperation("GET", "/v1/devices/{id}", "getDevice", "Read a device", roleViewer, 200), d.get)
-	register(r, newOperation("GET", "/v1/devices/{id}/why", "explainDevice", "Explain why a device gets no task, and how to change that", roleViewer, 200), d.explainDevice)
-	registerList[operators.HoldingList](r, newOperation("GET", "/v1/devices/{id}/history", "getDeviceHistory", "List the attempts of a device, the latest ends first", roleViewer, 200), d.listAttempts)
-	register(r, newOperation("PATCH", "/v1/devices/{id}", "patchDevice", "Change the tags and the profile of a device; absent ones stay, null removes one", roleOperator, 200), d.patch)
-	register(r, newOperation("POST", "/v1/devices/retag", "retagDevices", "Set or remove tags of all devices that match, one page per request", roleOperator, 200), d.retag)
-	register(r, newOperation("POST", "/v1/devices/delete", "deleteDevices", "Delete all devices that match, one page per request", roleOperator, 200), d.deleteMatching)
-	register(r, newOperation("POST", "/v1/devices/block", "blockDevices", "Block all devices that match, one page per request", roleOperator, 200), d.blockMatchingHandler(true))
-	register(r, newOperation("POST", "/v1/devices/unblock", "unblockDevices", "Unblock all devices that match, one page per request", roleOperator, 200), d.blockMatchingHandler(false))
-	register(r, newOperation("DELETE", "/v1/devices/{id}", "deleteDevice", "Delete a device and its tokens", roleOperator, 200), d.delete)
-	register(r, newOperation("POST", "/v1/devices/{id}/token", "rotateToken", "Create a new token of a device", roleOperator, 200), d.rotateToken)
-	register(r, newOperation("POST", "/v1/devices/{id}/block", "blockDevice", "Block a device: it gets no grants, and it is asked to stop its task", roleOperator, 200), d.blockHandler(true))
-	register(r, newOperation("POST", "/v1/devices/{id}/unblock", "unblockDevice", "Unblock a device", roleOperator, 200), d.blockHandler(false))
+	registerList[operators.DeviceList](r, r.operation("listDevices"), d.list)
+	register(r, r.operation("getDevice"), d.get)
+	register(r, r.operation("explainDevice"), d.explainDevice)
+	registerList[operators.HoldingList](r, r.operation("getDeviceHistory"), d.listAttempts)
+	register(r, r.operation("patchDevice"), d.patch)
+	register(r, r.operation("retagDevices"), d.retag)
+	register(r, r.operation("deleteDevices"), d.deleteMatching)
+	register(r, r.operation("blockDevices"), d.blockMatchingHandler(true))
+	register(r, r.operation("unblockDevices"), d.blockMatchingHandler(false))
+	register(r, r.operation("deleteDevice"), d.delete)
+	register(r, r.operation("rotateToken"), d.rotateToken)
+	register(r, r.operation("blockDevice"), d.blockHandler(true))
+	register(r, r.operation("unblockDevice"), d.blockHandler(false))
 }
 
 func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operators.NewDevice }) (operators.DeviceCreated, error) {

@@ -40,8 +40,8 @@ type eventQuery struct {
 }
 
 func (e *events) register(r *routes) {
-	registerLive[operators.EventList](r, newOperation("GET", eventsPath, "listEvents", "List the events of the audit log", roleViewer, 200), e.list, e.streamLive)
-	registerList[operators.EventSealList](r, newOperation("GET", eventsPath+"/seals", "listEventSeals", "Compare the events with their seals", roleViewer, 200), e.listSeals)
+	registerLive[operators.EventList](r, r.operation("listEvents"), e.list, e.streamLive)
+	registerList[operators.EventSealList](r, r.operation("listEventSeals"), e.listSeals)
 }
 
 func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {

@@ -27,8 +27,8 @@ type attemptStore interface {
 type failures struct{ ledger attemptStore }
 
 func (f *failures) register(r *routes) {
-	ofPool := r.inListTurn(newOperation("GET", "/v1/pools/{pool}/failures", "getPoolFailures", "Count the attempts of a pool that failed, by tags and attributes of their devices", roleViewer, 200))
-	ofBatch := r.inListTurn(newOperation("GET", "/v1/batches/{id}/failures", "getBatchFailures", "Count the attempts of a batch that failed, by tags and attributes of their devices", roleViewer, 200))
+	ofPool := r.inListTurn(r.operation("getPoolFailures"))
+	ofBatch := r.inListTurn(r.operation("getBatchFailures"))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
 		operators.FailureQuery

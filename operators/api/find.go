@@ -28,15 +28,11 @@ type findStore interface {
 
 type finder struct{ ledger findStore }
 
-type findQuery struct {
-	Text string `query:"q" required:"true" minLength:"1" maxLength:"200" doc:"Part of the name of a pool or batch, part of the id of a device, a number, a tag as name:value, or the beginning of an error"`
-}
-
 func (f *finder) register(r *routes) {
-	register(r, r.inListTurn(newOperation("GET", "/v1/find", "find", "Find pools, batches, tasks and devices by a text", roleViewer, 200)), f.find)
+	register(r, r.inListTurn(r.operation("find")), f.find)
 }
 
-func (f *finder) find(ctx context.Context, in *findQuery) (operators.Found, error) {
+func (f *finder) find(ctx context.Context, in *operators.FindQuery) (operators.Found, error) {
 	text := strings.TrimSpace(in.Text)
 	if text == "" {
 		return operators.Found{}, invalidProblem("q: must have 1-200 characters, not only spaces")

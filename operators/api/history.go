@@ -64,12 +64,6 @@ func toAPIHolding(holding store.Holding) operators.Holding {
 	}
 }
 
-type seriesQuery struct {
-	PoolPath
-
-	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"Length of the series; its steps are 1 min, 10 min or 1 h"`
-}
-
 type seriesSpan struct{ period, step time.Duration }
 
 func newSeriesSpan(timeRange string) seriesSpan {
@@ -82,7 +76,11 @@ func newSeriesSpan(timeRange string) seriesSpan {
 	return seriesSpan{time.Hour, time.Minute}
 }
 
-func (p *pools) getSeries(ctx context.Context, in *seriesQuery) (operators.Series, error) {
+func (p *pools) getSeries(ctx context.Context, in *struct {
+	PoolPath
+	operators.SeriesQuery
+},
+) (operators.Series, error) {
 	s := newSeriesSpan(in.Range)
 	m, err := p.ledger.Minutes(ctx, in.Pool, s.period+24*time.Hour)
 	if err != nil {

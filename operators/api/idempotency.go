@@ -18,25 +18,21 @@ const (
 	replayedHeader = "Idempotency-Replayed"
 
 	maxKey = 255 // maximum length of an Idempotency-Key, in bytes
-
-	idempotencyMetadataKey = "once" // key in an operation's metadata: the operation accepts an Idempotency-Key
 )
 
-// withIdempotencyKey marks an operation as one that accepts an Idempotency-Key.
-func withIdempotencyKey(op huma.Operation) huma.Operation {
-	op.Metadata[idempotencyMetadataKey] = true
-	op.Parameters = append(op.Parameters, &huma.Param{
+// idempotencyKeyParam describes the header Idempotency-Key.
+func idempotencyKeyParam() *huma.Param {
+	return &huma.Param{
 		Name: keyHeader, In: "header", Schema: &huma.Schema{Type: "string"},
 		Description: "1-255 visible ASCII characters. A request that is repeated with the same key within 24 hours is done once. The repetition gets the first response, without secrets and with Idempotency-Replayed: true.",
-	})
-	return op
+	}
 }
 
 // handleIdempotencyKey passes the request's Idempotency-Key to the ledger. It hashes the body while the body is read, so that the ledger
 // can refuse the same key with a different request. The ledger keeps the response for 24 hours (answersKept of package store).
 func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	key := ctx.Header(keyHeader)
-	if accepts, _ := ctx.Operation().Metadata[idempotencyMetadataKey].(bool); !accepts || key == "" {
+	if !rowOf(ctx).Once || key == "" {
 		next(ctx)
 		return nil
 	}

@@ -49,14 +49,13 @@ type LeasePath struct {
 }
 
 func (l *leases) register(r *routes) {
-	ask := documentStatus[operators.Lease](r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases", "acquireLease",
-		"Lease a slot for a caller, or get its position in the queue", roleOperator, 201)), http.StatusAccepted)
+	ask := documentStatus[operators.Lease](r, r.operation("acquireLease"), http.StatusAccepted)
 	ask.Middlewares = append(ask.Middlewares, r.newMiddlewares(l.allowWait)...)
 	registerResponse(r, ask, l.acquire)
-	registerList[operators.LeaseList](r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases", "listLeases", "List the open leases of a pool by their holders; a caller sees its own", roleViewer, 200)), l.list)
-	register(r, forCallers(newOperation("GET", "/v1/pools/{pool}/leases/{lease}", "getLease", "Read an open lease", roleViewer, 200)), l.get)
-	register(r, forCallers(newOperation("POST", "/v1/pools/{pool}/leases/{lease}/renew", "renewLease", "Renew a lease", roleOperator, 200)), l.renew)
-	registerResponse(r, forCallers(newOperation("DELETE", "/v1/pools/{pool}/leases/{lease}", "releaseLease", "Give back a slot, or the position in the queue; can be repeated", roleOperator, 204)), l.release)
+	registerList[operators.LeaseList](r, r.operation("listLeases"), l.list)
+	register(r, r.operation("getLease"), l.get)
+	register(r, r.operation("renewLease"), l.renew)
+	registerResponse(r, r.operation("releaseLease"), l.release)
 }
 
 // allowWait extends the write deadline of a response that may wait for a slot; the default deadline is shorter.

@@ -37,10 +37,10 @@ type limitSets struct {
 }
 
 func (l *limitSets) register(r *routes) {
-	registerList[operators.LimitSetList](r, newOperation("GET", "/v1/limits", "listLimitSets", "List limit sets by name", roleViewer, 200), l.list)
-	register(r, newOperation("GET", "/v1/limits/{set}", "getLimitSet", "Read a limit set", roleViewer, 200), l.get)
-	registerResponse(r, documentStatus[operators.LimitSet](r, newOperation("PUT", "/v1/limits/{set}", "putLimitSet", "Create a limit set or replace its policies", roleAdmin, 200), http.StatusCreated), l.put)
-	registerResponse(r, newOperation("DELETE", "/v1/limits/{set}", "deleteLimitSet", "Delete a limit set", roleAdmin, 204), l.delete)
+	registerList[operators.LimitSetList](r, r.operation("listLimitSets"), l.list)
+	register(r, r.operation("getLimitSet"), l.get)
+	registerResponse(r, documentStatus[operators.LimitSet](r, r.operation("putLimitSet"), http.StatusCreated), l.put)
+	registerResponse(r, r.operation("deleteLimitSet"), l.delete)
 	l.registerTakes(r)
 }
 
@@ -92,18 +92,15 @@ func toAPILimitSet(set store.LimitSet) operators.LimitSet {
 
 // registerTakes adds to r the operations take, peek, return and usage, which callers use thousands of times a second.
 func (l *limitSets) registerTakes(r *routes) {
-	takeOperation := func(verb, id, summary string) huma.Operation {
-		return forCallers(newOperation("POST", "/v1/limits/{set}/"+verb, id, summary, roleOperator, 200))
-	}
 	statusParam := &huma.Param{Name: "status", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Enum: []any{200, 429}, Default: 200}, Description: "429: the status of a single take that is refused is 429 with Retry-After, and 503 if the take cannot be checked and is not allowed; all responses have the headers RateLimit-Policy and RateLimit"}
-	take := takeOperation("take", "take", "Check a take against a limit set, and count it if it is allowed")
+	take := r.operation("take")
 	take.Parameters = []*huma.Param{statusParam}
-	peek := takeOperation("peek", "peek", "Return what take would return, and count nothing")
+	peek := r.operation("peek")
 	peek.Parameters = take.Parameters
 	registerDirect(r, take, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Take))
 	registerDirect(r, peek, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Peek))
-	registerDirect(r, takeOperation("return", "returnTake", "Give back the unused cost of a take"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
-	usage := forCallers(newOperation("GET", "/v1/limits/{set}/usage", "getUsage", "Read the usage of one subject, or of the subjects that used most", roleViewer, 200))
+	registerDirect(r, r.operation("returnTake"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
+	usage := r.operation("getUsage")
 	usage.Description = "facts.NAME=VALUE, one parameter per fact, selects the subject with these facts. Without facts, the subjects that used most are listed."
 	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "Maximum number of subjects"}}
 	registerDirect(r, usage, nil, []any{operators.Usage{}}, l.writeUsage)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const goldenDocument = "testdata/openapi.json"
@@ -77,6 +79,25 @@ func TestOpenAPIDocumentIsTheGoldenOne(t *testing.T) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("the contract changed; v1 only grows. After a look: go test ./operators/api -run OpenAPI -update\n%s", cmp.Diff(string(want), string(got)))
+	}
+}
+
+// The routes are the rows of the table of operations, and the report of a device, which is no operation of operators. The tests of the
+// roles (TestEveryOperationAsksForItsRole) and of the audit log go through all of them.
+func TestOpenAPIHasARouteForEachRow(t *testing.T) {
+	t.Parallel()
+	got, want := map[string]string{}, map[string]string{"POST /v1/devices/{device}/report": "report"}
+	for name, op := range startEmbedded(t).readDocument().operations() {
+		got[name] = op.OperationID
+	}
+	for id, row := range operators.Operations() {
+		want[row.Method+" "+row.Path] = id
+		if role := requiredRole(row.Method, row.Path); row.Role != role || row.Callers != allowsCallers(row.Path) {
+			t.Errorf("%s: role %s, callers %t; the protocol says role %s", id, row.Role, row.Callers, role)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

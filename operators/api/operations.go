@@ -86,6 +86,7 @@ func (o *operations) problemFor(ctx context.Context, operation *huma.Operation, 
 type routes struct {
 	*operations
 	streams *operations // the streamed forms of the lists
+	table   map[string]operators.Operation
 
 	listTurns, exportTurns, liveTurns, largeTurns *fair.Shares
 }
@@ -94,19 +95,26 @@ type routes struct {
 // bodies are read at once.
 func newRoutes(documented, streams *operations, largeTurns *fair.Shares) *routes {
 	return &routes{
-		operations: documented, streams: streams, largeTurns: largeTurns,
+		operations: documented, streams: streams, table: operators.Operations(), largeTurns: largeTurns,
 		listTurns: fair.NewShares(maxListReads, maxListReadsPerToken), exportTurns: fair.NewShares(maxExports, maxExportsPerToken), liveTurns: fair.NewShares(maxLiveStreams, maxLivePerToken),
 	}
 }
 
-// newOperation returns the description of one operation of the operators' API. id and summary describe it in the OpenAPI document, role is
-// the role that it needs, and status the HTTP status of its success.
-func newOperation(method, path, id, summary, role string, status int) huma.Operation {
-	return huma.Operation{
-		Method: method, Path: path, OperationID: id, Summary: summary, DefaultStatus: status,
-		Metadata: map[string]any{roleKey: role},
+// operation returns the description of the operation with this id in the table of operations. It panics if the table has no such row.
+func (r *routes) operation(id string) huma.Operation {
+	row, ok := r.table[id]
+	if !ok {
+		panic("the table of operations has no row " + id)
+	}
+	operation := huma.Operation{
+		Method: row.Method, Path: row.Path, OperationID: row.ID, Summary: row.Summary, DefaultStatus: row.Status,
+		Metadata: map[string]any{rowKey: row},
 		Security: []map[string][]string{{"operator": {}}},
 	}
+	if row.Once {
+		operation.Parameters = []*huma.Param{idempotencyKeyParam()}
+	}
+	return operation
 }
 
 // register adds an operation whose response is a body, which handler returns.

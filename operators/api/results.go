@@ -27,7 +27,7 @@ type resultStore interface {
 type results struct{ ledger resultStore }
 
 func (s *results) register(r *routes) {
-	op := newOperation("GET", "/v1/batches/{id}/results", "listResults", "List the results of a batch by task number, and summarize them", roleViewer, 200)
+	op := r.operation("listResults")
 	op.Responses = listResponses()
 	register(r, r.inListTurn(op), s.get)
 	registerStream(r, op, s.export)

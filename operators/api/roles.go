@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -21,8 +22,7 @@ const (
 	roleCaller   = credentials.RoleCaller // may only use the operations for callers, on the pools and limit sets of its token
 	roleMetrics  = "metrics"              // may only read /metrics; the role of the metrics token alone
 
-	roleKey    = "role"    // key of the required role in an operation's metadata
-	callersKey = "callers" // key in an operation's metadata: callers may use the operation, too
+	rowKey = "row" // key in an operation's metadata: its row in the table of operations
 )
 
 // Operator is the authenticated sender of a request to the API.
@@ -41,10 +41,9 @@ type Operator struct {
 // checkRights returns nil if the operator may use the operation, otherwise a problem. A caller gets the same problem for a pool
 // that does not exist and for a pool that its token does not cover.
 func (o Operator) checkRights(ctx huma.Context) error {
-	requiredRole, _ := ctx.Operation().Metadata[roleKey].(string)
-	if callers, _ := ctx.Operation().Metadata[callersKey].(bool); !callers || o.Role != roleCaller {
-		if !o.May(requiredRole) {
-			return newProblem(http.StatusForbidden, codeForbidden, "a token of the role "+requiredRole+" is needed")
+	if row := rowOf(ctx); !row.Callers || o.Role != roleCaller {
+		if !o.May(row.Role) {
+			return newProblem(http.StatusForbidden, codeForbidden, "a token of the role "+row.Role+" is needed")
 		}
 		return nil
 	}
@@ -55,16 +54,15 @@ func (o Operator) checkRights(ctx huma.Context) error {
 }
 
 // May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the roles with a lower
-// rank. A role that has only some of the rights of another role has no rank: May always returns false for it, and the metadata of each
-// operation must name it, as forCallers does for the role caller.
+// rank. A role that has only some of the rights of another role has no rank: May always returns false for it, and the table
+// of operations must name it, as the tag callers does for the role caller.
 func (o Operator) May(requiredRole string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
 	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]
 }
 
-// forCallers returns operation with a mark in its metadata, so that the role caller may use it, too. Its path must name a pool or a limit
-// set, and the caller's token must cover that pool or limit set.
-func forCallers(operation huma.Operation) huma.Operation {
-	operation.Metadata[callersKey] = true
-	return operation
+// rowOf returns the row of the requested operation in the table of operations.
+func rowOf(ctx huma.Context) operators.Operation {
+	row, _ := ctx.Operation().Metadata[rowKey].(operators.Operation)
+	return row
 }

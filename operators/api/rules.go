@@ -18,12 +18,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-type limitedQuery struct {
+func (p *pools) listLimitedSubjects(ctx context.Context, in *struct {
 	PoolPath
-	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries"`
-}
-
-func (p *pools) listLimitedSubjects(ctx context.Context, in *limitedQuery) (operators.LimitedList, error) {
+	operators.LimitedQuery
+},
+) (operators.LimitedList, error) {
 	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
 		return operators.LimitedList{}, err
 	}

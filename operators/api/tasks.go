@@ -39,13 +39,13 @@ type taskQuery struct {
 }
 
 func (t *tasks) register(r *routes) {
-	registerList[operators.TaskList](r, newOperation("GET", "/v1/tasks", "listTasks", "List tasks by number", roleViewer, 200), t.list)
-	register(r, newOperation("GET", "/v1/tasks/{id}", "getTask", "Read a task and its attempts", roleViewer, 200), t.get)
-	register(r, newOperation("GET", "/v1/tasks/{id}/why", "explainTask", "Explain why a task does not run, and how to change that", roleViewer, 200), t.explainTask)
-	register(r, newOperation("POST", "/v1/tasks/{id}/cancel", "cancelTask", "Cancel a task; the device of a running task is asked to stop with its next report", roleOperator, 200), t.cancel)
-	register(r, newOperation("POST", "/v1/tasks/{id}/retry", "retryTask", "Retry a task that ended without success", roleOperator, 200), t.retry)
-	register(r, newOperation("POST", "/v1/tasks/cancel", "cancelTasks", "Cancel all tasks that match", roleOperator, 200), t.cancelAll)
-	register(r, newOperation("POST", "/v1/tasks/retry", "retryTasks", "Retry all tasks that match and ended without success", roleOperator, 200), t.retryAll)
+	registerList[operators.TaskList](r, r.operation("listTasks"), t.list)
+	register(r, r.operation("getTask"), t.get)
+	register(r, r.operation("explainTask"), t.explainTask)
+	register(r, r.operation("cancelTask"), t.cancel)
+	register(r, r.operation("retryTask"), t.retry)
+	register(r, r.operation("cancelTasks"), t.cancelAll)
+	register(r, r.operation("retryTasks"), t.retryAll)
 }
 
 func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {

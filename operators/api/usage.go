@@ -12,13 +12,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-type poolUsageQuery struct {
+func (p *pools) getUsage(ctx context.Context, in *struct {
 	PoolPath
-	Device string `query:"device" doc:"Device whose usage is listed; default: the subjects that used most"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
-}
-
-func (p *pools) getUsage(ctx context.Context, in *poolUsageQuery) (used operators.Usage, err error) {
+	operators.UsageQuery
+},
+) (used operators.Usage, err error) {
 	pool, err := p.ledger.Pool(ctx, in.Pool)
 	if err != nil {
 		return used, err

@@ -19,50 +19,40 @@ type waiting struct {
 	ledger    recentAttemptsReader
 }
 
-// WaitingSample limits the number of waiting tasks that a request evaluates, because each evaluation takes time.
-type WaitingSample struct {
-	SampleSize int `query:"sample" minimum:"1" maximum:"500" default:"500" doc:"Maximum number of tasks that are evaluated; if more tasks wait, a random sample of this size"`
-}
-
-// ReasonFilter selects waiting tasks by their first reason.
-type ReasonFilter struct {
-	Code string `query:"code" maxLength:"64" doc:"Only tasks whose first reason has this code"`
-}
-
 type poolWaitingQuery struct {
 	PoolPath
 	Page
-	ReasonFilter
+	operators.ReasonFilter
 }
 
 type batchWaitingQuery struct {
 	IDPath
 	Page
-	ReasonFilter
+	operators.ReasonFilter
 }
 
 func (w *waiting) register(r *routes) {
-	ofPool := r.inListTurn(newOperation("GET", "/v1/pools/{pool}/waiting", "getPoolWaiting", "Summarize why the tasks of a pool wait, grouped by reason", roleViewer, 200))
-	ofBatch := r.inListTurn(newOperation("GET", "/v1/batches/{id}/waiting", "getBatchWaiting", "Summarize why the tasks of a batch wait, grouped by reason", roleViewer, 200))
+	ofPool := r.inListTurn(r.operation("getPoolWaiting"))
+	ofBatch := r.inListTurn(r.operation("getBatchWaiting"))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
-		WaitingSample
+		operators.WaitingSample
 	},
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Pool: in.Pool}, in.SampleSize)
 	})
-	registerList[operators.WaitingTaskList](r, newOperation("GET", "/v1/pools/{pool}/waiting/tasks", "listPoolWaiting", "List the waiting tasks of a pool, each with its first reason", roleViewer, 200),
+	registerList[operators.WaitingTaskList](r, r.operation("listPoolWaiting"),
 		func(ctx context.Context, in *poolWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.TaskScope{Pool: in.Pool}, in.Page, in.Code)
 		})
 	register(r, ofBatch, func(ctx context.Context, in *struct {
 		IDPath
-		WaitingSample
+		operators.WaitingSample
 	},
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Batch: in.ID}, in.SampleSize)
 	})
-	registerList[operators.WaitingTaskList](r, newOperation("GET", "/v1/batches/{id}/waiting/tasks", "listBatchWaiting", "List the waiting tasks of a batch, each with its first reason", roleViewer, 200),
+	registerList[operators.WaitingTaskList](r, r.operation("listBatchWaiting"),
 		func(ctx context.Context, in *batchWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.TaskScope{Batch: in.ID}, in.Page, in.Code)
 		})

@@ -179,7 +179,7 @@ func (d *devicePages) rotateToken(r *http.Request) (secret, error) {
 		return secret{}, newFormError("Older tokens end: a duration such as 1h.")
 	}
 	id := r.PathValue("id")
-	made, err := d.api.Devices.RotateToken(r.Context(), id, overlap)
+	made, err := d.api.Devices.RotateToken(r.Context(), id, operators.Rotation{OverlapMS: new(overlap.Milliseconds())})
 	return secret{"New token of device " + id, made.Token, "Older tokens of the device end at " + made.OlderUntil.UTC().Format(time.RFC3339) + ".", "/devices/" + url.PathEscape(id)}, err
 }
 

@@ -32,7 +32,7 @@ func (f *findPages) find(r *http.Request) (page, error) {
 	text := strings.TrimSpace(r.URL.Query().Get("q"))
 	var parts []hitGroup
 	if text != "" {
-		found, err := f.api.Search.Find(r.Context(), text)
+		found, err := f.api.Search.Find(r.Context(), operators.FindQuery{Text: text})
 		if err != nil {
 			return page{}, err
 		}

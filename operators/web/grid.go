@@ -186,7 +186,7 @@ func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 // readSeries returns the history of a pool in timeRange. The history may be cached, for at most countEvery.
 func (p *poolPages) readSeries(r *http.Request, pool, timeRange string) (operators.Series, error) {
 	return p.seriesCache.getOrRead(r.Context(), pool+" "+timeRange, p.now(), func(ctx context.Context) (operators.Series, error) {
-		return p.api.Pools.Series(ctx, pool, timeRange)
+		return p.api.Pools.Series(ctx, pool, operators.SeriesQuery{Range: timeRange})
 	})
 }
 

@@ -74,7 +74,7 @@ func (p *poolPages) newShownPool(pool operators.PoolState, whys map[string]poolW
 
 // loadList returns the page with the pools, as cards or as rows, those with the worst trouble first.
 func (p *poolPages) loadList(r *http.Request, redisData firstPageData) (page, error) {
-	totals, err := p.api.Pools.Totals(r.Context())
+	totals, err := p.api.Pools.Totals(r.Context(), operators.All{})
 	if err != nil {
 		return page{}, err
 	}

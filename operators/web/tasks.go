@@ -98,7 +98,7 @@ func (t *taskPages) countByState(r *http.Request, filters url.Values) (countOfSt
 		counts[string(state)] = n
 	}
 	if found.More { // possible only without a filter by pool
-		totals, err := t.api.Pools.Totals(r.Context())
+		totals, err := t.api.Pools.Totals(r.Context(), operators.All{})
 		if err != nil {
 			return nil, err
 		}

@@ -62,7 +62,7 @@ func (t *tokenPages) actionPage(verb string) pageLoader {
 		if !may {
 			return shown, nil
 		}
-		for token, err := range t.api.Tokens.List(r.Context()) {
+		for token, err := range t.api.Tokens.List(r.Context(), operators.All{}) {
 			if err != nil {
 				return page{}, err
 			}

@@ -35,8 +35,8 @@ func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error)
 	u := policyUsage{Owner: pool, Starts: true}
 	var err error
 	u.Uses, err = p.usageCache.getOrRead(r.Context(), pool, p.now(), func(ctx context.Context) ([]policyUse, error) {
-		highest, err := p.api.Pools.HighestUse(ctx, pool, usesShown)
-		return newPolicyUses(highest, p.now()), err
+		usage, err := p.api.Pools.Usage(ctx, pool, operators.UsageQuery{Limit: usesShown})
+		return newPolicyUses(usage.Highest, p.now()), err
 	})
 	return u.tolerateUnavailable(err)
 }

@@ -5,9 +5,9 @@ package main
 func operatorsMistakes() []Mistake {
 	return []Mistake{
 		{
-			Package: "operators/api", Func: "pools.register",
-			Old:    `"Take a slot back from its holder", roleAdmin`,
-			New:    `"Take a slot back from its holder", roleOperator`,
+			Package: "operators", Func: "pools.go", Tests: []string{"operators/api"},
+			Old:    `id:"releaseSlot" role:"admin"`,
+			New:    `id:"releaseSlot" role:"operator"`,
 			Breaks: "an operator may release a slot by force",
 		},
 		{

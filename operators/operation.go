@@ -1,0 +1,151 @@
+package operators
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Operation is a row of the table of operations. The table is the tags of the fields of Pools, Batches and the other groups of calls of a
+// Client. The server takes the routes, their roles and the OpenAPI document from the table, and the command line its requests. An operation
+// whose call is a method, because it does more than one request, has its row in a field without a name.
+type Operation struct {
+	Method   string // tag op, before the path
+	Path     string // with its parameters in braces, such as /v1/pools/{pool}
+	ID       string // name in the OpenAPI document
+	Summary  string // tag doc
+	Role     string // the role that the operation needs
+	Status   int    // HTTP status of success; without the tag status it is 200
+	Callers  bool   // the role caller may use it, too, for the pools or limit sets of its token
+	Once     bool   // accepts an Idempotency-Key: a repeated request takes effect once
+	IsLogged bool   // what it changes is written to the audit log; the tag log:"none" says that nothing is
+}
+
+// readOperation returns the row in the tags of a field. ok is false if the tags are no row.
+func readOperation(tag reflect.StructTag) (row Operation, ok bool) {
+	method, path, ok := strings.Cut(tag.Get("op"), " ")
+	status, _ := strconv.Atoi(tag.Get("status")) // an absent status means 200
+	return Operation{
+		Method: method, Path: path, ID: tag.Get("id"), Summary: tag.Get("doc"), Role: tag.Get("role"), Status: cmp.Or(status, http.StatusOK),
+		Callers: tag.Get("callers") != "", Once: tag.Get("once") != "", IsLogged: method != http.MethodGet && tag.Get("log") != "none",
+	}, ok
+}
+
+// Operations returns the table of operations by their ids.
+func Operations() map[string]Operation {
+	table := map[string]Operation{}
+	(&Client{}).eachOperation(func(row Operation, _ reflect.Value) { table[row.ID] = row })
+	return table
+}
+
+// eachOperation calls visit with each row of the table and with the field of the client that has the row.
+func (c *Client) eachOperation(visit func(row Operation, field reflect.Value)) {
+	for _, group := range reflect.ValueOf(c).Elem().Fields() {
+		if group.Kind() != reflect.Struct {
+			continue
+		}
+		for field, value := range group.Fields() {
+			if row, ok := readOperation(field.Tag); ok {
+				visit(row, value)
+			}
+		}
+	}
+}
+
+// bindCalls makes the calls of the client send their requests.
+func (c *Client) bindCalls() {
+	c.eachOperation(func(row Operation, field reflect.Value) {
+		if field.CanSet() {
+			if call, ok := field.Addr().Interface().(interface{ bind(*Client, Operation) }); ok {
+				call.bind(c, row)
+			}
+		}
+	})
+}
+
+// PathOf returns the path of the operation with values in place of its parameters.
+func (o Operation) PathOf(values ...string) string {
+	segments := strings.Split(o.Path, "/")
+	for i, segment := range segments {
+		if strings.HasPrefix(segment, "{") && len(values) > 0 {
+			segments[i], values = url.PathEscape(values[0]), values[1:]
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// newRequest returns the request with these arguments: first a value for each parameter of the path, then the input. The input of a GET
+// request is its query, and the input of another request is its body.
+func (o Operation) newRequest(ctx context.Context, arguments ...any) Request {
+	count := strings.Count(o.Path, "{")
+	values := make([]string, count)
+	for i := range values {
+		values[i] = fmt.Sprint(arguments[i])
+	}
+	request := Request{Method: o.Method, Path: o.PathOf(values...)}
+	if o.Once {
+		request.Key = idempotencyKey(ctx)
+	}
+	for _, input := range arguments[count:] {
+		if o.Method == http.MethodGet {
+			request.Query = queryParams(input)
+		} else {
+			request.Body = input
+		}
+	}
+	return request
+}
+
+// Call is an operation with one argument: the name or id of an object, or the input.
+type Call[Argument, Answer any] func(ctx context.Context, argument Argument) (Answer, error)
+
+func (f *Call[Argument, Answer]) bind(c *Client, row Operation) {
+	*f = func(ctx context.Context, argument Argument) (Answer, error) {
+		return callJSON[Answer](ctx, c, row.newRequest(ctx, argument))
+	}
+}
+
+// CallWith is an operation on an object with a second argument: the input, or the number of a part of the object.
+type CallWith[Key, Input, Answer any] func(ctx context.Context, key Key, input Input) (Answer, error)
+
+func (f *CallWith[Key, Input, Answer]) bind(c *Client, row Operation) {
+	*f = func(ctx context.Context, key Key, input Input) (Answer, error) {
+		return callJSON[Answer](ctx, c, row.newRequest(ctx, key, input))
+	}
+}
+
+// Remove is an operation on an object without an answer.
+type Remove[Key any] func(ctx context.Context, key Key) error
+
+func (f *Remove[Key]) bind(c *Client, row Operation) {
+	*f = func(ctx context.Context, key Key) error { return c.Do(ctx, row.newRequest(ctx, key), nil) }
+}
+
+// List yields the entries of a list that match filter, page by page. It ends after an error.
+type List[Filter, Entry any] func(ctx context.Context, filter Filter) iter.Seq2[Entry, error]
+
+func (f *List[Filter, Entry]) bind(c *Client, row Operation) {
+	*f = func(ctx context.Context, filter Filter) iter.Seq2[Entry, error] {
+		request := row.newRequest(ctx, filter)
+		return listEntries[Entry](ctx, c, request.Path, request.Query)
+	}
+}
+
+// ListOf yields the entries of a list of an object, as List does.
+type ListOf[Key, Filter, Entry any] func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error]
+
+func (f *ListOf[Key, Filter, Entry]) bind(c *Client, row Operation) {
+	*f = func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error] {
+		request := row.newRequest(ctx, key, filter)
+		return listEntries[Entry](ctx, c, request.Path, request.Query)
+	}
+}
+
+// All is the filter of a list without filters, and the argument of a call without arguments.
+type All struct{}
