@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Usage reads how much subjects have used of their rules.
+// Usage reads how much of the limit of each rule a subject has used.
 type Usage struct {
 	conn   *connection
 	epochs *epochs

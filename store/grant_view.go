@@ -83,9 +83,9 @@ type viewRow struct {
 	candidate Candidate
 }
 
-// mergeViewRows combines rows into count DeviceViews.
-func mergeViewRows(rows []viewRow, count int) []DeviceView {
-	read := make([]DeviceView, count)
+// mergeViewRows combines the rows of several devices into one DeviceView for each device.
+func mergeViewRows(rows []viewRow, devices int) []DeviceView {
+	read := make([]DeviceView, devices)
 	for i := range rows {
 		r := &rows[i]
 		v := &read[r.n]

@@ -32,7 +32,7 @@ type Standstill struct {
 	First, Last time.Time // the times at which the first and the last pool may grant again
 }
 
-// String returns the summary as the text of the event ledger.restored.
+// String returns s as text for the event `ledger.restored`.
 func (s Standstill) String() string {
 	text := "nothing is granted until " + s.First.UTC().Format(time.RFC3339)
 	if s.Last.After(s.First) {

@@ -48,14 +48,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := s.acquire(ctx, out); err != nil {
 		return err
 	}
-	return s.hold(ctx, func(ctx context.Context) error { return work(ctx, out, s.Slot, s.Token, *workTime) })
+	return s.hold(ctx, func(ctx context.Context) error { return work(ctx, out, *s.Slot, s.Token, *workTime) })
 }
 
 // work is the place for your work, which needs the slot. It stops when ctx ends. If the external system can compare
 // fencing tokens, send it the token: it then refuses a token that is lower than the highest token that it received for
 // this slot.
-func work(ctx context.Context, out io.Writer, slot *int, token int64, length time.Duration) error {
-	_, _ = fmt.Fprintf(out, "working in slot %d with token %d\n", *slot, token)
+func work(ctx context.Context, out io.Writer, slot int, token int64, length time.Duration) error {
+	_, _ = fmt.Fprintf(out, "working in slot %d with token %d\n", slot, token)
 	select {
 	case <-time.After(length):
 		return nil

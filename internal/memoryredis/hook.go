@@ -52,8 +52,8 @@ func (h *hook) run(c *server.Peer, command string, args ...string) bool {
 	return true
 }
 
-// findClient returns the client of a connection, or nil for the peer of a script: miniredis gives only such a peer a context before its first
-// command.
+// findClient returns the client of a connection. It returns nil for the peer that runs the commands of a script. Such a peer is the only one
+// whose field Ctx miniredis sets before the first command.
 func (h *hook) findClient(c *server.Peer) *client {
 	h.mu.Lock()
 	defer h.mu.Unlock()

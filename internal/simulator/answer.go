@@ -182,7 +182,7 @@ func leaseEnd(sent sentReport, leaseMS, heldMS int64) time.Time {
 // never accepts would be sent without pause.
 func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (resend bool) {
 	until, k := leaseEnd(sent, answer.Task.LeaseMS, answer.HeldMS), key{answer.Task.ID, answer.Task.Token}
-	if d.fleet.results.recordedBefore(k, sent.at) {
+	if d.fleet.results.wasRecordedBefore(k, sent.at) {
 		d.fleet.count.recordViolation(d.id, "a grant was redelivered after its result was acknowledged as recorded")
 	}
 	switch {

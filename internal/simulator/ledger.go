@@ -69,11 +69,11 @@ func (l *resultLog) hasResult(grant key) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool { return r.key == grant })
 }
 
-// recordedBefore reports whether the device received, before the time at, the outcome that the result of this grant was
-// recorded.
-func (l *resultLog) recordedBefore(grant key, at time.Time) bool {
+// wasRecordedBefore reports whether an acknowledgement that the result of this grant was recorded had reached the device
+// before deadline.
+func (l *resultLog) wasRecordedBefore(grant key, deadline time.Time) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool {
-		return r.key == grant && r.outcome == outcomeRecorded && r.ackedAt.Before(at)
+		return r.key == grant && r.outcome == outcomeRecorded && r.ackedAt.Before(deadline)
 	})
 }
 

@@ -127,8 +127,8 @@ func waitSuccess(ctx context.Context, operation paho.Token) bool {
 	}
 }
 
-// send publishes a report after the first attempt to connect. It does not learn whether the broker received the report,
-// because the device sends a report again if no reply arrives.
+// send publishes a report as soon as the first attempt to connect has ended, and does not wait for that. It does not check
+// whether the broker received the report, because the device sends a report again if no reply arrives.
 func (l *mqttLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	select {
 	case <-l.firstAttemptDone:

@@ -49,8 +49,8 @@ end
 -- of the subject with the Redis key `key`. pending lists the times (ms) of its open reservations. Returns:
 --  nil           the window allows a start
 --  nil, true     a stored time is in the future, because the clock of Redis was set back
---  wait, ago, 0  counted starts fill the window. It allows a start in `wait` ms. The start that must leave the
---                window before that is `ago` ms old
+--  wait, ago, 0  counted starts fill the window. It allows a start in `wait` ms, when the start that is `ago` ms
+--                old now leaves the window
 --  0, 0, 1       counted starts and reservations together fill the window. Nobody knows when the reservations
 --                end, so wait and ago are 0
 local function check_window(key, max, per, pending, now)

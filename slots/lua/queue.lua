@@ -236,8 +236,8 @@ local function repair_queue(q)
   local waiters = order.queue_size(q)
   local entries = redis.call('ZCARD', q.queue)
   local s = q.state
-  -- Number of members of class H (held slots) in KEYS[5]. If the size of KEYS[5] is right, the number is that
-  -- of the held slots, and no command is needed to count the members.
+  -- Number of members of class H (held slots) in KEYS[5]. If KEYS[5] has one member for each waiter and each held
+  -- slot, nothing is lost, so the number is q.pool.held. Only otherwise, a command counts the members.
   local recorded_held = entries == waiters + q.pool.held and q.pool.held or order.count_members(q, 'H')
   -- Each condition shows a lost key or a clock that was set back. A queue with waiters has a state (s.now is
   -- not 0), and a queue with a waiter of class T has a member in the contest.

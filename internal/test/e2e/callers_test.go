@@ -264,7 +264,7 @@ func (c *callers) findHolders(ctx context.Context, name string) (holders []strin
 	return holders, rows.Err()
 }
 
-// waitForHolders waits until for each of names two holders have a slot: one of a `dispatcher run` and one of a program.
+// waitForHolders waits until each caller in names has two slots: one of its `dispatcher run` and one of its program.
 func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
