@@ -1,5 +1,5 @@
-// Package coalesce combines requests that arrive while a call is in progress into the next call, so that under load
-// one statement or script serves many callers. It keeps no outcome after the call. Package reading is for callers
+// Package coalesce combines requests into shared calls. Requests that arrive while a call is in progress are sent together in the next call,
+// so that under load one statement or script serves many callers. The package keeps no outcome after the call. Package reading is for callers
 // that may share the outcome of an earlier call.
 package coalesce
 
@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Calls coalesces the requests of each key separately. There is no timer: a request that arrives while no call of its key is in progress is
-// sent at once. Set the exported fields before the first Do.
+// Calls coalesces the requests of each key separately. A request that arrives while no call of its key is in progress is sent at once, without
+// a timer. Set the exported fields before the first Do.
 //
 // If a call of several requests fails and MayRetryAlone returns true for the error, the call is repeated for each request alone, so that one bad
 // request does not fail the other requests of its call.
@@ -27,7 +27,7 @@ type Calls[Key comparable, In, Out any] struct {
 	Size          func(In) int // nil means that every request has the size 1
 
 	// Timeout is the time limit of a call, including its repetitions for single requests. If Timeout is 0, Call must limit itself. A caller
-	// with less time left than Timeout is not included in a call: its deadline would end the call for all callers.
+	// with less time left than Timeout is not included in a call, and gets context.DeadlineExceeded.
 	Timeout time.Duration
 	OnPanic rescue.PanicHandler
 
@@ -41,7 +41,7 @@ type keyQueue[In, Out any] struct {
 	waiting      []*caller[In, Out]
 }
 
-// caller waits until done is closed; out and err are set before that.
+// caller is one caller of Do. It waits until done is closed. Before that, out and err are set.
 type caller[In, Out any] struct {
 	in       In
 	deadline time.Time // time at which the caller's ctx ends; the zero time means never
@@ -50,11 +50,11 @@ type caller[In, Out any] struct {
 	done     chan struct{}
 }
 
-// Do returns the outcome of request, which it sends together with other requests of the same key. No call is made for the caller if ctx
-// ends before a call has included the caller, or if ctx has less time left than Timeout when the call starts. Once a call has included the
-// caller, Do waits for its outcome even if ctx ends.
+// Do returns the outcome of request, which it sends together with other requests of the same key. If ctx ends before a call has included
+// request, or if ctx has less time left than Timeout when the call starts, request is not sent. Once a call has included request, Do waits for
+// the outcome even if ctx ends.
 //
-// A caller that arrives while no call is in progress makes the call itself: a single caller needs no other goroutine.
+// If no call of key is in progress, Do makes the call in its own goroutine, so a single caller needs no other goroutine.
 func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out, error) {
 	deadline, _ := ctx.Deadline()
 	w := &caller[In, Out]{in: request, deadline: deadline, done: make(chan struct{})}
@@ -78,7 +78,8 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out,
 	return w.out, w.err
 }
 
-// enqueue adds waiter to the queue of key. mustCall is true if no call of key is in progress: the caller must make the next one.
+// enqueue adds waiter to the queue of key. If mustCall is true, no call of key is in progress, and the caller of enqueue must make the next
+// call.
 func (c *Calls[Key, In, Out]) enqueue(key Key, waiter *caller[In, Out]) (mustCall bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +102,7 @@ func (c *Calls[Key, In, Out]) enqueue(key Key, waiter *caller[In, Out]) (mustCal
 	return mustCall
 }
 
-// dequeue removes waiter from the queue of key. It returns false if a call has already taken the caller from the queue.
+// dequeue removes waiter from the queue of key. wasWaiting is false if a call has already taken waiter from the queue.
 func (c *Calls[Key, In, Out]) dequeue(key Key, waiter *caller[In, Out]) (wasWaiting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,8 +124,8 @@ func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	}
 }
 
-// continueOrStop reports whether callers of key still wait for a call. If no caller waits, it lowers runningCalls, and
-// the goroutine must stop.
+// continueOrStop reports whether callers of key still wait for a call. If none waits, it lowers runningCalls, and the goroutine that makes the
+// calls must stop.
 func (c *Calls[Key, In, Out]) continueOrStop(key Key) (mustContinue bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +139,7 @@ func (c *Calls[Key, In, Out]) continueOrStop(key Key) (mustContinue bool) {
 	return false
 }
 
-// takeNextCallers removes the callers of the next call from the queue and returns them. A concurrent call may have taken all.
+// takeNextCallers removes the callers of the next call from the queue and returns them. It returns none if a concurrent call has taken all.
 func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +159,8 @@ func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 	return callers
 }
 
-// callAndRetry makes one call for all callers, and repeats it for each caller alone if the call failed and MayRetryAlone permits that.
+// callAndRetry makes one call for all callers. If the call fails and MayRetryAlone permits it, callAndRetry repeats the call for each caller
+// alone.
 func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) {
 	ctx := context.Background()
 	if c.Timeout > 0 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Share returns a context that ends after the given fraction of the time that ctx has left: with fraction 0.5, after half of the time. If
-// ctx has no deadline, the returned context has none.
+// Share returns a context that ends after a fraction of the time that ctx has left. For example, with a fraction of 0.5 it ends after half of
+// this time. If ctx has no deadline, the returned context has none.
 func Share(ctx context.Context, fraction float64) (context.Context, context.CancelFunc) {
 	end, hasDeadline := ctx.Deadline()
 	if !hasDeadline {

@@ -1,5 +1,5 @@
-// Package exposition serves metrics in the text format of Prometheus. Unlike the handler of the library, it shares one text between the
-// scrapes of a second, and compresses for speed and not for size.
+// Package exposition serves metrics in the text format of Prometheus. Unlike the handler of the library, it serves the same text to all
+// scrapes within a short time, and compresses for speed and not for size.
 package exposition
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// gatherTimeout is the time limit of one read of the metrics. The sources have shorter limits of their own.
+// gatherTimeout is the time limit of one read of the metrics. Each source has a shorter limit of its own.
 const gatherTimeout = 10 * time.Second
 
-// Sources is a list of gatherers of metrics. No two of them may have a metric of the same name. prometheus.Gatherers would check this at
-// each scrape by comparing and sorting all metrics.
+// Sources is a list of gatherers of metrics. No two of them may have a metric of the same name. Sources does not check this.
+// prometheus.Gatherers does, but it compares and sorts all metrics at each scrape.
 type Sources []prometheus.Gatherer
 
 // Gather returns the metric families of all sources.

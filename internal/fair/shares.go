@@ -1,4 +1,4 @@
-// Package fair limits concurrent operations of this replica, so that no principal (such as an operator token or a device) can use the whole
+// Package fair limits the concurrent operations of this replica. No principal (such as an operator token or a device) can use the whole
 // capacity.
 package fair
 
@@ -7,9 +7,8 @@ import (
 	"sync"
 )
 
-// Shares limits how many operations run at the same time: at most maxTotal in total, and at most maxEach of one
-// principal, even if the principal is an admin. The last tenth of maxTotal (at least one operation) is reserved for
-// admins.
+// Shares limits how many operations run at the same time. At most maxTotal operations run in total, and at most maxEach of one principal, even
+// if the principal is an admin. A tenth of maxTotal (at least one operation) is reserved for admins.
 type Shares struct {
 	maxTotal, maxEach, reserved int
 
@@ -19,8 +18,8 @@ type Shares struct {
 	freed     chan struct{} // closed when an operation ends; nil if nobody waits for that
 }
 
-// NewShares returns Shares for at most maxTotal operations in total and maxEach operations of one principal. maxTotal must be at least 2:
-// with 1, the reserve would leave nothing for principals that are not admins.
+// NewShares returns Shares for at most maxTotal operations in total and maxEach operations of one principal. maxTotal must be at least 2,
+// because one operation is reserved for admins.
 func NewShares(maxTotal, maxEach int) *Shares {
 	return &Shares{maxTotal: maxTotal, maxEach: maxEach, reserved: max(1, maxTotal/10), runningBy: map[string]int{}}
 }
@@ -32,16 +31,15 @@ func NewSharesWithoutReserve(maxTotal, maxEach int) *Shares {
 	return s
 }
 
-// TryStart starts an operation of principal and returns the function that ends the operation. ok is false if the limits
-// do not permit another operation. Only if isAdmin is true, the reserved part is used.
+// TryStart starts an operation of principal and returns the function that ends the operation. ok is false if the limits do not permit another
+// operation. The reserved part is only for principals with isAdmin = true.
 func (s *Shares) TryStart(principal string, isAdmin bool) (end func(), ok bool) {
 	end, _ = s.tryStart(principal, isAdmin)
 	return end, end != nil
 }
 
-// StartWhenFree starts an operation of principal and returns the function that ends the operation. If the limits do not
-// permit another operation, it waits until they do, or until ctx ends. In the second case, err is the error of ctx. Only
-// if isAdmin is true, the reserved part is used.
+// StartWhenFree starts an operation of principal and returns the function that ends the operation. If the limits do not permit another
+// operation, it waits until they do. If ctx ends first, err is the error of ctx. The reserved part is only for principals with isAdmin = true.
 func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bool) (end func(), err error) {
 	for {
 		end, freed := s.tryStart(principal, isAdmin)
@@ -56,8 +54,8 @@ func (s *Shares) StartWhenFree(ctx context.Context, principal string, isAdmin bo
 	}
 }
 
-// tryStart starts an operation of principal. The function end ends the operation; further calls of end do nothing. If the
-// limits do not permit another operation, end is nil, and freed is closed when another operation ends.
+// tryStart starts an operation of principal. The function end ends the operation. Further calls of end do nothing. If the limits do not permit
+// another operation, end is nil, and freed is closed when another operation ends.
 func (s *Shares) tryStart(principal string, isAdmin bool) (end func(), freed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

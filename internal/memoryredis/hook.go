@@ -9,10 +9,10 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// minIndexed is the number of members from which a sorted set gets an index. miniredis sorts fewer members fast enough.
+// minIndexed is the minimum number of members of a sorted set that gets an index. miniredis sorts fewer members fast enough.
 const minIndexed = 32
 
-// hook sees each command before miniredis runs it, also those of scripts. It runs the commands of clients one at a time, and answers the
+// hook is called before miniredis runs a command of a client or of a script. It runs the commands of clients one at a time, and answers the
 // range commands of scripts from the index.
 type hook struct {
 	server *server.Server
@@ -34,7 +34,7 @@ func newHook(s *server.Server) *hook {
 	return &hook{server: s, clients: make(map[*server.Peer]*client), sets: make(map[string]*orderedSet)}
 }
 
-// run is called before each command. It returns true if the command was answered, and false if miniredis must run it.
+// run is called before each command. answered is false if miniredis must run the command.
 func (h *hook) run(c *server.Peer, command string, args ...string) bool {
 	from := h.findClient(c)
 	switch {
@@ -79,7 +79,7 @@ func (h *hook) trackClientCommand(command string, args []string) {
 	}
 }
 
-// trackChange deletes the indexes of the sorted sets that are named in a command, unless the command only reads.
+// trackChange deletes the index of each sorted set that a command names, unless the command only reads.
 func (h *hook) trackChange(command string, args []string) {
 	if command == "SWAPDB" || command == "SELECT" && (len(args) == 0 || args[0] != "0") {
 		h.off = true
@@ -93,7 +93,8 @@ func (h *hook) trackChange(command string, args []string) {
 	}
 }
 
-// answerFromIndex answers a command of a script from the index, or tracks what the command changes and returns false.
+// answerFromIndex answers a range command of a script from the index. For any other command, it updates or deletes the indexes that the command
+// changes, and returns false.
 func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) bool {
 	if h.off {
 		return false
@@ -135,8 +136,8 @@ func (h *hook) trackZAdd(args []string) {
 	}
 }
 
-// loadIndex returns the index of the sorted set args[0], or nil if the set is small. If the numbers of members differ, keys have expired, and
-// it reads the set again.
+// loadIndex returns the index of the sorted set args[0], or nil if the set is small. If the set has another number of members than its index,
+// members have expired, and loadIndex reads the set again.
 func (h *hook) loadIndex(c *server.Peer, args []string) *orderedSet {
 	if len(args) == 0 {
 		return nil
@@ -159,7 +160,7 @@ func (h *hook) loadIndex(c *server.Peer, args []string) *orderedSet {
 	return set
 }
 
-// runCommand runs a command as the script that peer belongs to, and returns the reply, or nil after an error.
+// runCommand runs a command of the script that peer belongs to. It returns the reply, or nil after an error.
 func (h *hook) runCommand(peer *server.Peer, command ...string) any {
 	var reply bytes.Buffer
 	to := bufio.NewWriter(&reply)

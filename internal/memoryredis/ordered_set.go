@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// orderedSet is the index of a sorted set, sorted by score and then by name. An insertion moves the members behind it, which takes
-// microseconds.
+// orderedSet is the index of a sorted set. Its entries are sorted by score and then by name. An insertion moves the entries behind it, which
+// takes microseconds.
 type orderedSet struct {
 	entries []entry
 	scores  map[string]float64 // by member
@@ -74,7 +74,7 @@ func (s *orderedSet) rank(member string) (index int, found bool) {
 	return s.find(entry{score, member})
 }
 
-// firstIndex returns the index of the first entry inside. isInside must be true for all entries behind it, too.
+// firstIndex returns the index of the first entry for which isInside is true. isInside must also be true for all entries behind it.
 func (s *orderedSet) firstIndex(isInside func(entry) bool) int {
 	i, _ := slices.BinarySearchFunc(s.entries, true, func(e entry, _ bool) int {
 		if isInside(e) {

@@ -8,8 +8,8 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// queries are the range commands that the index answers. A query gets the arguments after the key. It returns false for a form that our
-// scripts never use.
+// queries has a function for each range command that the index answers. The function gets the arguments after the key. It returns false for a
+// form of the command that the index cannot answer. The project's scripts use no such form.
 var queries = map[string]func(s *orderedSet, c *server.Peer, args []string) bool{ //nolint:gochecknoglobals // a constant
 	"ZCOUNT":        (*orderedSet).countByScore,
 	"ZLEXCOUNT":     (*orderedSet).countByName,
@@ -56,7 +56,7 @@ func (s *orderedSet) writeRank(c *server.Peer, args []string) bool {
 	return true
 }
 
-// writeRange writes the members with from <= index < to. options is empty or LIMIT offset count; a negative count means all.
+// writeRange writes the members with from <= index < to to the client. options is empty or LIMIT offset count. A negative count means all.
 func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) bool {
 	if len(options) != 0 {
 		if len(options) != 3 || !strings.EqualFold(options[0], "LIMIT") {
@@ -98,8 +98,8 @@ func parseScore(bound string) (score float64, isOpen, ok bool) {
 	return score, isOpen, err == nil && !math.IsNaN(score)
 }
 
-// nameRange returns the indexes (from <= index < to) of the names between args[0] and args[1]. Redis defines no order of names with
-// different scores: then ok is false.
+// nameRange returns the indexes (from <= index < to) of the names between args[0] and args[1]. ok is false if the members have different
+// scores, because Redis then defines no order of names.
 func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
 	if len(args) < 2 || s.entries[0].score != s.entries[len(s.entries)-1].score {
 		return 0, 0, false
@@ -114,8 +114,8 @@ func (s *orderedSet) nameRange(args []string) (from, to int, ok bool) {
 	return from, max(from, to), true
 }
 
-// parseNameBound parses "-", "+", "[name" or "(name". isReached reports whether a name is at or after the start, or, if isEnd is true,
-// after the end.
+// parseNameBound parses a bound of a range of names: "-", "+", "[name" or "(name". If isEnd is false, isReached reports whether a name is at or
+// after this start of the range. If isEnd is true, isReached reports whether a name is after this end of the range.
 func parseNameBound(bound string, isEnd bool) (isReached func(name string) bool, ok bool) {
 	if bound == "-" || bound == "+" {
 		return func(string) bool { return bound == "-" }, true

@@ -6,9 +6,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// Start runs a server on a free port of the loopback interface. Clients need the password, unless it is empty. The caller must
-// close the server.
-// An error means that no port could be opened.
+// Start runs a server on a free port of the loopback interface. Clients need the password, unless it is empty. The caller must close the
+// server. Start fails only if no port can be opened.
 func Start(password string) (*miniredis.Miniredis, error) {
 	memory := miniredis.NewMiniRedis()
 	if password != "" {

@@ -1,6 +1,6 @@
-// Package pace limits how often each device may report to this replica. A report above the limit is refused before it is decoded, so it
-// costs little. So a device that reports without pause does not delay the other devices. The same limit bounds how many unknown devices one
-// fleet token registers.
+// Package pace limits how often each device may report to this replica. A report above the limit is refused before it is decoded, which costs
+// little. So a device that reports without pause does not delay the other devices. The package also limits how many unknown devices one fleet
+// token registers.
 package pace
 
 import (
@@ -21,7 +21,7 @@ const (
 	noisyAfter     = 10 * time.Second // duration of the excess after which a device is noisy
 )
 
-// OverRate is the reason under which a transport counts (CountReport of devices.Handler) a report that a Limiter refused.
+// OverRate is the reason under which a transport counts a report that a Limiter has refused (see CountReport of devices.Handler).
 const OverRate = "over_rate"
 
 // Options configures a Limiter.
@@ -31,9 +31,8 @@ type Options struct {
 	Now   func() time.Time // used for elapsed time only; default time.Now
 }
 
-// Limiter has a token bucket for each device that reported a moment ago. A device whose bucket is full is not stored, so
-// the memory depends on the reports of the last second, and not on the number of devices. It is safe for concurrent use. A
-// nil Limiter limits nothing.
+// Limiter has a token bucket for each device that reported a moment ago. A full bucket is not stored, so the memory depends on the number of
+// recent reports and not on the number of devices. Limiter is safe for concurrent use. A nil Limiter limits nothing.
 type Limiter struct {
 	options  Options
 	interval time.Duration // time in which a bucket gains one token
@@ -57,7 +56,7 @@ func New(options Options) *Limiter {
 	return l
 }
 
-// shard is a part of the devices of a Limiter. A hash of the id selects the shard of a device.
+// shard has the buckets of a part of the devices. A hash of the device's id selects its shard.
 type shard struct {
 	mu      sync.Mutex
 	buckets map[sender]*bucket
@@ -71,7 +70,7 @@ type sender struct {
 	via    devices.Via
 }
 
-// bucket is the token bucket of a sender. An excess lasts from a refused report until the bucket is full again.
+// bucket is the token bucket of a sender. It also records the present excess, which lasts from a refused report until the bucket is full again.
 type bucket struct {
 	fullAt      time.Time // when the bucket is full if no further report is accepted
 	answered    time.Time // when a refusal was last answered
@@ -85,8 +84,8 @@ func (l *Limiter) shard(device devices.ID) *shard {
 	return &l.shards[maphash.String(l.seed, string(device))%shardCount]
 }
 
-// Take takes a token for one report of device, which authenticated in the way via. It returns false if there is no token: the report must be
-// refused.
+// Take takes a token for one report of device, which authenticated in the way via. hasToken is false if there is no token. Then the report must
+// be refused.
 func (l *Limiter) Take(device devices.ID, via devices.Via) bool {
 	if l == nil {
 		return true
@@ -108,7 +107,8 @@ func (l *Limiter) Take(device devices.ID, via devices.Via) bool {
 	return b.take(now, l.interval, l.options.Burst)
 }
 
-// take counts a report at the time now, and takes a token if there is one.
+// take counts a report at the time now, and takes a token if there is one. interval is the time in which the bucket gains a token, and burst
+// the number of tokens in a full bucket.
 func (b *bucket) take(now time.Time, interval time.Duration, burst int) bool {
 	hasToken := b.fullAt.Add(interval).Sub(now) <= time.Duration(burst)*interval
 	if hasToken {
@@ -135,9 +135,8 @@ func (s *shard) sweep(now time.Time) {
 	}
 }
 
-// MayAnswer reports whether a refusal may be sent now to the device, after Take has returned false. It allows one refusal a second for each
-// device and way of authentication. The other refused reports are only counted, because answers to them would delay the answers to other
-// devices.
+// MayAnswer reports whether a refusal may be sent to the device now, after Take has returned false. It allows one refusal a second for each
+// device and way of authentication. All other refused reports get no answer, because their answers would delay the answers to other devices.
 func (l *Limiter) MayAnswer(device devices.ID, via devices.Via) bool {
 	if l == nil {
 		return true
@@ -163,7 +162,7 @@ type NoisyDevice struct {
 	Rate   int // reports a second since the excess began
 }
 
-// Noisy returns the devices that are noisy now, in ascending order of ids, once for each way in which they authenticate.
+// Noisy returns the devices that are noisy now, in ascending order of ids. A device can appear once for each way in which it authenticates.
 func (l *Limiter) Noisy() (noisy []NoisyDevice) {
 	if l == nil {
 		return nil

@@ -1,6 +1,5 @@
-// Package reading lets concurrent callers share one read of the same value, and keeps the answer for a short time. A
-// SharedRead is for one value and has no keys. Package coalesce is different: it combines different requests into one
-// call, and keeps no outcome.
+// Package reading lets concurrent callers share one read of the same value, and keeps the answer for a short time. A SharedRead is for one
+// value and has no keys. In contrast, package coalesce combines different requests into one call, and keeps no outcome.
 package reading
 
 import (
@@ -12,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// SharedRead is a read that concurrent callers share: at most one is in progress, and its answer is used until it is too old. It is safe for
-// concurrent use.
+// SharedRead is a read that concurrent callers share. At most one read is in progress, and its answer is used until it is too old. SharedRead
+// is safe for concurrent use.
 type SharedRead[T any] struct {
 	read     func(context.Context) (T, error)
 	maxAge   time.Duration // maximum age of an answer, counted from the end of its read
@@ -34,15 +33,14 @@ type readResult[T any] struct {
 	readAt time.Time
 }
 
-// New returns a SharedRead that calls read with the time limit timeout. Callers share an answer, also an error, until it is as old as
+// New returns a SharedRead that calls read with the time limit timeout. Callers share an answer, even if it is an error, until it is as old as
 // maxAge. now is used only for elapsed time.
 func New[T any](maxAge, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	return &SharedRead[T]{read: read, maxAge: maxAge, timeout: timeout, now: now}
 }
 
-// NewServingStale returns a SharedRead for a read that takes long. While the next read is in progress, callers do not
-// wait for it: they get the last answer without an error, until that answer is as old as maxStale. Otherwise it does the
-// same as New.
+// NewServingStale returns a SharedRead for a read that takes long. While the next read is in progress, callers do not wait for it. They get the
+// last answer without an error, until this answer is as old as maxStale. Otherwise NewServingStale does the same as New.
 func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	s := New(maxAge, timeout, now, read)
 	s.maxStale = maxStale
@@ -50,7 +48,7 @@ func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() 
 }
 
 // Read returns an answer, or an error if ctx ends first. If a read hangs, each caller waits for it as long as its own ctx allows, and no
-// second read starts. The value is shared between callers: do not change it.
+// second read starts. Do not change the value, because callers share it.
 func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 	a := s.currentRead()
 	select {
@@ -62,9 +60,9 @@ func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 	}
 }
 
-// currentRead returns the read whose answer the caller must use: a finished read, or a read in progress for which the
-// caller must wait. If the last answer is older than maxAge, it starts the next read. Meanwhile it returns lastGood, if
-// lastGood is not older than maxStale.
+// currentRead returns the read whose answer the caller must use. It is a finished read, or a read in progress for which the caller must wait.
+// If the last answer is older than maxAge, currentRead starts the next read. While that read is in progress, it returns lastGood if lastGood is
+// not older than maxStale.
 func (s *SharedRead[T]) currentRead() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openTime is the time for which no call is sent to a Redis that did not answer.
+// openTime is the time for which no call is sent to a Redis node that did not answer.
 const openTime = timeout
 
 // ErrOpen means that the call was not sent, because Redis did not answer a moment ago.
 var ErrOpen = errors.New("not sent: Redis did not answer the last request")
 
-// breaker is the circuit breaker of one Redis node: if each caller waited for a Redis that never answers, the replica would answer nobody.
-// After a call without an answer, all calls fail at once. After openTime, one call is sent as a probe, and not resent.
+// breaker is the circuit breaker of one Redis node. Without it, each caller would wait for a node that never answers. After a call without an
+// answer, the breaker opens, and all calls fail at once. After openTime, one call is sent as a probe. A probe is never resent.
 type breaker struct {
 	now     func() time.Time // used only for elapsed time
 	outages *atomic.Int64    // counts how often a node that answered stopped working
@@ -29,8 +29,8 @@ type breaker struct {
 	lastFailed bool      // the latest answer was an error or did not come
 }
 
-// tryEnter reports whether a call may be sent (ok). The caller must then call leave. probe is true for the probe of a node that did not
-// answer.
+// tryEnter reports whether a call may be sent. If ok is true, the caller must send it and then call leave. probe is true if the call is the
+// probe of a node that did not answer.
 func (b *breaker) tryEnter() (probe, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,7 +50,8 @@ func (b *breaker) isOpen() bool {
 	return b.open
 }
 
-// leave records err, the outcome of a call. An error does not concern Redis if the caller's context ended or all connections were in use.
+// leave records the outcome of a call. callErr is its error. An error is ignored if the context of the call has ended or all connections were in
+// use, because it does not show that Redis failed.
 func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,14 +70,14 @@ func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
 	b.since = b.now()
 }
 
-// recordLostSend records a failure of the node, even if the next sending of the call is answered.
+// recordLostSend records that a call got no answer and is sent again. This is a failure of the node even if the next sending is answered.
 func (b *breaker) recordLostSend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.recordFailure()
 }
 
-// recordFailure counts an outage if the node did not fail before. The caller holds mu.
+// recordFailure counts an outage, unless the latest answer of the node was a failure too. The caller holds mu.
 func (b *breaker) recordFailure() {
 	if !b.lastFailed {
 		b.lastFailed = true
@@ -84,7 +85,7 @@ func (b *breaker) recordFailure() {
 	}
 }
 
-// Breakers has one breaker for each node: a node that does not answer must not block the other nodes.
+// Breakers has one breaker for each node, so that a node that does not answer does not block calls to other nodes.
 type Breakers struct {
 	client  redis.UniversalClient
 	now     func() time.Time
@@ -99,8 +100,8 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 	return &Breakers{client: client, now: now, byNode: make(map[string]*breaker)}
 }
 
-// Do calls send, which sends a command for key, at most maxSends times while there is no answer. If the node of key did not answer a moment
-// ago, Do returns ErrOpen and does not call send.
+// Do calls send, which sends a command for key. While there is no answer, Do calls send again, at most maxSends times in total. If the node of
+// key did not answer a moment ago, Do returns ErrOpen and does not call send.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)
 	probe, ok := one.tryEnter()
@@ -129,6 +130,5 @@ func (b *Breakers) breakerFor(ctx context.Context, key string) *breaker {
 	return one
 }
 
-// Outages returns the number of times that a Redis node changed from answering to not answering. If this number has
-// risen, Redis may have lost data or missed writes since then.
+// Outages returns how often a Redis node has stopped answering. If this number rises, Redis may have lost data or missed writes.
 func (b *Breakers) Outages() int64 { return b.outages.Load() }

@@ -14,7 +14,7 @@ import (
 // rereadEvery is the maximum age of the topology of a Cluster. It is read earlier if a node fails.
 const rereadEvery = time.Minute
 
-// Conn is a client of the Redis that its options describe.
+// Conn is a client of one server, of a Cluster, or of a master behind Sentinel.
 type Conn struct {
 	Client   redis.UniversalClient // a *redis.ClusterClient, or a *redis.Client behind Sentinel
 	Database int
@@ -50,11 +50,11 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// nodeHook rereads the topology when a node does not work, and keeps the library from resending a command without an answer. The callers
-// resend it, because they know when that is safe.
+// nodeHook rereads the topology when a node does not work. It also prevents the library from resending a command without an answer. The callers
+// resend such a command, because they know when that is safe.
 type nodeHook struct{ rereadTopology func(context.Context) }
 
-// DialHook returns next unchanged: a failed dial is also the error of the command that needed the connection.
+// DialHook returns next unchanged, because ProcessHook sees a failed dial as the error of the command that needed the connection.
 func (nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook returns a hook that runs one command through next and then examines its answer.
@@ -90,7 +90,7 @@ func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// noRetryCmd forbids the library to resend a pipeline, which it decides before it calls the hooks.
+// noRetryCmd is a command of a pipeline that the library must not resend. The library decides this before it calls the hooks.
 type noRetryCmd struct{ redis.Cmder }
 
 // NoRetry returns true: the library must not resend the command.
@@ -115,13 +115,13 @@ func toUnansweredError(err error) error {
 	return unansweredError{err.Error()}
 }
 
-// IsUnanswered reports whether err means that Redis gave no answer, so that it can help to send the command again.
+// IsUnanswered reports whether err, the error of a command, means that Redis gave no answer. Then it can help to send the command again.
 func IsUnanswered(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrClosed)
 }
 
-// ownerMayHaveChanged reports whether another node of the Cluster may now own the keys of the command.
+// ownerMayHaveChanged reports whether another node of the Cluster may now own the keys of a command. callErr is the error of the command.
 func ownerMayHaveChanged(err error) bool {
 	if err == nil || IsUnanswered(err) {
 		return err != nil

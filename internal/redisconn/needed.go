@@ -8,14 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// probeKey is not a key of any pool: in the keys of a pool, "}:" is followed by a name, and no such name is "probe".
+// probeKey is the key on which the commands are tried. It is no key of a pool, because no key of a pool ends in "probe".
 const probeKey = "slots:{}:probe"
 
 //go:embed lua/needed.lua
 var commandCheckLua string
 
-// findForbiddenCommands returns the needed commands that this user may not use or the server lacks. The key is an argument: as one of KEYS, all
-// nodes of a Cluster but its owner would refuse the script.
+// findForbiddenCommands returns the needed commands that this user may not use or the server lacks. The script gets probeKey as an argument and
+// not as one of KEYS. Otherwise all nodes of a Cluster except the owner of the key would refuse the script.
 func findForbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
 	forbidden, err := redis.NewScript(commandCheckLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {

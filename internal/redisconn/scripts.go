@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Call is a call of a script with its keys, and its answer.
+// Call is a call of a script with its keys and arguments. After it was sent, it also has the answer.
 type Call struct {
 	Script *redis.Script
 	Keys   []string
@@ -17,9 +17,9 @@ type Call struct {
 	*redis.Cmd // the answer to the latest sending; nil if the call was not sent
 }
 
-// Run runs scripts in one round trip (in a Cluster: one for each node), and sends those that a server has lost again. Each call holds its
-// answer. The error is that of a call, preferably without an answer. Another Run resends only the calls without an answer. Run ignores
-// circuit breakers.
+// Run sends the calls that have no answer yet, in one round trip to each node. If a server does not have a script, Run sends the call again with
+// the text of the script. Each call then holds its answer. The returned error is the error of a call without an answer, or else of any call.
+// Run ignores circuit breakers.
 func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error {
 	pending, notLoaded := make([]*Call, 0, len(calls)), []*Call(nil)
 	for _, c := range calls {
@@ -37,7 +37,8 @@ func Run(ctx context.Context, client redis.UniversalClient, calls []*Call) error
 	return firstError(calls)
 }
 
-// sendCalls sends calls in one pipeline; a single call without one, which costs less. run sends a script by its hash or with its text.
+// sendCalls sends calls in one pipeline. It sends a single call without a pipeline, which costs less. run sends one script, by its hash or with
+// its text.
 func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call, run func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd) {
 	if len(calls) == 1 {
 		calls[0].Cmd = run(calls[0].Script, ctx, client, calls[0].Keys, calls[0].Args...)
@@ -52,7 +53,7 @@ func sendCalls(ctx context.Context, client redis.UniversalClient, calls []*Call,
 	_, _ = pipe.Exec(ctx) // each call holds its own error
 }
 
-// firstError returns the error of a call without an answer, or else of any call.
+// firstError returns the error of a call without an answer. If there is none, it returns the error of any call, or nil.
 func firstError(calls []*Call) (err error) {
 	for _, c := range calls {
 		if IsUnanswered(c.Err()) {
@@ -63,8 +64,9 @@ func firstError(calls []*Call) (err error) {
 	return err
 }
 
-// Run sends at least one call, all for keys of one node, through its circuit breaker, each at most maxSends times. Each call then holds its
-// answer or its error. A node with one successful script and no unanswered one counts as working.
+// Run sends calls through the circuit breaker of their node, each call at most maxSends times. There must be at least one call, and all keys
+// must be on one node. Each call then holds its answer or its error. The node counts as working if all calls were answered and at least one
+// succeeded.
 func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	err := b.Do(ctx, calls[0].Keys[0], maxSends, func() error {
 		err := Run(ctx, b.client, calls)

@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// CountServedKeys returns how many of keys belong to a node that works. Its error joins the errors of the nodes that do not work.
+// CountServedKeys returns how many of keys are on a node that works. Its error joins the errors of the nodes that do not work.
 func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
@@ -37,7 +37,8 @@ func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) 
 	return served, errors.Join(collectFailures(answers)...)
 }
 
-// checkNode returns nil for a node that executes commands for its keys. A node that is cut off answers, but refuses commands.
+// checkNode returns nil if node executes commands for its keys. A PING is not enough to know this, because a node that is cut off from its
+// Cluster answers, but refuses commands.
 func checkNode(ctx context.Context, node *redis.Client) error {
 	if err := node.Ping(ctx).Err(); err != nil {
 		return err
@@ -170,7 +171,7 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 // nearlyFull is the used part of the memory limit, in tenths, above which a server is reported.
 const nearlyFull = 8
 
-// noteMemory adds notes if the server drops keys when its memory is full, or if its memory is nearly full.
+// noteMemory adds a note if the server drops keys when its memory is full, and a note if its memory is nearly full.
 func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	limited := infoFields["maxmemory"] != "0" && infoFields["maxmemory"] != ""
 	if policy := infoFields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
@@ -186,8 +187,8 @@ func (n *Notes) noteMemory(infoFields map[string]string, name string) {
 	}
 }
 
-// notePersistence adds notes about whether the data survives a restart. Only CONFIG, which the program needs no right to use, reports the
-// schedule of snapshots.
+// notePersistence adds a note if the data may not survive a restart. It does not know the schedule of snapshots, because only the command
+// CONFIG reports it, and the program needs no right to use CONFIG.
 func (n *Notes) notePersistence(infoFields map[string]string, name string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":
@@ -208,12 +209,12 @@ func (n *Notes) merge(other Notes) {
 	}
 }
 
-// addTrouble adds to Trouble a note about a subject, with a text as in fmt.Sprintf.
+// addTrouble adds a note about a subject to Trouble. The text is formatted as by fmt.Sprintf.
 func (n *Notes) addTrouble(about Subject, format string, args ...any) {
 	n.Trouble = append(n.Trouble, Note{about, fmt.Sprintf(format, args...)})
 }
 
-// addHint adds to Hints a note about a subject, with a text as in fmt.Sprintf.
+// addHint adds a note about a subject to Hints. The text is formatted as by fmt.Sprintf.
 func (n *Notes) addHint(about Subject, format string, args ...any) {
 	n.Hints = append(n.Hints, Note{about, fmt.Sprintf(format, args...)})
 }

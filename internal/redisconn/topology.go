@@ -50,7 +50,7 @@ type topologyAnswer struct {
 	err        error
 }
 
-// isBetterThan reports whether s is more trustworthy than other. A node that was cut off still reports the old topology.
+// isBetterThan reports whether s is more trustworthy than other. Answers differ because a node that was cut off still reports the old topology.
 func (s topologyAnswer) isBetterThan(other topologyAnswer) bool {
 	switch {
 	case s.err != nil || other.err != nil:
@@ -98,7 +98,8 @@ func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
 	return t.adopt(best)
 }
 
-// adopt stores the most trustworthy answer and returns its hash slots. If no node answered, it returns the last topology, or an error.
+// adopt stores best, the most trustworthy answer, and returns its hash slots. If no node answered, it returns the last topology, or an error if
+// there is none.
 func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,7 +117,7 @@ func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	return t.latest, nil
 }
 
-// nodesToAsk returns the configured addresses, and some of the nodes that earlier answers named.
+// nodesToAsk returns the configured addresses and the addresses of some nodes that earlier answers named.
 func (t *topology) nodesToAsk() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -201,7 +202,7 @@ func askTopology(ctx context.Context, client *redis.Client, addr string) topolog
 	return topologyAnswer{slots: slots, clusterOK: state["cluster_state"] == "ok", epoch: epoch}
 }
 
-// isInconclusive reports whether an error reply does not show what the server supports.
+// isInconclusive reports whether answer, an error that the server sent, leaves open whether the server is a node of a Cluster.
 func isInconclusive(err error) bool {
 	for _, prefix := range []string{"LOADING", "CLUSTERDOWN", "NOAUTH", "WRONGPASS", "ERR max number of clients"} {
 		if strings.HasPrefix(err.Error(), prefix) {
@@ -222,8 +223,8 @@ func parseInfo(text string) map[string]string {
 	return all
 }
 
-// reachableAddr returns the address of a node as this program reaches it. addr is the node's address in the answer of reporter: it may lack
-// the host, have port 0 if the node serves only TLS, or be a loopback address of the reporter's machine.
+// reachableAddr returns the address under which this program reaches a node. addr is the node's address in the answer of the node reporter.
+// addr may lack the host, have port 0 if the node serves only TLS, or be a loopback address of the reporter's machine.
 func reachableAddr(addr, reporter string) string {
 	host, port := splitAddr(addr)
 	fromHost, fromPort := splitAddr(reporter)
@@ -239,7 +240,7 @@ func reachableAddr(addr, reporter string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// loopbackSuffix makes a host name of a loopback address, which the library would replace as an address of the node's own machine.
+// loopbackSuffix is appended to a loopback address, so that it looks like a host name. Otherwise the library would replace the address.
 const loopbackSuffix = ".loopback"
 
 // dialAddr returns the address without the suffix that reachableAddr added.

@@ -17,16 +17,16 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Settings of a client. Each is explicit, because the library's defaults retry scripts, wait for seconds, ignore the context while they
-// wait, or changed between releases.
+// These are settings of a client. Each is explicit, because with the library's defaults a client retries scripts, waits for seconds, and ignores
+// the context while it waits. Some defaults also changed between releases.
 const (
 	timeout     = 500 * time.Millisecond
 	poolSize    = 32
 	maxIdleTime = 5 * time.Minute
 )
 
-// Options returns the client settings that this package needs for addresses (host:port). More than one address means a Cluster, unless the
-// caller also sets MasterName: then they are the addresses of Sentinels.
+// Options returns the client settings that this package needs for addresses (host:port). Several addresses mean a Cluster. If the caller also
+// sets MasterName, they are the addresses of Sentinels.
 func Options(addresses ...string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
 		Addrs:                 addresses,
@@ -54,9 +54,9 @@ func Options(addresses ...string) *redis.UniversalOptions {
 //	redis://[user:password@]host1,host2:6380          a Cluster
 //	redis+sentinel://host1,host2[:26379]/master[/db]  behind Sentinel
 //
-// rediss:// and rediss+sentinel:// use TLS for all connections, also to the Sentinels, with the system's certificate authorities, or with
-// the authorities in a file: ?ca_file=/etc/redis/ca.pem. The user and password are for Redis. The user and password of the Sentinels are
-// ?sentinel_user=u&sentinel_password=p, percent-encoded. Errors do not quote the URL, because it contains passwords.
+// With rediss:// and rediss+sentinel://, all connections use TLS, also those to the Sentinels. The trusted certificate authorities are those of
+// the system, or those in a file: ?ca_file=/etc/redis/ca.pem. The user and password before the hosts are for Redis. The user and password of the
+// Sentinels are ?sentinel_user=u&sentinel_password=p, percent-encoded. Errors do not quote the URL, because it contains passwords.
 func ParseURL(rawURL string) (*redis.UniversalOptions, error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	base, sentinel := strings.CutSuffix(scheme, "+sentinel")
@@ -122,7 +122,7 @@ func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 	return addrs, nil
 }
 
-// applyPath stores the path of the URL in options: [db], or master[/db] for Sentinel.
+// applyPath stores the path of a URL in options. The path is [db], or master[/db] if sentinel is true.
 func applyPath(options *redis.UniversalOptions, path string, sentinel bool) error {
 	if sentinel {
 		options.MasterName, path, _ = strings.Cut(path, "/")

@@ -1,8 +1,8 @@
-// Package rescue starts the goroutines of a server. A panic in one of them ends the work of that goroutine, and never the process.
+// Package rescue starts the goroutines of a server. A panic in one of them ends the work of this goroutine, but never the process.
 // TestNoGoroutineEndsTheProcess forbids all other ways to start a goroutine.
 //
-// Where a caller waits for the outcome, a panic is returned as an error (Call, Async, Group), and the code that logs errors passes it to
-// PanicHandler.Report. Where no caller waits, the panic is reported to PanicHandler at once (PanicHandler.Go, ReportingGroup).
+// If a caller waits for the outcome, the panic is returned as an error (Call, Async, Group), and the code that logs errors passes it to
+// PanicHandler.Report. If no caller waits, the panic is reported to the PanicHandler at once (PanicHandler.Go, ReportingGroup).
 // PanicHandler.Run is for callbacks in goroutines that other modules start.
 package rescue
 
@@ -42,7 +42,7 @@ func Async(work func() error) <-chan error {
 	return done
 }
 
-// CallWithin runs work as Call does, but returns the error of ctx if ctx ends before work. The work then continues in the background, and
+// CallWithin runs work as Call does. If ctx ends before work, CallWithin returns the error of ctx. Then work continues in the background, and
 // its error is dropped.
 func CallWithin(ctx context.Context, work func() error) error {
 	select {
@@ -53,8 +53,8 @@ func CallWithin(ctx context.Context, work func() error) error {
 	}
 }
 
-// After runs work in a goroutine when ctx ends, like context.AfterFunc. The function stop prevents that work starts, and returns true. If
-// work has already started or was already prevented, it returns false. The error and the panic of work are dropped.
+// After runs work in a goroutine when ctx ends, like context.AfterFunc. The function stop prevents the start of work and returns true. It
+// returns false if work has already started, or if stop was called before. The error and the panic of work are dropped.
 func After(ctx context.Context, work func() error) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = Call(work) })
 }
@@ -65,14 +65,13 @@ type Group struct{ errgroup.Group }
 // Go starts a goroutine of the group that runs work.
 func (g *Group) Go(work func() error) { g.Group.Go(func() error { return Call(work) }) }
 
-// PanicHandler is called with each panic: it logs and counts the panic. doing names the work that the panic ended. A nil PanicHandler
-// drops the panic.
+// PanicHandler logs and counts a panic. doing names the work that the panic ended. A nil PanicHandler drops the panic.
 type PanicHandler func(doing string, p *Panic)
 
-// Go starts a goroutine that runs work and reports its panic. doing names the work. work must defer its own cleanup.
+// Go starts a goroutine that runs work and reports a panic of work. doing names the work. work must defer its own cleanup.
 func (t PanicHandler) Go(doing string, work func()) { go t.Run(doing, work) }
 
-// Run runs work in the goroutine of the caller, and reports its panic. doing names the work.
+// Run runs work in the goroutine of the caller, and reports a panic of work. doing names the work.
 func (t PanicHandler) Run(doing string, work func()) {
 	_ = t.Report(doing, Call(func() error { work(); return nil })) // a panic was already reported
 }

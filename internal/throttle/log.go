@@ -1,5 +1,5 @@
-// Package throttle limits repeated log lines and records of events. NewLogger passes each message at most once a second.
-// Samples passes the first event of each kind in a minute. The package limits no requests.
+// Package throttle limits repeated log lines and records of events. A logger of NewLogger logs each message at most once a second. Samples
+// selects the first event of each kind in a minute. The package limits no requests.
 package throttle
 
 import (
@@ -11,14 +11,13 @@ import (
 
 const minInterval = time.Second
 
-// NewLogger returns a logger that passes warnings and errors with the same message at most once a second. A passed line
-// contains the number of lines that were left out before it. The message must be a constant. now is used only for elapsed
-// time.
+// NewLogger returns a logger that logs warnings and errors with the same message at most once a second. A logged line contains the number of
+// lines that were left out before it. Messages must be constants. now is used only for elapsed time.
 func NewLogger(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{Handler: log.Handler(), now: now, last: &lastLines{lines: make(map[string]line)}})
 }
 
-// handler passes the records that lastLines allows to the inner handler.
+// handler passes records to the inner handler, except warnings and errors that lastLines does not allow.
 type handler struct {
 	slog.Handler
 	now  func() time.Time

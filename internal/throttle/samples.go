@@ -11,29 +11,28 @@ const (
 	maxKinds   = 30
 )
 
-// Samples selects the events to record: the first event of each kind in a minute, for at most 30 kinds. In these
-// comments, a selected event is called a passed event. Samples is safe for concurrent use.
+// Samples selects the events to record: the first event of each kind in a minute, for at most 30 kinds. It is safe for concurrent use.
 type Samples[Kind comparable] struct {
 	now func() time.Time // used only for elapsed time
 
 	mu           sync.Mutex
-	byKind       map[Kind]*kindState // kinds with a passed event; forgetOld removes old ones
+	byKind       map[Kind]*kindState // kinds with a selected event; forgetOld removes old ones
 	otherLeftOut int                 // number of events left out whose kinds did not fit or were forgotten
 }
 
-// kindState contains the time of the last passed event of a kind, and the number of events left out since then.
+// kindState contains the time of the last selected event of a kind, and the number of events left out since then.
 type kindState struct {
 	at      time.Time
 	leftOut int
 }
 
-// NewSamples returns Samples without a history: the first event of each kind is passed.
+// NewSamples returns Samples that have not seen any event yet. now is used only for elapsed time.
 func NewSamples[Kind comparable](now func() time.Time) *Samples[Kind] {
 	return &Samples[Kind]{now: now, byKind: make(map[Kind]*kindState)}
 }
 
-// Allow reports whether an event of this kind is passed. leftOut counts the events of this kind that were left out since
-// the previous passed event, and the left-out events of kinds without room.
+// Allow reports whether an event of this kind is selected. leftOut counts the events of this kind that were left out since the previous
+// selected event. It also counts the left-out events of kinds that had no room among the 30 kinds.
 func (s *Samples[Kind]) Allow(kind Kind) (leftOut int, ok bool) {
 	now := s.now()
 	s.mu.Lock()
@@ -57,8 +56,8 @@ func (s *Samples[Kind]) Allow(kind Kind) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-// forgetOld removes each kind whose last passed event is older than sampleSpan, and adds the number of left-out events of
-// this kind to otherLeftOut.
+// forgetOld removes each kind whose last selected event is older than sampleSpan. It adds the number of left-out events of this kind to
+// otherLeftOut.
 func (s *Samples[Kind]) forgetOld(now time.Time) {
 	maps.DeleteFunc(s.byKind, func(_ Kind, old *kindState) bool {
 		over := now.Sub(old.at) >= sampleSpan

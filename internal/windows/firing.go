@@ -7,8 +7,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// nextFiring returns the first firing of the window after the time after. It returns the zero time if the schedule does
-// not fire for years.
+// nextFiring returns the first firing of the window that is later than after. It returns the zero time if the schedule does not fire for
+// years.
 func (w window) nextFiring(after time.Time) time.Time {
 	if !w.byWallClock {
 		return w.nextByElapsedHours(after.In(w.zone))
@@ -23,8 +23,8 @@ func (w window) nextFiring(after time.Time) time.Time {
 	}
 }
 
-// nextByElapsedHours returns the first firing after from of a window whose hour field begins with *. Such a window fires
-// twice at a wall-clock time that occurs twice. It does not fire at a wall-clock time that is skipped.
+// nextByElapsedHours returns the first firing later than from of a window whose hour field begins with *. If a wall-clock time occurs twice,
+// such a window fires both times. If a wall-clock time is skipped, it does not fire.
 func (w window) nextByElapsedHours(from time.Time) time.Time {
 	for after := wallClockAsUTC(from); ; after = wallClockAsUTC(from).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)
@@ -39,14 +39,14 @@ func (w window) nextByElapsedHours(from time.Time) time.Time {
 	}
 }
 
-// clockChange is a change of clocks in a zone, with the offsets from UTC before and after it. The offsets can be equal.
+// clockChange is a change of clocks in a zone, with the offsets from UTC before and after the change. The offsets can be equal.
 type clockChange struct {
 	at                        time.Time
 	offsetBefore, offsetAfter time.Duration
 }
 
-// clockChangeAfter returns the first change of clocks after from, in the zone of from. If there is no change, it returns
-// a later time with equal offsets before and after it.
+// clockChangeAfter returns the first change of clocks after from, in the zone of from. If there is none, it returns a clockChange with equal
+// offsets at a later time.
 func clockChangeAfter(from time.Time) clockChange {
 	_, at := from.ZoneBounds()
 	switch {
@@ -60,7 +60,8 @@ func clockChangeAfter(from time.Time) clockChange {
 	return clockChange{at, time.Duration(before) * time.Second, time.Duration(after) * time.Second}
 }
 
-// firingsNear returns when the window fires for wallTime near a change of clocks, by the rules in the comment of the package.
+// firingsNear returns the times at which the window fires for the wall-clock time wallTime, near a change of clocks. The comment of the package
+// has the rules.
 func (w window) firingsNear(change clockChange, wallTime time.Time) (at []time.Time) {
 	if first := wallTime.Add(-change.offsetBefore); first.Before(change.at) {
 		at = append(at, first)
@@ -85,13 +86,13 @@ func (w window) firingMinutes() iter.Seq[int] {
 	}
 }
 
-// nextFiringUTC returns the first firing of schedule, in UTC, after the time after. The search starts one second before a
-// full minute, so that the library need not step through each second.
+// nextFiringUTC returns the first firing of schedule, in UTC, that is later than after. The search starts one second before a full minute, so
+// that the library need not step through each second.
 func nextFiringUTC(schedule *cron.SpecSchedule, after time.Time) time.Time {
 	return schedule.Next(after.Truncate(time.Minute).Add(time.Minute - time.Second))
 }
 
-// wallClockAsUTC returns a time in UTC with the date and the time of day that clocks in the zone of at show at this time.
+// wallClockAsUTC returns a time in UTC with the same date and time of day that clocks in the zone of at show at the time at.
 func wallClockAsUTC(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
 }

@@ -6,29 +6,29 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// The years that HaveCommonOpening searches for a common opening. Within 28 years, each date (and each day of a clock change)
-// falls on each day of the week. The calendar is fixed, so the answer does not depend on the current time.
+// HaveCommonOpening searches `years` years from firstYear on. Within 28 years, each date (and each day of a clock change) falls on each day of
+// the week. The years are fixed, so the answer does not depend on the current time.
 const (
 	firstYear = 2024
 	years     = 28
 	day       = 24 * time.Hour
 	year      = 366 * day
 
-	// lead is the length of the first part of a searched period. Openings in it may be missing, because their windows
-	// fired before the searched period.
+	// lead is the length of the first part of a searched period. Openings in this part may be missing, because their windows fired before
+	// the searched period.
 	lead = MaxDuration + 3*day
 )
 
-// HaveCommonOpening reports whether all sets of windows are ever open at the same time for longer than minOpen. If not, a
-// task that needs this time can never start. A set without windows is always open. The answer is exact for windows of
-// whole minutes. For other windows, it may be true although the longest common opening is up to a minute too short.
+// HaveCommonOpening reports whether all sets of windows are at some time open together for longer than minOpen. If not, a task that needs this
+// time can never start. A set without windows is always open. The answer is exact for windows of whole minutes. For other windows, it may be
+// true although the longest common opening is up to a minute too short.
 func HaveCommonOpening(minOpen time.Duration, sets ...Set) bool {
 	_, fits := firstCommonOpening(minOpen, sets)
 	return fits
 }
 
-// firstCommonOpening returns the result of HaveCommonOpening and the start of the first common opening. The start is zero
-// if the sets are always open, or if minOpen is shorter than the seconds part of a duration.
+// firstCommonOpening returns the start of the first common opening, and whether there is one (see HaveCommonOpening). The start is zero if the
+// sets are always open, or if minOpen is shorter than the seconds part of a window's duration.
 func firstCommonOpening(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
@@ -53,7 +53,7 @@ func firstCommonOpening(minOpen time.Duration, sets []Set) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// commonOpenMinutes returns the minutes, counted from begin and for the given length, in which all sets are open.
+// commonOpenMinutes returns the minutes in which all sets are open. It examines the period of this length from begin on. Minute 0 is begin.
 func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minuteSet {
 	all := newMinuteSet(length)
 	for i, s := range sets {
@@ -71,8 +71,8 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 	return all
 }
 
-// addOpenMinutes adds to open the minutes from begin to end in which the window is open. It computes the open minutes of
-// a day without a change of clocks only once.
+// addOpenMinutes adds to open the minutes between begin and end in which the window is open. It computes the open minutes of a day without a
+// change of clocks only once.
 func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
@@ -96,7 +96,7 @@ func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 // minutesFrom returns the number of whole minutes from begin to at.
 func minutesFrom(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
 
-// openPerFiring returns the minutes for which the window is open after one firing.
+// openPerFiring returns the minutes, counted from a firing, in which the window is open because of this firing.
 func (w window) openPerFiring() minuteSet {
 	open := newMinuteSet(w.duration)
 	for i := range int(w.duration / time.Minute) {

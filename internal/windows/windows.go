@@ -1,9 +1,10 @@
-// Package windows computes when recurring windows are open: for a duration after each firing of a cron expression in a time zone.
+// Package windows computes when recurring windows are open. A window is open for a duration after each firing of a cron expression in a time
+// zone.
 //
-// On days on which clocks change, there are two cases. If the clocks skip a fixed hour, a window with this hour fires when the clocks jump.
-// If a fixed hour occurs twice, the window fires the first time. Expressions whose hour field begins with * fire in both hours.
+// On a day on which clocks change, a window with a fixed hour fires once. If the clocks skip its hour, it fires when the clocks jump. If its
+// hour occurs twice, it fires the first time. A window whose hour field begins with * fires in both hours.
 //
-// The package has no clock: the time comes from the caller.
+// The package has no clock. The caller passes the time.
 package windows
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Limits of a list of windows.
+// These limits apply to a list of windows.
 const (
 	MaxWindows  = 16
 	MinDuration = time.Minute
@@ -37,8 +38,8 @@ type Window struct {
 	Timezone string `json:"timezone"` // IANA name; empty means UTC
 }
 
-// FromText parses a window from one line: five fields of cron, a duration, and a time zone. Without a time zone, the window is in UTC.
-// FromText does not check the values; Parse does.
+// FromText parses a window from one line: five fields of cron, a duration, and optionally a time zone. Without a time zone, the window is in
+// UTC. FromText does not check the values, because Parse does.
 func FromText(line string) (Window, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 || len(fields) > 7 {
@@ -102,8 +103,8 @@ func parse(written Window) (window, error) {
 	return parsed, nil
 }
 
-// parseCron parses a cron expression of five plain fields. It refuses TZ=UTC, which alone makes the library panic, and
-// @every, which has no time of day.
+// parseCron parses a cron expression of five plain fields. It refuses the expression TZ=UTC, which makes the library panic, and @every, which
+// has no time of day.
 func parseCron(expression string) (_ *cron.SpecSchedule, err error) {
 	defer func() {
 		if recover() != nil {
@@ -125,9 +126,9 @@ func parseCron(expression string) (_ *cron.SpecSchedule, err error) {
 	return schedule, nil
 }
 
-// Opening returns the opening that contains now, or else the next one. Windows that overlap or follow each other
-// without a gap form one opening. Its beginning and its end are exact if they are at most two days away from now. If
-// the schedule does not fire for years, the opening is empty and lies one day ahead.
+// Opening returns the opening that contains now, or the next opening if all windows are closed now. Windows that overlap or follow each other
+// without a gap form one opening. Its beginning and its end are exact if they are at most two days away from now. If no window fires for
+// years, the opening is empty and lies one day ahead.
 func (s Set) Opening(now time.Time) Opening {
 	o := s.firstOpening(now)
 	if o.From.IsZero() {
@@ -137,8 +138,8 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.From.After(now.Add(-horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// w.nextFiring returns the first firing of w whose window ends at or after the start of the opening. If this firing
-			// is before o.From, the opening begins with it.
+			// from is the first firing of w whose window ends at or after the start of the opening. If from is before o.From, the
+			// opening begins with it.
 			if from := w.nextFiring(o.From.Add(-w.duration - 1)); !from.IsZero() && from.Before(o.From) {
 				o.From, touching = from, true
 			}
@@ -147,8 +148,8 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.Until.Before(now.Add(horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// w.nextFiring returns the first firing of w whose window ends after the opening. If this firing is
-			// not after o.Until, the window continues the opening.
+			// from is the first firing of w whose window ends after the opening. If from is not after o.Until, the window continues
+			// the opening.
 			if from := w.nextFiring(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
 				o.Until, touching = from.Add(w.duration), true
 			}
@@ -161,7 +162,7 @@ func (s Set) Opening(now time.Time) Opening {
 	return o
 }
 
-// firstOpening returns the first opening of a single window that ends after now, or the zero Opening if none fires for years.
+// firstOpening returns the first opening of a single window that ends after now. It returns the zero Opening if no window fires for years.
 func (s Set) firstOpening(now time.Time) Opening {
 	var o Opening
 	for _, w := range s.windows {

@@ -1,8 +1,8 @@
--- needed: returns those Redis commands of the program that this Redis user may not use or that this server
--- does not have. So a missing right is reported before another script fails. The script writes a text to a key
--- with a TTL of one second, and calls each command on this key. Most permitted commands fail without effect,
--- because the key has the wrong type. On a node of a Redis Cluster that does not own the key, they fail because
--- the key is on another node. Only errors about rights and unknown commands count.
+-- needed: returns the Redis commands that the program needs, but that this Redis user may not use or that this
+-- server does not have. So a missing right is reported before another script fails. The script writes a text to
+-- a key with a TTL of one second, and calls each command on this key. Most permitted commands fail without
+-- effect, because the key has the wrong type, or because another node of the Redis Cluster owns the key. Only
+-- errors about rights and unknown commands count.
 --
 -- KEYS     none
 -- ARGV[1]  name of the key
