@@ -26,7 +26,7 @@ type tutorialSection struct {
 // commands find themselves. With -update it writes their output into the documents.
 func TestTutorials(t *testing.T) {
 	t.Parallel()
-	for _, one := range []tutorialSection{{"../../docs/tutorial.md", "From an empty folder", 10}, {"../../docs/callers.md", "From nothing", 5}, {"../../docs/limits.md", "From the shell", 6}, {"../../docs/limits.md", "Limits as a service", 4}} {
+	for _, one := range []tutorialSection{{"../../docs/tutorial.md", "From an empty folder", 10}, {"../../docs/callers.md", "From nothing", 5}, {"../../docs/limits.md", "From the shell", 5}, {"../../docs/limits.md", "Limits as a service", 4}} {
 		t.Run(one.section, func(t *testing.T) {
 			t.Parallel()
 			if testing.Short() && one.section == "From an empty folder" {
