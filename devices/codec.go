@@ -29,7 +29,7 @@ func DecodeReport(body []byte) (Report, error) {
 	case isEmpty(text):
 		return report, nil
 	case fields == nil:
-		return Report{}, invalidField("report", "must be an object")
+		return Report{}, invalidFieldError("report", "must be an object")
 	}
 	for _, decode := range []func(members) error{
 		report.decodeID, report.decodeAccept, report.decodeAttributes, report.decodeResults, report.decodeRunning,
@@ -52,7 +52,7 @@ func CheckBody(body []byte) (text []byte, err error) {
 	if len(text) == 0 {
 		return nil, nil
 	}
-	if nestsDeeper(text, MaxDepth) {
+	if isNestedDeeper(text, MaxDepth) {
 		return nil, &Error{ReasonInvalid, CodeTooDeep, fmt.Sprintf("body: at most %d levels of nesting", MaxDepth)}
 	}
 	return replaceUnstorable(text), nil
@@ -95,11 +95,11 @@ func (r *Report) decodeID(fields members) error {
 	}
 	text, ok := parseString(id)
 	if !ok {
-		return invalidField("id", "must be a string")
+		return invalidFieldError("id", "must be a string")
 	}
 	r.ID = text
 	if utf8.RuneCountInString(r.ID) > MaxReportID {
-		return invalidField("id", fmt.Sprintf("at most %d characters", MaxReportID))
+		return invalidFieldError("id", fmt.Sprintf("at most %d characters", MaxReportID))
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (r *Report) decodeAccept(fields members) error {
 	if !r.Accept || isEmpty(accept) || string(accept) == "true" {
 		return nil
 	}
-	return invalidField("accept", "must be true or false")
+	return invalidFieldError("accept", "must be true or false")
 }
 
 func (r *Report) decodeAttributes(fields members) error {
@@ -121,7 +121,7 @@ func (r *Report) decodeAttributes(fields members) error {
 	all, ok := parseMembers(text)
 	switch {
 	case !ok:
-		return invalidField("attributes", "must be an object")
+		return invalidFieldError("attributes", "must be an object")
 	case len(text) > MaxAttributes:
 		return &Error{ReasonInvalid, CodeAttributesTooLarge, fmt.Sprintf("attributes: at most %d bytes", MaxAttributes)}
 	case len(all) > MaxAttributeKeys:
@@ -151,7 +151,7 @@ func decodeList[T any](report *Report, fields members, name string, maxEntries i
 	var entries []json.RawMessage
 	switch err := json.Unmarshal(field, &entries); {
 	case err != nil:
-		return nil, invalidField(name, "must be an array")
+		return nil, invalidFieldError(name, "must be an array")
 	case len(entries) > maxEntries:
 		return nil, &Error{ReasonInvalid, tooManyCode, fmt.Sprintf("%s: at most %d entries", name, maxEntries)}
 	}
@@ -164,7 +164,7 @@ func decodeList[T any](report *Report, fields members, name string, maxEntries i
 	return list, nil
 }
 
-func invalidField(field, rule string) error {
+func invalidFieldError(field, rule string) error {
 	return &Error{ReasonInvalid, CodeInvalidField, field + ": " + rule}
 }
 

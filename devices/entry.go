@@ -50,16 +50,16 @@ func decodeTaskToken(entry members) (task, token int64, invalid string) {
 
 // decodeInteger returns the positive integer below 2^53 in raw, or 0.
 func decodeInteger(raw []byte) int64 {
-	n, err := strconv.ParseInt(digits(raw), 10, 64)
+	n, err := strconv.ParseInt(integerDigits(raw), 10, 64)
 	if err != nil || n > maxInteger {
 		return 0
 	}
 	return n
 }
 
-// digits returns the digits of the non-negative integer in raw, which is a JSON number or a JSON string. For any other value, or with
+// integerDigits returns the digits of the non-negative integer in raw, which is a JSON number or a JSON string. For any other value, or with
 // leading zeros, it returns "".
-func digits(raw []byte) string {
+func integerDigits(raw []byte) string {
 	if isEmpty(raw) {
 		return ""
 	}
@@ -116,7 +116,7 @@ func (r *Result) decodeRetryAfter(raw []byte) {
 	if r.Status != StatusReturned || isEmpty(raw) {
 		return
 	}
-	text := digits(raw)
+	text := integerDigits(raw)
 	if text == "" {
 		r.markInvalid(CodeInvalidRetryAfter)
 		return

@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// nestsDeeper reports whether a JSON text has more than limit levels of nested brackets. It also works on invalid JSON, so it can run
+// isNestedDeeper reports whether a JSON text has more than limit levels of nested brackets. It also works on invalid JSON, so it can run
 // before a recursive parser.
-func nestsDeeper(text []byte, limit int) bool {
+func isNestedDeeper(text []byte, limit int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {

@@ -16,7 +16,7 @@ type OpenBatch struct {
 // OpenBatches returns at most limit batches of the pool with waiting tasks and an id > afterID, lowest id first. Its cost depends on the
 // number of these batches and of the grants of the pool, not on the number of tasks.
 func (s batches) OpenBatches(ctx context.Context, pool string, afterID int64, limit int) (_ []OpenBatch, err error) {
-	defer describeError(&err, "finding batches of pool %s", pool)
+	defer wrapError(&err, "finding batches of pool %s", pool)
 	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, openBatchesSQL(), pool, afterID, limit)
 }
 
@@ -35,7 +35,7 @@ func openBatchesSQL() string {
 
 // UrgentBatches returns at most limit urgent batches of a pool that have waiting tasks, newest first.
 func (s batches) UrgentBatches(ctx context.Context, pool string, limit int) (_ []OpenBatch, err error) {
-	defer describeError(&err, "finding urgent batches of pool %s", pool)
+	defer wrapError(&err, "finding urgent batches of pool %s", pool)
 	return collect(ctx, s.readSession(), func(b *OpenBatch) []any { return []any{&b.ID, &b.MayStart} }, urgentBatchesSQL(), pool, limit)
 }
 
@@ -56,8 +56,8 @@ func isOpenUrgentSQL(poolExpr string) string {
 // NamedSearchLimit is the number of batches that one call of BatchesNamed searches.
 const NamedSearchLimit = searchLimit
 
-// BatchesNamed returns at most limit batches with their counts that match filter and whose names contain namePart in any case, newest
-// first. If beforeID is not 0, it searches batches with id < beforeID. One call searches at most NamedSearchLimit batches.
+// BatchesNamed returns at most limit batches that match filter and whose names contain namePart in any case, newest first, with their
+// counts. If beforeID is not 0, it searches batches with id < beforeID. One call searches at most NamedSearchLimit batches.
 func (s batches) BatchesNamed(ctx context.Context, namePart string, filter BatchFilter, beforeID int64, limit int) ([]Batch, SearchBound, error) {
 	beforeID = cmp.Or(beforeID, math.MaxInt64)
 	stretch, err := s.searchBound(ctx, &query{args: []any{beforeID, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")

@@ -121,7 +121,7 @@ func (s batches) queueTasks(ctx context.Context, unpreparedTx *sqlx.Tx, tx sessi
 // countWrongWire counts the tasks of the batch whose devices speak DDI and cannot read the payload. In a fleet without DDI devices, the
 // index devices_hawkbit is empty, so the count costs nothing.
 func (s batchesIn) countWrongWire(ctx context.Context, batchID int64) (count int64, err error) {
-	defer describeError(&err, "counting devices of another wire")
+	defer wrapError(&err, "counting devices of another wire")
 	err = s.scanRow(ctx, []any{&count}, `
 		SELECT count(*) FROM devices d JOIN tasks o ON o.device = d.id AND o.state = 'pending' AND o.batch * 1 = $1 JOIN batches c ON c.id = o.batch
 			LEFT JOIN profiles w ON w.name = d.profile
@@ -145,7 +145,7 @@ func (s batchesIn) insertTasksByTags(ctx context.Context, batchID int64, batch B
 
 // countUnknownDevices counts the tasks of the batch whose devices are not registered.
 func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
-	defer describeError(&err, "finding unknown devices")
+	defer wrapError(&err, "finding unknown devices")
 	err = s.scanRow(ctx, []any{&unknown.Tasks, &unknown.First}, `
 		WITH unknown AS (
 			SELECT t.id FROM tasks t WHERE t.batch = $1 AND NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = t.device))

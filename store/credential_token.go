@@ -135,14 +135,14 @@ func (s credentials) CreateToken(ctx context.Context, actor string, token Token,
 			if created, err = tx.credentials().addToken(ctx, token, secretHash); err != nil {
 				return err
 			}
-			return tx.recordEvent(ctx, Event{Kind: "token.created", Actor: actor, Device: token.Device, Detail: created.detail()})
+			return tx.recordEvent(ctx, Event{Kind: "token.created", Actor: actor, Device: token.Device, Detail: created.auditText()})
 		})
 	})
 	return created, err
 }
 
-// detail returns the description of an operator token for the audit log. The name comes last because it may contain any text.
-func (t Token) detail() string {
+// auditText returns the description of an operator token for the audit log. The name comes last because it may contain any text.
+func (t Token) auditText() string {
 	parts := []string{fmt.Sprintf("id=%d role=%s", t.ID, t.Role)}
 	if len(t.Pools) > 0 {
 		parts = append(parts, "pools="+strings.Join(t.Pools, ","))
@@ -153,7 +153,7 @@ func (t Token) detail() string {
 	return strings.Join(append(parts, "name="+t.Name), " ")
 }
 
-// jsonListOrNull returns values as the argument for a JSON column; an empty list is NULL.
+// jsonListOrNull returns values as the argument for a JSON column. If values is empty, it returns NULL.
 func jsonListOrNull(values []string) any {
 	if len(values) == 0 {
 		return nil
@@ -210,23 +210,23 @@ func (s credentials) RevokeToken(ctx context.Context, actor string, id int64) (T
 		if err != nil {
 			return err
 		}
-		return tx.recordEvent(ctx, Event{Kind: "token.revoked", Actor: actor, Detail: t.detail()})
+		return tx.recordEvent(ctx, Event{Kind: "token.revoked", Actor: actor, Detail: t.auditText()})
 	})
 	return t, err
 }
 
 // RotateToken replaces the secret of an operator token by the secret with this SHA-256, and returns the token. Error: ErrNotFound, also if
 // the token was revoked.
-func (s credentials) RotateToken(ctx context.Context, actor string, id int64, secretHash []byte) (t Token, err error) {
+func (s credentials) RotateToken(ctx context.Context, actor string, id int64, secretHash []byte) (token Token, err error) {
 	err = s.write(ctx, func(tx session) error {
-		t, err = queryOne(ctx, tx, tokenScanDest, `
+		token, err = queryOne(ctx, tx, tokenScanDest, `
 			UPDATE tokens SET hash = $2 WHERE id = $1 AND device = '' AND revoked_at IS NULL RETURNING `+tokenColumns, id, secretHash)
 		if err != nil {
 			return err
 		}
-		return tx.recordEvent(ctx, Event{Kind: "token.rotated", Actor: actor, Detail: t.detail()})
+		return tx.recordEvent(ctx, Event{Kind: "token.rotated", Actor: actor, Detail: token.auditText()})
 	})
-	return t, err
+	return token, err
 }
 
 func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
@@ -243,7 +243,7 @@ func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []b
 	return created[0], nil
 }
 
-// Covers reports whether one of patterns, the patterns of a caller's token, matches the name of a pool or limit set.
+// Covers reports whether name, the name of a pool or limit set, matches one of the patterns of a caller's token.
 func Covers(patterns []string, name string) bool {
 	for _, p := range patterns {
 		if is, err := path.Match(p, name); err == nil && is && name != "" {

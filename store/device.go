@@ -88,11 +88,11 @@ const deviceColumns = `d.id, d.blocked, d.own_token, EXISTS (
 	d.tags, d.profile, d.attributes, d.created_at, d.last_seen, d.quiet_until, d.noisy_at, d.reach, d.registered_by,
 	d.blocked_by, d.blocked_at, d.block_reason, d.wire`
 
-// deviceScanDest returns pointers to the fields of d for deviceColumns, which are NULL if the device is not registered.
-func deviceScanDest(d *Device) (scanDest []any) {
+// deviceScanDest returns pointers to the fields of device for deviceColumns, which are NULL if the device is not registered.
+func deviceScanDest(device *Device) (scanDest []any) {
 	return []any{
-		&d.ID, &d.Blocked, &d.OwnToken, &d.HasToken, &d.Tags, &d.Profile, &d.Attributes, &d.CreatedAt, &d.LastSeen, &d.QuietUntil,
-		&d.NoisyAt, &d.Reach, &d.RegisteredBy, &d.BlockedBy, &d.BlockedAt, &d.BlockReason, &d.Wire,
+		&device.ID, &device.Blocked, &device.OwnToken, &device.HasToken, &device.Tags, &device.Profile, &device.Attributes, &device.CreatedAt, &device.LastSeen, &device.QuietUntil,
+		&device.NoisyAt, &device.Reach, &device.RegisteredBy, &device.BlockedBy, &device.BlockedAt, &device.BlockReason, &device.Wire,
 	}
 }
 

@@ -220,7 +220,7 @@ func (d Device) IsNoisy(now time.Time) bool {
 // RecordNoisy records that a registered device is noisy now. isNew is true if it was not noisy before; then the event device.noisy is
 // written.
 func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error) {
-	defer describeError(&err, "recording that device %s is noisy", device)
+	defer wrapError(&err, "recording that device %s is noisy", device)
 	err = s.write(ctx, func(tx session) error {
 		changed, err := tx.exec(ctx, `UPDATE devices SET noisy_at = {now} WHERE id = $1 AND (noisy_at IS NULL OR noisy_at <= {now} - $2 * {ms})`, device, NoisyFor.Milliseconds())
 		if isNew = changed > 0; err != nil {
@@ -279,7 +279,7 @@ func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, change
 }
 
 // decodeObject decodes the JSON object raw. It keeps the digits of numbers exactly.
-func decodeObject(raw json.RawMessage) (map[string]any, error) {
+func decodeObject(raw json.RawMessage) (members map[string]any, err error) {
 	var o map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()

@@ -30,7 +30,7 @@ func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentF
 
 // CountReporting counts the devices whose last report is not older than within. It reads all devices.
 func (s devices) CountReporting(ctx context.Context, within time.Duration) (deviceCount int, err error) {
-	defer describeError(&err, "counting the devices that report")
+	defer wrapError(&err, "counting the devices that report")
 	return queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())
 }
 
@@ -41,7 +41,7 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL
 	if err := filter.addConditions(&q); err != nil {
 		return DeviceSearchPage{}, err
 	}
-	text := q.withoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
+	text := q.textWithoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
 	sift := query{args: q.args} // q selects the devices to search; the conditions of sift then select the devices to return
 	filter.addUnindexedConditions(&sift)
 	if condSQL != "" {

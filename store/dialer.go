@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// answerSlack is added to the statement timeout. If an answer has not arrived after the sum, it counts as lost.
+// answerSlack is the time for which the store waits for an answer after the statement timeout. Then the answer counts as lost.
 const answerSlack = 5 * time.Second
 
 // dialer opens connections whose reads and writes fail after ioTimeout. Without ioTimeout, the driver would wait about 15 minutes for a

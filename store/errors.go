@@ -45,8 +45,8 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome of the commit unknown")
 )
 
-// describeError adds a description to *err, if it is not nil. Functions whose errors all have one description defer it.
-func describeError(err *error, format string, args ...any) {
+// wrapError adds a description to *err, if it is not nil. Functions whose errors all have one description defer it.
+func wrapError(err *error, format string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
 	}
@@ -59,13 +59,14 @@ const fullFor = 15 * time.Second
 // of a full disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
-// recordDiskFull returns err. If err means that the disk was full, it stores the time now and wraps err with ErrDiskFull.
-func (f *fullDisk) recordDiskFull(err error, now time.Time) error {
-	if !isDiskFull(err) {
-		return err
+// recordDiskFull returns writeErr, the error of a write. If it means that the disk was full, recordDiskFull stores the time now and wraps
+// writeErr with ErrDiskFull.
+func (f *fullDisk) recordDiskFull(writeErr error, now time.Time) error {
+	if !isDiskFull(writeErr) {
+		return writeErr
 	}
 	f.refusedAt.Store(&now)
-	return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	return fmt.Errorf("%w: %w", ErrDiskFull, writeErr)
 }
 
 // checkNotFull returns ErrDiskFull if the disk refused a write less than fullFor ago.
@@ -99,14 +100,14 @@ func sqliteResultCode(err error) int {
 }
 
 // sqliteFileError adds the name of the file to an SQLite error, and a remedy if the file is damaged.
-func sqliteFileError(path string, err error) error {
+func sqliteFileError(path string, cause error) error {
 	switch {
-	case err == nil:
+	case cause == nil:
 		return nil
-	case isDamaged(err):
-		return fmt.Errorf("the ledger %s is damaged (%w): %s", path, err, remedyOfDamage)
+	case isDamaged(cause):
+		return fmt.Errorf("the ledger %s is damaged (%w): %s", path, cause, remedyOfDamage)
 	}
-	return fmt.Errorf("opening %s: %w", path, err)
+	return fmt.Errorf("opening %s: %w", path, cause)
 }
 
 const remedyOfDamage = "restore it from a backup; or, to start with an empty ledger, move it away together with its files -wal and -shm"

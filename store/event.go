@@ -75,8 +75,8 @@ func describeChanges(before, after settings) string {
 // eventColumns are all columns of the event e.
 const eventColumns = `e.id, e.at, e.kind, e.actor, e.actor_kind, e.pool, e.batch, e.task, e.device, e.token, e.detail`
 
-func eventScanDest(e *Event) (scanDest []any) {
-	return []any{&e.ID, &e.At, &e.Kind, &e.Actor, &e.ActorKind, &e.Pool, &e.Batch, &e.Task, &e.Device, &e.Token, &e.Detail}
+func eventScanDest(event *Event) (scanDest []any) {
+	return []any{&event.ID, &event.At, &event.Kind, &event.Actor, &event.ActorKind, &event.Pool, &event.Batch, &event.Task, &event.Device, &event.Token, &event.Detail}
 }
 
 // EventPosition is a position in the log. All events up to Last are committed when all transactions with an id < xidBound have ended.

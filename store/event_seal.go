@@ -130,7 +130,7 @@ type eventBlock struct {
 
 // readBlock reads at most limit events after the last one of the seal previous, up to the id lastEvent.
 func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent int64, limit int) (_ eventBlock, err error) {
-	defer describeError(&err, "reading the events after %d", previous.Last)
+	defer wrapError(&err, "reading the events after %d", previous.Last)
 	b := eventBlock{hash: sha256.New()}
 	_, _ = fmt.Fprintln(b.hash, previous.Hash)
 	var line []byte

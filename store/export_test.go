@@ -106,7 +106,7 @@ func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, ar
 // HoldingsQuery returns the query with which Holdings reads holdings (uses of a slot) that have ended.
 func (s *Store) HoldingsQuery(ctx context.Context, f HoldingFilter) (text string, args []any, err error) {
 	by, _, err := s.endEventSearch(ctx, f)
-	text, args = f.endedSQL(by)
+	text, args = f.endedHoldingsSQL(by)
 	return text, args, err
 }
 

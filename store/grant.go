@@ -170,8 +170,8 @@ type Reaped struct {
 const grantColumns = `g.task, g.batch, g.pool, g.slot, g.device, g.token, g.lease, g.attempt, b.kind, coalesce(t.payload, b.payload),
 	g.granted_at, g.lease_until, g.max_until, g.lease_ms, ` + longestLease + `, g.redelivered, g.cancel_why, {now}`
 
-// longestLease is the longest length in ms that the lease of grant g ever had. The reaper waits for it (LapseCutoffs), because no answer to
-// the holder of g promised a longer lease.
+// longestLease is the longest length in ms that the lease of grant g ever had. The reaper ends g only after a lease of this length
+// (LapseCutoffs), because no answer to the holder of g promised a longer lease.
 const longestLease = `coalesce(g.longest_ms, g.lease_ms)`
 
 const grantTables = `grants g JOIN tasks t ON t.id = g.task JOIN batches b ON b.id = g.batch`

@@ -31,7 +31,7 @@ const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_
 // unique keys decide whether a slot is free. While a pool is resized, the claims in this pool wait if waitForLock is true; else they get
 // ClaimLocked.
 func (s grants) Claim(ctx context.Context, claims []Claim, waitForLock bool) (_ []ClaimOutcome, err error) {
-	defer describeError(&err, "claiming slots")
+	defer wrapError(&err, "claiming slots")
 	if len(claims) == 0 {
 		return nil, nil
 	}
@@ -128,7 +128,7 @@ func poolNames(claims []claimRow) []string {
 // IS NOT DISTINCT FROM prevents the use of an index on device or pool. With =, Postgres sometimes read all open tasks of the pool to find
 // one. hiddenPending hides the state from the planner for the same reason.
 func (s grantsIn) insertGrants(ctx context.Context, claimsJSON, onTakenSlot string) (taskIDs []int64, err error) {
-	defer describeError(&err, "inserting grants")
+	defer wrapError(&err, "inserting grants")
 	return collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)

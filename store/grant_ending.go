@@ -84,7 +84,7 @@ func (e *grantEnding) setTaskState(settle Settle, requestedDelay time.Duration) 
 	})
 }
 
-// endingRow is a grantEnding as a statement reads it, without the members that have their default value.
+// endingRow is a grantEnding as a statement reads it. Its JSON omits members that have their default value.
 type endingRow struct {
 	Task      int64   `json:"task"`
 	Token     int64   `json:"token"`

@@ -17,7 +17,7 @@ type ForcedRelease struct {
 // the state of its task. Otherwise the device is asked to stop, and keeps the slot until its result or the end of its lease. ForceRelease
 // returns ErrNotFound if nobody holds the slot, or if the grant has another token than release.Token.
 func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (_ Grant, err error) {
-	defer describeError(&err, "releasing slot %d of pool %s", slot, pool)
+	defer wrapError(&err, "releasing slot %d of pool %s", slot, pool)
 	var released Grant
 	err = s.write(ctx, func(tx session) error {
 		task, err := queryOne(ctx, tx, singleColumn[int64], `SELECT g.task FROM grants g WHERE g.pool = $1 AND g.slot = $2`, pool, slot)

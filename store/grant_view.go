@@ -13,7 +13,7 @@ func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
 
-// taskTimesAllow is the part of isEligibleSQL about the times of task t.
+// taskTimesAllow is the condition that retry_at and not_after of task t allow it to start now.
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
 // withinMaxWait is the condition that task t was started before, or has not waited longer than the MaxWait of batch b. The wait begins at
@@ -84,8 +84,8 @@ type viewRow struct {
 }
 
 // mergeViewRows combines the rows of several devices into one DeviceView for each device.
-func mergeViewRows(rows []viewRow, devices int) []DeviceView {
-	read := make([]DeviceView, devices)
+func mergeViewRows(rows []viewRow, viewCount int) []DeviceView {
+	read := make([]DeviceView, viewCount)
 	for i := range rows {
 		r := &rows[i]
 		v := &read[r.n]
@@ -136,9 +136,9 @@ func (v *DeviceView) nextStart() (next time.Time) {
 // allow another.
 const maxCandidates = 8
 
-// bestCandidates returns the best candidates of each batch, without the task that the device holds. The task alwaysIncluded, if not 0, is
-// always among them.
-func (v *DeviceView) bestCandidates(alwaysIncluded int64) []Candidate {
+// bestCandidates returns the best candidates of each batch, without the task that the device holds. The task alwaysIncludedTask is always
+// among them, unless it is 0.
+func (v *DeviceView) bestCandidates(alwaysIncludedTask int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))
 	})
@@ -152,7 +152,7 @@ func (v *DeviceView) bestCandidates(alwaysIncluded int64) []Candidate {
 		}
 		rank++
 		last = c.Task
-		if rank == 1 || c.Task == alwaysIncluded || rank <= maxCandidates && (c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil) {
+		if rank == 1 || c.Task == alwaysIncludedTask || rank <= maxCandidates && (c.PoolLimits != nil || c.Limits != nil || c.ProfileLimits != nil) {
 			shown = append(shown, c)
 		}
 	}
@@ -215,9 +215,9 @@ func distinct(texts []string) (unique []string, indexes []int) {
 // hiddenPending is the state pending as a sub-select. The planner does not know its value, so it cannot use the indexes of pending tasks.
 const hiddenPending = `(SELECT 'pending')`
 
-// These queries find the best open tasks of a device in one batch. They read four groups, and an index finds the first tasks of each. Tasks
-// with a priority of their own are separate from tasks with the priority of their batch. In each of these two, tasks without a retry time
-// or not_before (sorted by priority) are separate from tasks with one (sorted by time). Batches that ended and tasks past their not_after
+// These queries find the best open tasks of a device in one batch. They read four groups of tasks: with a priority of their own or with the
+// priority of the batch, and each of these without or with a start time (retry time or not_before). Tasks without a start time are sorted
+// by priority, and tasks with one by time. An index finds the first tasks of each group. Batches that ended and tasks past their not_after
 // are left out.
 const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
@@ -248,8 +248,8 @@ const (
 	unionTaskBatch = ` UNION ALL SELECT w.n, w.now, w.limits, w.metadata_only, w.pending, (SELECT t.batch FROM tasks t WHERE t.id = {task of n}), w.name, NULL FROM leap w WHERE w.leaps = 0`
 
 	nextBatch = `(SELECT min(t.batch * 1) FROM tasks t WHERE t.device = w.name AND t.state = `
-	// expiresAtSQL is the earliest of three times that may be NULL. Each comes first in one coalesce, because least of SQLite returns NULL
-	// if any argument is NULL.
+	// expiresAtSQL is the earliest of three times, each of which may be NULL. Each time comes first in one of the coalesce calls, so that
+	// least gets no NULL unless all three are NULL. In SQLite, least returns NULL if any argument is NULL.
 	expiresAtSQL   = `least(coalesce(o.not_after, c.not_after, c.wait_until), coalesce(c.not_after, c.wait_until, o.not_after), coalesce(c.wait_until, o.not_after, c.not_after))`
 	hasPoliciesSQL = `(p.limits IS NOT NULL OR c.limits IS NOT NULL OR w.limits IS NOT NULL)`
 	openOfDevices  = `

@@ -36,9 +36,9 @@ type HawkbitAction struct {
 	Attributes     json.RawMessage // attributes of the device
 }
 
-// hawkbitScanDest returns pointers to the fields of a for hawkbitColumns.
-func hawkbitScanDest(a *HawkbitAction) (scanDest []any) {
-	return []any{&a.ID, &a.Task, &a.Token, &a.State, &a.AsksAttributes, &a.Kind, &a.Payload, &a.Attributes}
+// hawkbitScanDest returns pointers to the fields of action for hawkbitColumns.
+func hawkbitScanDest(action *HawkbitAction) (scanDest []any) {
+	return []any{&action.ID, &action.Task, &action.Token, &action.State, &action.AsksAttributes, &action.Kind, &action.Payload, &action.Attributes}
 }
 
 // hawkbitColumns are the columns of a HawkbitAction. o is the task, c the batch, w the profile of the device.
@@ -67,19 +67,19 @@ func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitActio
 	return found, err
 }
 
-// FollowHawkbit compares the newest action of a device with the grant that the device holds: grantTask and grantToken, or 0 without a
+// UpdateHawkbitAction compares the newest action of a device with the grant that the device holds: grantTask and grantToken, or 0 without a
 // grant. If the grant is newer than the action, the grant gets an action with the next number. If the grant of an open action ended without
 // a result, the action becomes an overrun, because the device may have continued without a slot. hasOverrun is true if this call recorded
 // the overrun.
 //
 // If the returned action has another token, the grant is older than the newest action.
-func (s hawkbit) FollowHawkbit(ctx context.Context, device string, grantTask, grantToken int64) (action HawkbitAction, hasOverrun bool, err error) {
+func (s hawkbit) UpdateHawkbitAction(ctx context.Context, device string, grantTask, grantToken int64) (action HawkbitAction, hasOverrun bool, err error) {
 	action, err = s.HawkbitAction(ctx, device)
 	if err != nil || action.Token == grantToken || grantToken == 0 && action.State != HawkbitOpen {
 		return action, false, err
 	}
 	err = s.write(ctx, func(tx session) (err error) {
-		action, hasOverrun, err = tx.followHawkbit(ctx, device, grantTask, grantToken)
+		action, hasOverrun, err = tx.updateHawkbitAction(ctx, device, grantTask, grantToken)
 		return err
 	})
 	if err != nil {
@@ -88,7 +88,7 @@ func (s hawkbit) FollowHawkbit(ctx context.Context, device string, grantTask, gr
 	return action, hasOverrun, nil
 }
 
-func (s session) followHawkbit(ctx context.Context, device string, grantTask, grantToken int64) (_ HawkbitAction, hasOverrun bool, err error) {
+func (s session) updateHawkbitAction(ctx context.Context, device string, grantTask, grantToken int64) (_ HawkbitAction, hasOverrun bool, err error) {
 	if err := s.addHawkbitRow(ctx, device); err != nil {
 		return HawkbitAction{}, false, err
 	}
@@ -146,14 +146,14 @@ func (s session) endOpenAction(ctx context.Context, device string, openAction Ha
 	return true, err
 }
 
-// CloseHawkbit records that the device reported the end of an action. The next answers ask the device for its attributes.
-func (s hawkbit) CloseHawkbit(ctx context.Context, device string, actionID int64, endState HawkbitState) error {
+// EndHawkbitAction records that the device reported the end of an action. The next answers ask the device for its attributes.
+func (s hawkbit) EndHawkbitAction(ctx context.Context, device string, actionID int64, endState HawkbitState) error {
 	_, err := s.execInTx(ctx, `UPDATE hawkbit_actions SET state = $3, asks = TRUE WHERE device = $1 AND action = $2`, device, actionID, string(endState))
 	return err
 }
 
-// SettleHawkbitAttributes records that the device has sent its attributes.
-func (s hawkbit) SettleHawkbitAttributes(ctx context.Context, device string) error {
+// RecordHawkbitAttributes records that the device has sent its attributes.
+func (s hawkbit) RecordHawkbitAttributes(ctx context.Context, device string) error {
 	return s.write(ctx, func(tx session) error {
 		if err := tx.addHawkbitRow(ctx, device); err != nil {
 			return err
@@ -163,8 +163,8 @@ func (s hawkbit) SettleHawkbitAttributes(ctx context.Context, device string) err
 	})
 }
 
-// RefuseHawkbitCancel withdraws the request to stop a task, because its device refused. If the grant has ended, it does nothing.
-func (s hawkbit) RefuseHawkbitCancel(ctx context.Context, task, token int64) error {
+// WithdrawHawkbitCancel withdraws the request to stop a task, because its device refused. If the grant has ended, it does nothing.
+func (s hawkbit) WithdrawHawkbitCancel(ctx context.Context, task, token int64) error {
 	return s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = '' WHERE task = $1 AND token = $2 AND cancel_why <> ''`, task, token)
 		if err != nil || n == 0 {

@@ -15,7 +15,7 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 		_, tasks := l.queueBatch(store.Batch{Pool: "p", IsDeployment: true, Payload: []byte(`{"deployment":{}}`)}, "a", "b")
 		expect := func(device string, task, token, id int64, state store.HawkbitState, overran bool) store.HawkbitAction {
 			l.Helper()
-			got, hasOverrun, err := l.FollowHawkbit(l.Context(), device, task, token)
+			got, hasOverrun, err := l.UpdateHawkbitAction(l.Context(), device, task, token)
 			l.must(err)
 			if got.ID != id || got.State != state || hasOverrun != overran {
 				l.Errorf("%s with grant %d: %+v, overrun %t; want number %d, %s, overrun %t", device, token, got, hasOverrun, id, state, overran)
@@ -30,7 +30,7 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 			}
 		}
 		expect("a", 0, 0, 1, store.HawkbitOpen, false) // the grant is in force
-		l.must(l.SettleHawkbitAttributes(l.Context(), "a"))
+		l.must(l.RecordHawkbitAttributes(l.Context(), "a"))
 		if _, err := l.ProtectAfterRestore(l.Context(), "op", 0); err != nil {
 			l.Fatal(err)
 		}
@@ -43,9 +43,9 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 		expect("a", first.Task, first.Token, 1_000_002, store.HawkbitOverrun, true) // an older grant gets no number; the newest has no grant
 		expect("a", 0, 0, 1_000_002, store.HawkbitOverrun, false)
 		expect("b", 98, first.Token+60, 1_000_001, store.HawkbitOpen, false)
-		l.must(l.CloseHawkbit(l.Context(), "b", 1_000_000, store.HawkbitClosed))
+		l.must(l.EndHawkbitAction(l.Context(), "b", 1_000_000, store.HawkbitClosed))
 		expect("b", 98, first.Token+60, 1_000_001, store.HawkbitOpen, false)
-		l.must(l.CloseHawkbit(l.Context(), "b", 1_000_001, store.HawkbitClosed))
+		l.must(l.EndHawkbitAction(l.Context(), "b", 1_000_001, store.HawkbitClosed))
 		expect("b", 0, 0, 1_000_001, store.HawkbitClosed, false)
 	})
 }

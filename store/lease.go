@@ -77,12 +77,12 @@ type LeaseTask struct {
 // OpenLease returns the open lease of a holder, or creates one. A lease without a slot waits for at least request.WaitFor from now. Errors:
 // ErrUnknownPool, ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask, err error) {
-	defer describeError(&err, "opening a lease in pool %s", request.Pool)
+	defer wrapError(&err, "opening a lease in pool %s", request.Pool)
 	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.leases().openLease(ctx, request) })
 }
 
 func (s leasesIn) openLease(ctx context.Context, request NewLease) (LeaseTask, error) {
-	// A holder has at most one lease, so its requests run one after another.
+	// The lock makes the requests of a holder run one after another, because a holder has at most one lease.
 	if err := s.pools().lockName(ctx, request.Holder); err != nil {
 		return LeaseTask{}, err
 	}
@@ -193,7 +193,7 @@ const systemActor = "dispatcher"
 // DropLease deletes a lease that a caller opened for a single try. If the lease was granted, or requested again, after OpenLease returned
 // it, nothing changes and dropped is false.
 func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
-	defer describeError(&err, "withdrawing lease %d", lease.Task)
+	defer wrapError(&err, "withdrawing lease %d", lease.Task)
 	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().dropLease(ctx, lease) })
 }
 
@@ -219,7 +219,7 @@ func (s leasesIn) dropLease(ctx context.Context, lease LeaseTask) (dropped bool,
 // SetLeaseWait lets a waiting lease wait for waitFor from now. If the lease was requested again after OpenLease returned it, nothing
 // changes.
 func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) (err error) {
-	defer describeError(&err, "extending the wait of lease %d", lease.Task)
+	defer wrapError(&err, "extending the wait of lease %d", lease.Task)
 	_, err = s.execInTx(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,
 		lease.Task, lease.WaitsUntil.UnixMilli(), waitFor.Milliseconds())
 	return err
@@ -229,7 +229,7 @@ func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.
 // lease. The lease keeps its position for PositionTTL - AskAgainWithin. yielded is false if the callers behind the lease were already
 // allowed to go first.
 func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
-	defer describeError(&err, "yielding the place of lease %d", task)
+	defer wrapError(&err, "yielding the place of lease %d", task)
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds())
@@ -247,7 +247,7 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 
 // GiveUpLease ends the waiting lease of task. If the lease holds a slot, nothing changes and held is true.
 func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
-	defer describeError(&err, "giving up lease %d", task)
+	defer wrapError(&err, "giving up lease %d", task)
 	err = s.write(ctx, func(tx session) (err error) {
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 FOR UPDATE OF t`, task); err != nil {
 			return err

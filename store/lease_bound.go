@@ -22,7 +22,7 @@ const maxCountedAhead = 1000
 
 // CallerBoundOf reads the CallerBound of the caller that waits with this task.
 func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (_ CallerBound, err error) {
-	defer describeError(&err, "counting the callers of pool %s", pool)
+	defer wrapError(&err, "counting the callers of pool %s", pool)
 	return queryOne(ctx, s.readSession(), func(c *CallerBound) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
 		callerBoundSQL(), pool, task, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
 }

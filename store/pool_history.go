@@ -130,7 +130,7 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
-	text, args := filter.endedSQL(search)
+	text, args := filter.endedHoldingsSQL(search)
 	ended, err := collect(ctx, s.customPlanSession(), holdingScanDest, text, args...)
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
@@ -152,8 +152,8 @@ func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search
 	return search, stretch, err
 }
 
-// endedSQL returns the statement for the holdings that the events of search ended. The statement stops when the page is full.
-func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
+// endedHoldingsSQL returns the statement for the holdings that the events of search ended. The statement stops when the page is full.
+func (f HoldingFilter) endedHoldingsSQL(search eventSearch) (text string, args []any) {
 	q := &query{}
 	column, _ := f.ownerColumn()
 	q.text = `SELECT e.id, e.pool, a.slot, a.device, a.task, e.batch, a.token, a.number, a.granted_at, a.ended_at, a.ended_by, a.error
@@ -169,7 +169,7 @@ func (f HoldingFilter) endedSQL(search eventSearch) (text string, args []any) {
 // eventIDNear returns the approximate id of the first event at moment or later. It searches by halving, because ids increase almost in the
 // order of times. If there is no such event, it returns an id above the last event.
 func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (eventID int64, err error) {
-	defer describeError(&err, "finding a time in the log")
+	defer wrapError(&err, "finding a time in the log")
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, moment.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return 0, nil

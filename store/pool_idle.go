@@ -15,7 +15,7 @@ type OpenPool struct {
 
 // OpenPools returns all pools that have free slots and a batch with tasks that could start now, in one snapshot.
 func (s pools) OpenPools(ctx context.Context) (_ []OpenPool, err error) {
-	defer describeError(&err, "reading pools with free slots")
+	defer wrapError(&err, "reading pools with free slots")
 	return collect(ctx, s.readSession(), func(p *OpenPool) []any { return []any{&p.Name, &p.Free} }, `
 		SELECT name, free FROM (
 			SELECT p.name, p.capacity - (SELECT count(*) FROM grants g WHERE g.pool = p.name) AS free FROM pools p
@@ -39,7 +39,7 @@ const maxDevicesChecked = 500
 // seenWithin (Device.QuietUntil). It checks, by name, the next maxDevicesChecked devices with tasks whose names are greater than after. It
 // stops when it has counted limit devices.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (_ WaitingCount, err error) {
-	defer describeError(&err, "counting the waiters of pool %s", pool)
+	defer wrapError(&err, "counting the waiters of pool %s", pool)
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
 	return queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)
 }
@@ -75,7 +75,7 @@ func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (sinc
 // PoolsWithWork returns the pools in pools that may grant and have open tasks, waiting or running. It does not check for free slots. If no
 // device can be notified, it returns no pools.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, err error) {
-	defer describeError(&err, "finding pools with work")
+	defer wrapError(&err, "finding pools with work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 }
 
@@ -92,7 +92,7 @@ func poolsWithWorkSQL() string {
 
 // PoolsWithUrgent returns the pools in pools that have an urgent batch with a waiting task, if the tasks of this batch may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) (_ []string, err error) {
-	defer describeError(&err, "finding pools with urgent work")
+	defer wrapError(&err, "finding pools with urgent work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
 }
 

@@ -47,7 +47,7 @@ const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'p
 // counted event, up to the id lastEvent. Events up to lastEvent must be complete (EventsComplete). All replicas together count each event
 // once.
 func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (counted int, err error) {
-	defer describeError(&err, "counting slot changes")
+	defer wrapError(&err, "counting slot changes")
 	err = s.write(ctx, func(tx session) error {
 		from, err := queryOne(ctx, tx, singleColumn[int64], `SELECT event FROM minutes_counted FOR UPDATE`)
 		if counted = 0; err != nil || from >= lastEvent {
@@ -66,7 +66,7 @@ func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (co
 	return counted, err
 }
 
-func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
+func (s poolsIn) countMinutes(ctx context.Context, afterEvent, lastEvent int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
 		SELECT p.name, m.minute, sum(m.granted), sum(m.ended), sum(m.lapsed), sum(m.failed), max(p.capacity)
@@ -74,10 +74,10 @@ func (s poolsIn) countMinutes(ctx context.Context, after, last int64) error {
 		WHERE TRUE GROUP BY p.name, m.minute
 		ON CONFLICT (pool, minute) DO UPDATE SET granted = pool_minutes.granted + excluded.granted,
 			ended = pool_minutes.ended + excluded.ended, lapsed = pool_minutes.lapsed + excluded.lapsed,
-			failed = pool_minutes.failed + excluded.failed, capacity = excluded.capacity`, after, last); err != nil {
+			failed = pool_minutes.failed + excluded.failed, capacity = excluded.capacity`, afterEvent, lastEvent); err != nil {
 		return err
 	}
-	_, err := s.exec(ctx, `UPDATE minutes_counted SET event = $1`, last)
+	_, err := s.exec(ctx, `UPDATE minutes_counted SET event = $1`, lastEvent)
 	return err
 }
 
@@ -135,7 +135,7 @@ type SlotChanges struct {
 
 // SlotChangesBetween counts the changes of each pool in the events with afterEvent < id <= lastEvent.
 func (s pools) SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) (_ []SlotChanges, err error) {
-	defer describeError(&err, "counting slot changes")
+	defer wrapError(&err, "counting slot changes")
 	if afterEvent >= lastEvent {
 		return nil, nil
 	}

@@ -78,7 +78,7 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 		oldest *time.Time
 	}
 	states := storedStates()[1:] // the states of tasks that have ended
-	// The statement is planned for each call. A plan made while there were few pools could read all counts once for each pool.
+	// The statement is planned for each call, because a plan made while there were few pools could read all counts once for each pool.
 	rows, err := collect(ctx, s.customPlanSession(), func(r *reading) []any {
 		r.ended = make([]int64, len(states))
 		dest := []any{&r.Pool, &r.Capacity, &r.now, &r.total, &r.Held, &r.oldest}

@@ -33,17 +33,17 @@ func newPrepared(db *sqlx.DB) *prepared {
 
 // QueryContext runs query with args as a prepared statement, outside of transactions.
 func (p *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	statement, err := p.statement(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
+	statement, err := p.getOrPrepare(ctx, query) //nolint:sqlclosecheck // kept, and closed with the database
 	if err != nil {
 		return nil, err
 	}
 	return statement.QueryContext(ctx, args...)
 }
 
-// statement returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time. Otherwise two
+// getOrPrepare returns the prepared statement of query, and prepares it if necessary. Only one caller prepares at a time. Otherwise two
 // callers could prepare one text, and one statement would have to be closed. Closing a statement waits for the query on its connection, and
 // this connection may belong to a transaction that waits here.
-func (p *prepared) statement(ctx context.Context, query string) (*sql.Stmt, error) {
+func (p *prepared) getOrPrepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	if known := p.cachedStatement(query); known != nil {
 		return known, nil
 	}
@@ -82,7 +82,7 @@ func (p *prepared) preparePending(ctx context.Context) {
 	p.unprepared = nil
 	p.mu.Unlock()
 	for _, query := range noted {
-		if _, err := p.statement(ctx, query); err != nil { //nolint:sqlclosecheck // kept
+		if _, err := p.getOrPrepare(ctx, query); err != nil { //nolint:sqlclosecheck // kept
 			return
 		}
 	}

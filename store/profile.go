@@ -141,7 +141,7 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 
 // deletePolicyList deletes the list of policies name from table, unless check returns an error.
 func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) (err error) {
-	defer describeError(&err, "changing %s %s", table.noun, name)
+	defer wrapError(&err, "changing %s %s", table.noun, name)
 	return s.write(ctx, func(tx session) error {
 		// A transaction that gives the profile to a device first locks the row of the profile. So either the next statement waits for this
 		// transaction, or the transaction finds the profile deleted.

@@ -22,7 +22,7 @@ type query struct {
 }
 
 // arg adds an argument to the statement and returns the placeholder for it, such as $1.
-func (q *query) arg(value any) string {
+func (q *query) arg(value any) (placeholder string) {
 	q.args = append(q.args, value)
 	return fmt.Sprintf("$%d", len(q.args))
 }
@@ -52,12 +52,12 @@ func (q *query) whereTimeBetween(column string, since, until time.Time) {
 // build returns the statement and its arguments. order is the ORDER BY clause, and limit the maximum number of rows.
 func (q *query) build(order string, limit int) (text string, args []any) {
 	// The limit is an argument, so that the text of a statement does not vary with it.
-	text = q.withoutLimit() + order + " LIMIT " + q.arg(clampLimit(limit))
+	text = q.textWithoutLimit() + order + " LIMIT " + q.arg(clampLimit(limit))
 	return text, q.args
 }
 
-// withoutLimit returns the query without order and limit.
-func (q *query) withoutLimit() string {
+// textWithoutLimit returns the query without order and limit.
+func (q *query) textWithoutLimit() string {
 	if len(q.conds) == 0 {
 		return q.text
 	}

@@ -33,7 +33,7 @@ type Heartbeat struct {
 
 // RecordHeartbeat stores a heartbeat, and deletes replicas that sent none for an hour.
 func (s replicas) RecordHeartbeat(ctx context.Context, heartbeat Heartbeat) (err error) {
-	defer describeError(&err, "storing the heartbeat of this replica")
+	defer wrapError(&err, "storing the heartbeat of this replica")
 	var reaped *int64
 	if heartbeat.SinceReap != nil {
 		ms := heartbeat.SinceReap.Milliseconds()
@@ -149,7 +149,7 @@ func (s replicas) LeaseClock(ctx context.Context) (LeaseClock, error) {
 
 // StoreClockPair replaces the stored clock pair by pair. Replicas that start later read the stored pair.
 func (s replicas) StoreClockPair(ctx context.Context, pair ClockPair) (err error) {
-	defer describeError(&err, "storing a pair of clock readings")
+	defer wrapError(&err, "storing a pair of clock readings")
 	_, err = s.execInTx(ctx, `
 		INSERT INTO clock_pair (id, ledger, wall) VALUES (1, {epoch} + $1 * {ms}, {epoch} + $2 * {ms})
 		ON CONFLICT (id) DO UPDATE SET ledger = excluded.ledger, wall = excluded.wall`,

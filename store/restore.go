@@ -52,7 +52,7 @@ func (s Standstill) String() string {
 // increased by numberJump. The versions of pools are increased too, because the semaphore may know a later version. Replicas forget their
 // cached tokens.
 func (s *Store) ProtectAfterRestore(ctx context.Context, actor string, minDuration time.Duration) (until time.Time, err error) {
-	defer describeError(&err, "preparing the ledger after a restore")
+	defer wrapError(&err, "preparing the ledger after a restore")
 	err = s.write(ctx, func(tx session) error {
 		until, err = tx.protectAfterRestore(ctx, actor, max(minDuration, minStandstill))
 		return err

@@ -143,7 +143,7 @@ func (s commaList) Scan(column any) error {
 	return err
 }
 
-// optional reads a column of any other type that may be NULL.
+// optional reads a column of the type T that may be NULL.
 type optional[T any] struct{ to *T }
 
 // Scan converts column to a T. NULL becomes the zero value.

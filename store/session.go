@@ -72,8 +72,8 @@ func (s session) scanRow(ctx context.Context, dest []any, query string, args ...
 }
 
 // collect runs query and returns all rows. scanDest returns a pointer for each column of a row.
-func collect[Row any](ctx context.Context, s session, scanDest func(*Row) []any, query string, args ...any) ([]Row, error) {
-	rows, err := s.QueryContext(ctx, s.translate(query), args...)
+func collect[Row any](ctx context.Context, tx session, scanDest func(*Row) []any, query string, args ...any) ([]Row, error) {
+	rows, err := tx.QueryContext(ctx, tx.translate(query), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +91,8 @@ func collect[Row any](ctx context.Context, s session, scanDest func(*Row) []any,
 
 // forEach runs query and calls handle with each row until handle returns false. scanDest is called once and returns a pointer for each
 // column.
-func forEach[Row any](ctx context.Context, s session, scanDest func(*Row) []any, handle func(Row) bool, query string, args ...any) error {
-	rows, err := s.QueryContext(ctx, s.translate(query), args...)
+func forEach[Row any](ctx context.Context, tx session, scanDest func(*Row) []any, handle func(Row) bool, query string, args ...any) error {
+	rows, err := tx.QueryContext(ctx, tx.translate(query), args...)
 	if err != nil {
 		return err
 	}
@@ -111,9 +111,9 @@ func forEach[Row any](ctx context.Context, s session, scanDest func(*Row) []any,
 }
 
 // queryOne runs query and returns its first row, or ErrNotFound. scanDest returns a pointer for each column.
-func queryOne[Row any](ctx context.Context, s session, scanDest func(*Row) []any, query string, args ...any) (Row, error) {
+func queryOne[Row any](ctx context.Context, tx session, scanDest func(*Row) []any, query string, args ...any) (Row, error) {
 	var t Row
-	err := s.scanRow(ctx, scanDest(&t), query, args...)
+	err := tx.scanRow(ctx, scanDest(&t), query, args...)
 	return t, err
 }
 
@@ -123,7 +123,7 @@ func (s session) readClock(ctx context.Context) (time.Time, error) {
 }
 
 // singleColumn is the scanDest of collect and queryOne for a query with one column.
-func singleColumn[Column any](target *Column) []any { return []any{target} }
+func singleColumn[Column any](target *Column) (scanDest []any) { return []any{target} }
 
 // toJSONInput returns rows as a JSON array. Words in SQL such as {ids} read such an array (see dialect).
 func toJSONInput[Row any](rows []Row) string {

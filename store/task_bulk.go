@@ -59,7 +59,7 @@ func (s tasks) countMatching(ctx context.Context, filter TaskFilter, condSQL str
 		}
 		filter.Until = stretch.End
 		q := filter.matchingQuery("count(*)", condSQL)
-		found, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], q.withoutLimit(), q.args...)
+		found, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], q.textWithoutLimit(), q.args...)
 		if err != nil || !stretch.More {
 			return count + found, err
 		}
@@ -69,7 +69,7 @@ func (s tasks) countMatching(ctx context.Context, filter TaskFilter, condSQL str
 
 // changeInChunks changes at most limit tasks that match filter and condSQL, an SQL condition. It searches from one SearchBound to the next.
 // For each chunk of tasks, it calls change with a session, the ids of the tasks, and the BulkResult that change must set.
-func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL string, limit int, change func(session, []int64, *BulkResult) error) (total BulkResult, _ error) {
+func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL string, limit int, change func(tx session, taskIDs []int64, done *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
@@ -91,7 +91,7 @@ func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL st
 
 // changeInRange does the same as changeInChunks for tasks with id <= filter.Until, and adds the results to total. It sets filter.After to
 // the last id that it has processed.
-func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL string, limit int, change func(session, []int64, *BulkResult) error, total *BulkResult) (changed int, err error) {
+func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL string, limit int, change func(tx session, taskIDs []int64, done *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		filter.Limit = min(bulkChunk, limit-changed)
 		tasks, done, err := s.changeChunk(ctx, *filter, condSQL, change)
@@ -111,7 +111,7 @@ func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL st
 
 // changeChunk calls change with the ids of the next filter.Limit tasks in one transaction, and returns these ids. change must lock tasks in
 // the order of ids, as all code does, so that deadlocks are avoided.
-func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL string, change func(session, []int64, *BulkResult) error) (taskIDs []int64, done BulkResult, err error) {
+func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL string, change func(tx session, taskIDs []int64, done *BulkResult) error) (taskIDs []int64, done BulkResult, err error) {
 	text, args := filter.matchingQuery("t.id", condSQL).build(filter.orderSQL(), filter.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}

@@ -127,7 +127,7 @@ const overdueText = `
 
 // endWaiting ends at most limit waiting tasks that match the rule, in one transaction, and returns their number.
 func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
-	defer describeError(&err, "ending tasks that are %s", rule.state)
+	defer wrapError(&err, "ending tasks that are %s", rule.state)
 	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.tasks().endWaiting(ctx, rule, limit) })
 }
 
@@ -150,8 +150,8 @@ type taskEnd struct {
 // endLocked ends the tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids. The caller must have locked
 // the tasks.
 func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
-	// The condition must be checked by a statement after the lock, because only such a statement sees a claim or a change of the batch that
-	// was committed just before. These do not write the row of the task.
+	// A claim and a change of the batch do not write the row of the task. So only a statement after the lock sees a claim or change that was
+	// committed just before.
 	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))

@@ -108,8 +108,8 @@ func (f TaskFilter) runningConds(q *query) (conds string) {
 }
 
 // deviceConds returns the conditions for the tasks of the device, and adds their arguments to q.
-func (f TaskFilter) deviceConds(q *query) string {
-	conds := "device = " + q.arg(f.Device) + " AND "
+func (f TaskFilter) deviceConds(q *query) (conds string) {
+	conds = "device = " + q.arg(f.Device) + " AND "
 	if f.State != "" {
 		conds += "state = " + q.arg(f.State) + " AND "
 	}

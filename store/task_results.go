@@ -57,13 +57,13 @@ func (f ResultFilter) resultsQuery() *query {
 	q.text = `SELECT t.id, t.device, t.state, t.finished_at, (SELECT max(granted_at) FROM attempts WHERE task = t.id), (SELECT max(ended_at) FROM attempts WHERE task = t.id),
 		t.output, t.output_dropped, t.error FROM (` + f.candidateIDsSQL(q, f.LastTask, maxRows) + `) AS w {task w}`
 	q.whereTimeBetween("t.finished_at", f.Since, f.Until)
-	q.text = q.withoutLimit() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
+	q.text = q.textWithoutLimit() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
 	return q
 }
 
 // ResultSearchBound returns the id up to which one call of Results searches: 50,000 results if filter has Since or Until, else no bound.
 func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (_ SearchBound, err error) {
-	defer describeError(&err, "searching results")
+	defer wrapError(&err, "searching results")
 	if !filter.hasTimeBounds() {
 		return SearchBound{}, nil
 	}
@@ -74,7 +74,7 @@ func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (_ Se
 
 // Results returns the results that match filter, in the order of their tasks' ids.
 func (s tasks) Results(ctx context.Context, filter ResultFilter) (_ []TaskResult, err error) {
-	defer describeError(&err, "reading results")
+	defer wrapError(&err, "reading results")
 	q := filter.resultsQuery()
 	return collect(ctx, s.customPlanSession(), func(r *TaskResult) []any {
 		return []any{&r.Task, &r.Device, &r.State, &r.Ended, &r.Granted, &r.Freed, &r.Output, &r.Dropped, &r.Error}

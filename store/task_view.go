@@ -24,7 +24,7 @@ type TaskView struct {
 
 // TaskView reads the TaskView of one task. Its cost depends on the open tasks of its device and the slots of its pool. Error: ErrNotFound.
 func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
-	defer describeError(&err, "reading task %d", id)
+	defer wrapError(&err, "reading task %d", id)
 	var v TaskView
 	err = s.withSnapshotSession(ctx, func(tx session) (err error) {
 		v, err = tx.tasks().readTaskView(ctx, id)

@@ -45,7 +45,7 @@ func waitingTaskScanDest(task *waitingTask) (scanDest []any) {
 // SampleWaiting reads at most maxTasks waiting tasks of a pool or a batch (scope), spread evenly over all its waiting tasks. Its cost does
 // not depend on the number of tasks. Error: ErrNotFound.
 func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int) (found WaitingTasks, err error) {
-	defer describeError(&err, "reading waiting tasks")
+	defer wrapError(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
@@ -69,7 +69,7 @@ func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int)
 
 // NextWaiting reads the next waiting tasks of a pool or a batch (scope) after the position after, at most limit. Error: ErrNotFound.
 func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
-	defer describeError(&err, "reading waiting tasks")
+	defer wrapError(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
 		pool, err := s.scopePool(ctx, scope)
 		if err != nil {
@@ -98,19 +98,19 @@ func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) er
 }
 
 // firstPosition returns the position before all tasks of the scope.
-func (of TaskScope) firstPosition() WaitingPosition {
-	if of.Batch == 0 {
+func (scope TaskScope) firstPosition() WaitingPosition {
+	if scope.Batch == 0 {
 		return WaitingPosition{}
 	}
-	return WaitingPosition{Batch: of.Batch, Priority: 1 << 30}
+	return WaitingPosition{Batch: scope.Batch, Priority: 1 << 30}
 }
 
 // lastBatch returns the highest id of a batch that can have tasks of the scope.
-func (of TaskScope) lastBatch() int64 {
-	if of.Batch == 0 {
+func (scope TaskScope) lastBatch() int64 {
+	if scope.Batch == 0 {
 		return math.MaxInt64
 	}
-	return of.Batch
+	return scope.Batch
 }
 
 // scopePool returns the pool of the tasks of scope. If scope is a batch, it also returns a deleted pool, because the pool of an ended batch

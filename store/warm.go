@@ -72,11 +72,11 @@ func (s *Store) prepareRehearsed(ctx context.Context) error {
 	return err
 }
 
-// mayTakeConn reports whether Warm, which already uses held connections, may take one more. Warm uses at most half of the allowed
+// mayTakeConn reports whether Warm, which already uses heldConns connections, may take one more. Warm uses at most half of the allowed
 // connections, and only connections for which no other caller waits.
-func (s *Store) mayTakeConn(held int) bool {
+func (s *Store) mayTakeConn(heldConns int) bool {
 	half, now := s.db.Stats().MaxOpenConnections/2, s.db.Stats()
-	return held < half && (now.Idle > 0 || now.OpenConnections < half)
+	return heldConns < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
 // warmUp runs rehearse on conn, unless it already ran on this connection. connID identifies the connection.

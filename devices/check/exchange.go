@@ -43,16 +43,16 @@ func newExchange(device devices.ID, body []byte) *exchange {
 	return x
 }
 
-func (x *exchange) resultOf(t *task) *devices.Result {
-	if i := slices.IndexFunc(x.Results, func(r devices.Result) bool { return r.Token == t.Token }); i >= 0 {
+func (x *exchange) resultOf(granted *task) *devices.Result {
+	if i := slices.IndexFunc(x.Results, func(r devices.Result) bool { return r.Token == granted.Token }); i >= 0 {
 		return &x.Results[i]
 	}
 	return nil
 }
 
-// listsAsRunning reports whether the report lists t as running.
-func (x *exchange) listsAsRunning(t *task) bool {
-	return slices.ContainsFunc(x.Running, func(r devices.Running) bool { return r.Token == t.Token })
+// listsAsRunning reports whether the report lists the task granted as running.
+func (x *exchange) listsAsRunning(granted *task) bool {
+	return slices.ContainsFunc(x.Running, func(r devices.Running) bool { return r.Token == granted.Token })
 }
 
 // answer is what is sent to the device: a reply; a refusal if status is not 0; or nothing if isLost is true.
@@ -93,7 +93,7 @@ func (a answer) writeHTTP(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(a.after.Seconds())))
 		w.WriteHeader(a.status)
 	case a.status != 0:
-		devhttp.Refuse(w, a.refusal(), a.after)
+		devhttp.WriteRefusal(w, a.refusal(), a.after)
 	default:
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 		_, _ = w.Write(body)

@@ -13,7 +13,7 @@ const (
 	NotCheckable = "not_checkable" // no message can show whether the device keeps the rule
 )
 
-// RuleStarts is the rule that a device starts a granted task. It is not seen if the device does not run the lab task.
+// RuleStarts is the rule that a device starts a granted task. Its state stays NotSeen if the device does not run the lab task.
 const RuleStarts = "starts"
 
 // Finding is the verdict on one rule.
@@ -74,10 +74,10 @@ func newFindings(mayShiftClock bool) (all []Finding) {
 	return all
 }
 
-// check records that the device kept the rule (isKept), or broke it. x is the report that shows this, or nil; format and args describe the
-// failure. A later call does not replace a failure. After the end of a run, check records nothing, because a missing report is then no
+// check records that the device kept the rule (isKept), or broke it. report is the report that shows this, or nil. format and args describe
+// the failure. A later call does not replace a failure. After the end of a run, check records nothing, because a missing report is then no
 // fault of the device.
-func (r *run) check(rule string, isKept bool, x *exchange, format string, args ...any) {
+func (r *run) check(rule string, isKept bool, report *exchange, format string, args ...any) {
 	f := &r.findings[slices.IndexFunc(r.findings, func(f Finding) bool { return f.Rule == rule })]
 	if f.State == Failed || f.State == Passed && isKept || r.isOver() {
 		return
@@ -85,8 +85,8 @@ func (r *run) check(rule string, isKept bool, x *exchange, format string, args .
 	*f = Finding{Rule: rule, State: Passed, Sentence: f.Sentence, Scenario: r.scenario}
 	if !isKept {
 		f.State, f.Found = Failed, fmt.Sprintf(format, args...)
-		if x != nil {
-			f.Sent = string(x.body[:min(len(x.body), 600)])
+		if report != nil {
+			f.Sent = string(report.body[:min(len(report.body), 600)])
 		}
 	}
 }

@@ -29,15 +29,15 @@ func playRepeatedGrant(r *run) {
 	}
 }
 
-// tryForbidden calls sendGrant with the grant of t, which the device must not start because of rule. After the time wait, it checks that
-// the device has not started t.
-func (r *run) tryForbidden(t *task, rule string, wait time.Duration, sendGrant func(*exchange, answer)) {
-	t.forbidden, t.leaseRule = rule, rule
-	r.grant(t, sendGrant)
+// tryForbidden calls sendGrant with the grant of toGrant, which the device must not start because of rule. After the time wait, it checks
+// that the device has not started the task.
+func (r *run) tryForbidden(toGrant *task, rule string, wait time.Duration, sendGrant func(*exchange, answer)) {
+	toGrant.forbidden, toGrant.leaseRule = rule, rule
+	r.grant(toGrant, sendGrant)
 	r.handleFor(wait, nil)
 	r.check(rule, true, nil, "") // a start has failed the rule already
-	if t.forbidden = ""; !t.isStarted && rule != "old-token" {
-		r.grantAndWaitForResult(t, "lost-reply", r.send) // the same grant in an ordinary reply
+	if toGrant.forbidden = ""; !toGrant.isStarted && rule != "old-token" {
+		r.grantAndWaitForResult(toGrant, "lost-reply", r.send) // the same grant in an ordinary reply
 	}
 }
 
@@ -61,7 +61,7 @@ func playUnsentReport(r *run) {
 	})
 }
 
-// playLateGrant sends a grant when its lease is over.
+// playLateGrant sends a grant after its lease has ended.
 func playLateGrant(r *run) {
 	const delay = 4 * time.Second
 	r.tryForbidden(r.newTask(plan{lease: 2 * time.Second}), "late-grant", delay+2*replyPeriod, r.sendAfter(delay))

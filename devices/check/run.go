@@ -114,10 +114,10 @@ func (r *run) waitUntilIdle() {
 	})
 }
 
-// replyTo returns the reply of a server without tasks to the report x. It acknowledges the results and renews the leases in x.
-func (r *run) replyTo(x *exchange) answer {
+// replyTo returns the reply of a server without tasks to report. It acknowledges the results and renews the leases in report.
+func (r *run) replyTo(report *exchange) answer {
 	a := answer{Reply: devices.Reply{Reason: devices.ReasonNone, ReportAfterMS: replyPeriod.Milliseconds()}}
-	for _, result := range x.Results {
+	for _, result := range report.Results {
 		ack := devices.Ack{Task: result.Task, Token: result.Token, Outcome: devices.OutcomeUnknown}
 		t := r.tasks[result.Token]
 		if t != nil {
@@ -127,7 +127,7 @@ func (r *run) replyTo(x *exchange) answer {
 			a.Acks = append(a.Acks, ack)
 		}
 	}
-	for _, running := range x.Running {
+	for _, running := range report.Running {
 		a.Reason = devices.ReasonBusy
 		switch t := r.tasks[running.Token]; {
 		case t == nil || time.Now().After(t.end.Add(longEnough)):
@@ -140,17 +140,17 @@ func (r *run) replyTo(x *exchange) answer {
 	return a
 }
 
-// withGrant returns the reply a, with the grant of task t added.
-func (a answer) withGrant(t *task) answer {
-	granted := t.Task
-	a.Task, a.Reason, a.ReportAfterMS = &granted, devices.ReasonGranted, t.reportAfter.Milliseconds()
-	t.Redelivered++
+// withGrant returns the reply a, with the grant of the task toGrant added.
+func (a answer) withGrant(toGrant *task) answer {
+	granted := toGrant.Task
+	a.Task, a.Reason, a.ReportAfterMS = &granted, devices.ReasonGranted, toGrant.reportAfter.Milliseconds()
+	toGrant.Redelivered++
 	return a
 }
 
-// grant waits for a report without running tasks. Then it calls sendGrant with this report and the reply that grants t. sendGrant sends the
-// reply; it may be r.send.
-func (r *run) grant(t *task, sendGrant func(*exchange, answer)) {
+// grant waits for a report without running tasks. Then it calls sendGrant with this report and the reply that grants toGrant. sendGrant
+// sends the reply; it may be r.send.
+func (r *run) grant(toGrant *task, sendGrant func(*exchange, answer)) {
 	isGiven := false
 	r.handleUntil(2*longEnough, func(x *exchange) {
 		if isGiven || len(x.Running) > 0 || !x.Accept {
@@ -158,34 +158,34 @@ func (r *run) grant(t *task, sendGrant func(*exchange, answer)) {
 			return
 		}
 		isGiven = true
-		sendGrant(x, r.replyTo(x).withGrant(t))
+		sendGrant(x, r.replyTo(x).withGrant(toGrant))
 	}, func() bool { return isGiven })
 }
 
-// grantAndWaitForResult grants t with sendGrant, and waits for the result. If no result comes, the device has broken rule.
-func (r *run) grantAndWaitForResult(t *task, rule string, sendGrant func(*exchange, answer)) {
-	r.grant(t, sendGrant)
-	r.handleUntil(longEnough, nil, t.isEnded)
-	r.check(rule, t.isEnded(), nil, "task %d: no result within %s of its grant", t.ID, longEnough)
+// grantAndWaitForResult grants toGrant with sendGrant, and waits for the result. If no result comes, the device has broken rule.
+func (r *run) grantAndWaitForResult(toGrant *task, rule string, sendGrant func(*exchange, answer)) {
+	r.grant(toGrant, sendGrant)
+	r.handleUntil(longEnough, nil, toGrant.isEnded)
+	r.check(rule, toGrant.isEnded(), nil, "task %d: no result within %s of its grant", toGrant.ID, longEnough)
 }
 
-func (r *run) send(x *exchange, a answer) {
-	if x.transmit == nil {
+func (r *run) send(report *exchange, reply answer) {
+	if report.transmit == nil {
 		return
 	}
-	a.Re = cmp.Or(a.Re, x.ID)
+	reply.Re = cmp.Or(reply.Re, report.ID)
 	from := func(d time.Duration) time.Time { return time.Now().Add(d * 9 / 10) } // the clock of the device may be a little fast
 	switch {
-	case a.isLost:
+	case reply.isLost:
 		r.pace = pace{}
-	case a.status != 0:
-		r.pace = pace{map[int]string{413: "too-large-waits", 503: "refused-waits"}[a.status], from(a.after), true}
+	case reply.status != 0:
+		r.pace = pace{map[int]string{413: "too-large-waits", 503: "refused-waits"}[reply.status], from(reply.after), true}
 	default:
-		r.recordReply(x, a)
-		r.pace = pace{"paced", from(time.Duration(a.ReportAfterMS) * time.Millisecond), false}
+		r.recordReply(report, reply)
+		r.pace = pace{"paced", from(time.Duration(reply.ReportAfterMS) * time.Millisecond), false}
 	}
-	x.transmit(a)
-	x.transmit = nil
+	report.transmit(reply)
+	report.transmit = nil
 }
 
 // sendAfter returns a function that sends an answer to a report after delay.
@@ -193,30 +193,30 @@ func (r *run) sendAfter(delay time.Duration) (sendGrant func(*exchange, answer))
 	return func(x *exchange, a answer) { r.delayedTo, r.delayed = time.Now().Add(delay), func() { r.send(x, a) } }
 }
 
-// recordReply updates the tasks with the acknowledgements, renewals, cancels and the grant in the reply a to the report x. A lease begins
-// when x arrived, even if the reply is sent later.
-func (r *run) recordReply(x *exchange, a answer) {
+// recordReply updates the tasks with the acknowledgements, renewals, cancels and the grant in reply, which answers report. A lease begins
+// when report arrived, even if the reply is sent later.
+func (r *run) recordReply(report *exchange, reply answer) {
 	extend := func(t *task, leaseMS int64) {
-		if end := x.at.Add(time.Duration(a.HeldMS+leaseMS) * time.Millisecond); end.After(t.end) {
+		if end := report.at.Add(time.Duration(reply.HeldMS+leaseMS) * time.Millisecond); end.After(t.end) {
 			t.end = end
 		}
 	}
-	for _, ack := range a.Acks {
+	for _, ack := range reply.Acks {
 		if t := r.tasks[ack.Token]; t != nil && !t.isAcked() {
 			t.acked = time.Now()
 		}
 	}
-	for _, renewed := range a.Renewed {
+	for _, renewed := range reply.Renewed {
 		extend(r.tasks[renewed.Token], renewed.LeaseMS)
 	}
-	for _, cancel := range a.Cancel {
+	for _, cancel := range reply.Cancel {
 		if t := r.tasks[cancel.Token]; t != nil && t.cancelled.IsZero() {
 			t.cancelled = time.Now()
 		}
 	}
-	if a.Task != nil {
-		t := r.tasks[a.Task.Token]
-		extend(t, a.Task.LeaseMS)
+	if reply.Task != nil {
+		t := r.tasks[reply.Task.Token]
+		extend(t, reply.Task.LeaseMS)
 		r.mayRepeat, t.isGrantRepeated = t.isPending() && !t.isGrantRepeated, t.isPending()
 	}
 }

@@ -47,19 +47,19 @@ type task struct {
 }
 
 // newTask returns a task that is not granted yet. Its token is above the tokens of earlier tasks.
-func (r *run) newTask(p plan) *task {
+func (r *run) newTask(wanted plan) *task {
 	const gap = 10 // leaves room for tokens between two tasks
-	p.seconds, p.lease, p.reportAfter = cmp.Or(p.seconds, 1), cmp.Or(p.lease, 20*time.Second), cmp.Or(p.reportAfter, replyPeriod)
+	wanted.seconds, wanted.lease, wanted.reportAfter = cmp.Or(wanted.seconds, 1), cmp.Or(wanted.lease, 20*time.Second), cmp.Or(wanted.reportAfter, replyPeriod)
 	outcomes := []devices.Outcome{devices.OutcomeRecorded, devices.OutcomeDuplicate, devices.OutcomeLate, devices.OutcomeUnknown, devices.OutcomeRejected}
 	n := int64(len(r.tasks) + 1)
-	t := &task{plan: p, leaseRule: "lease-end", outcome: outcomes[n%int64(len(outcomes))]}
-	t.Task = devices.Task{ID: n, Token: r.FirstToken + gap*n, Pool: "check", Slot: 1, Kind: "lab", Payload: r.payload(p), Attempt: 1, LeaseMS: p.lease.Milliseconds()}
+	t := &task{plan: wanted, leaseRule: "lease-end", outcome: outcomes[n%int64(len(outcomes))]}
+	t.Task = devices.Task{ID: n, Token: r.FirstToken + gap*n, Pool: "check", Slot: 1, Kind: "lab", Payload: r.payload(wanted), Attempt: 1, LeaseMS: wanted.lease.Milliseconds()}
 	r.tasks[t.Token] = t
 	return t
 }
 
-func (r *run) payload(p plan) []byte {
-	text, _ := json.Marshal(map[string]any{"system": r.system, "seconds": p.seconds, "output_bytes": p.output, "fail": "", "padding": strings.Repeat("x", p.padding)})
+func (r *run) payload(wanted plan) []byte {
+	text, _ := json.Marshal(map[string]any{"system": r.system, "seconds": wanted.seconds, "output_bytes": wanted.output, "fail": "", "padding": strings.Repeat("x", wanted.padding)})
 	return text // plain values: Marshal cannot fail
 }
 

@@ -26,7 +26,7 @@ func (c *Client) ensureRights(ctx context.Context, conn *connection) error {
 }
 
 // rightsToSet returns the commands that set up the rights at the broker, or none if they are right already.
-func (c *Client) rightsToSet(ctx context.Context, conn *connection) ([]command, error) {
+func (c *Client) rightsToSet(ctx context.Context, conn *connection) (toSend []command, err error) {
 	wantedRole := dispatcherRole()
 	answers, err := conn.ask(ctx,
 		command{Command: "getClient", Username: c.options.User},

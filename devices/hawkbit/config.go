@@ -49,16 +49,16 @@ func (x *exchange) putConfig() (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	report, err := decode(map[string]any{"attributes": patch, "accept": false})
+	report, err := newReport(map[string]any{"attributes": patch, "accept": false})
 	if err != nil {
 		return answer{}, err
 	}
-	reply, err := x.report(report)
+	reply, err := x.handleReport(report)
 	if err != nil {
 		return answer{}, err
 	}
 	if reply.Code != "" {
 		return answer{}, &devices.Error{Reason: devices.ReasonInvalid, Code: reply.Code, Detail: reply.Detail}
 	}
-	return answer{status: http.StatusOK}, asUnavailable(x.Ledger.SettleAttributes(x.request.Context(), x.caller.Device))
+	return answer{status: http.StatusOK}, asUnavailable(x.Ledger.RecordAttributes(x.request.Context(), x.caller.Device))
 }

@@ -17,7 +17,7 @@ func (x *exchange) getDeployment() (answer, error) {
 	case err != nil:
 		return answer{}, err
 	case isGrantLost(stop):
-		_, err = x.follow(0, 0)
+		_, err = x.updateAction(0, 0)
 		return notFoundAnswer(), err
 	case stop != "":
 		return notFoundAnswer(), nil
@@ -41,7 +41,7 @@ func newDeploymentAnswer(action Action) (answer, error) {
 	if err != nil {
 		payload = metadataPayload(action.Kind, action.Payload)
 	}
-	return answer{http.StatusOK, payload.body(action.ID)}, nil
+	return answer{http.StatusOK, payload.toBody(action.ID)}, nil
 }
 
 // cancelBody is the answer to the request for the cancel of an action.
@@ -82,14 +82,14 @@ func (x *exchange) postCancelFeedback() (answer, error) {
 	case err != nil:
 		return answer{}, err
 	case isGrantLost(stop):
-		_, err = x.follow(0, 0)
+		_, err = x.updateAction(0, 0)
 		return x.goneAnswer(newest.ID, stop), err
 	case stop == "":
 		return answer{status: http.StatusMethodNotAllowed}, nil
 	case got.Status.Execution == "closed":
 		return x.reportEnd(newest, devices.StatusFailed, "stopped: "+stop, got)
 	case got.Status.Execution == "rejected":
-		err = x.Ledger.RefuseCancel(x.request.Context(), newest.Task, newest.Token)
+		err = x.Ledger.WithdrawCancel(x.request.Context(), newest.Task, newest.Token)
 	}
 	return answer{status: http.StatusOK}, asUnavailable(err)
 }

@@ -60,7 +60,7 @@ func (x *exchange) postFeedback() (answer, error) {
 	}
 	_, stop, err := x.renew(newest, got.progress())
 	if err == nil && isGrantLost(stop) {
-		_, err = x.follow(0, 0)
+		_, err = x.updateAction(0, 0)
 		return x.goneAnswer(newest.ID, stop), err
 	}
 	return answer{status: http.StatusOK}, err
@@ -76,20 +76,20 @@ func (x *exchange) reportEnd(action Action, status devices.Status, defaultError 
 	if status != devices.StatusSucceeded {
 		result["error"] = cmp.Or(strings.Join(got.Status.Details, "; "), defaultError)
 	}
-	report, err := decode(map[string]any{"results": []any{result}, "accept": false})
+	report, err := newReport(map[string]any{"results": []any{result}, "accept": false})
 	if err != nil {
 		return answer{}, err
 	}
-	reply, err := x.report(report)
+	reply, err := x.handleReport(report)
 	if err != nil {
 		return answer{}, err
 	}
 	outcome := reply.Acks[0].Outcome
 	if outcome == devices.OutcomeRecorded {
-		err = x.Ledger.Close(x.request.Context(), x.caller.Device, action.ID, status == devices.StatusSucceeded)
+		err = x.Ledger.EndAction(x.request.Context(), x.caller.Device, action.ID, status == devices.StatusSucceeded)
 		return answer{status: http.StatusOK}, asUnavailable(err)
 	}
-	_, err = x.follow(0, 0)
+	_, err = x.updateAction(0, 0)
 	return x.goneAnswer(action.ID, string(outcome)), err
 }
 
@@ -117,8 +117,8 @@ func (x *exchange) readBody(target any) error {
 	return nil
 }
 
-// decode returns the report with these fields. It uses the decoder of all reports (devices.DecodeReport), so that the same limits apply.
-func decode(fields map[string]any) (devices.Report, error) {
+// newReport returns the report with these fields. It uses the decoder of all reports (devices.DecodeReport), so that the same limits apply.
+func newReport(fields map[string]any) (devices.Report, error) {
 	text, err := json.Marshal(fields)
 	if err != nil {
 		return devices.Report{}, asUnavailable(err)

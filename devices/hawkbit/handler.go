@@ -20,15 +20,15 @@ const transport = string(devices.WireHawkbit) // label in metrics
 type Ledger interface {
 	// Action returns the newest action of a device. If the device had none, its ID is 0.
 	Action(ctx context.Context, device devices.ID) (Action, error)
-	// Follow updates the newest action of a device from the grant that the device holds; task and token are 0 if it holds none. A newer
-	// grant gets a new action. hasOverrun is true if Follow found that the grant of an open action had ended without a result.
-	Follow(ctx context.Context, device devices.ID, task, token int64) (action Action, hasOverrun bool, err error)
-	// Close records that the device reported the end of an action.
-	Close(ctx context.Context, device devices.ID, id int64, isSuccess bool) error
-	// SettleAttributes records that the device has sent its attributes.
-	SettleAttributes(ctx context.Context, device devices.ID) error
-	// RefuseCancel withdraws the request to stop the task of a grant.
-	RefuseCancel(ctx context.Context, task, token int64) error
+	// UpdateAction updates the newest action of a device from the grant that the device holds; task and token are 0 if it holds none. A newer
+	// grant gets a new action. hasOverrun is true if UpdateAction found that the grant of an open action had ended without a result.
+	UpdateAction(ctx context.Context, device devices.ID, task, token int64) (action Action, hasOverrun bool, err error)
+	// EndAction records that the device reported the end of an action.
+	EndAction(ctx context.Context, device devices.ID, id int64, isSuccess bool) error
+	// RecordAttributes records that the device has sent its attributes.
+	RecordAttributes(ctx context.Context, device devices.ID) error
+	// WithdrawCancel withdraws the request to stop the task of a grant.
+	WithdrawCancel(ctx context.Context, task, token int64) error
 }
 
 // Action is a grant as DDI clients know it, under a number that fits into 32 bits.
@@ -104,7 +104,7 @@ func (h *Handler) serve(response http.ResponseWriter, request *http.Request, han
 	got, err := x.run(handle)
 	var body []byte
 	if err == nil && got.body != nil {
-		body, err = encode(got.body)
+		body, err = encodeJSON(got.body)
 	}
 	if err != nil {
 		h.Intake.Refuse(response, request, transport, err, started)
@@ -151,8 +151,8 @@ func (x *exchange) admit(device devices.ID) error {
 	return nil
 }
 
-// report passes one report of the device to the Handler, and returns the reply.
-func (x *exchange) report(report devices.Report) (devices.Reply, error) {
+// handleReport passes one report of the device to the Handler, and returns the reply.
+func (x *exchange) handleReport(report devices.Report) (devices.Reply, error) {
 	if err := x.Intake.Enter(); err != nil {
 		return devices.Reply{}, err
 	}
@@ -170,21 +170,21 @@ func (x *exchange) readAction() (Action, error) {
 	return found, asUnavailable(err)
 }
 
-// follow updates the newest action of the device from the grant that the device holds (Ledger.Follow). If there was an overrun, it calls
+// updateAction updates the newest action of the device from the grant that the device holds (Ledger.UpdateAction). If there was an overrun, it calls
 // OnOverrun.
-func (x *exchange) follow(task, token int64) (Action, error) {
-	followed, hasOverrun, err := x.Ledger.Follow(x.request.Context(), x.caller.Device, task, token)
+func (x *exchange) updateAction(task, token int64) (Action, error) {
+	updated, hasOverrun, err := x.Ledger.UpdateAction(x.request.Context(), x.caller.Device, task, token)
 	if hasOverrun {
 		x.Intake.Logger.WarnContext(x.request.Context(), "overrun: the lease of a device that speaks DDI ended before the device was heard again; it may have gone on without a slot", "device", x.caller.Device)
-		x.OnOverrun(x.caller.Device, followed.ID)
+		x.OnOverrun(x.caller.Device, updated.ID)
 	}
-	return followed, asUnavailable(err)
+	return updated, asUnavailable(err)
 }
 
 // renew renews the grant of an action. stopReason is empty if the grant is in force and its task may continue. Otherwise it is the reason
 // why the task must stop, such as devices.CancelCancelled.
 func (x *exchange) renew(action Action, progress float64) (reply devices.Reply, stopReason string, err error) {
-	reply, err = x.report(devices.Report{Running: []devices.Running{{Task: action.Task, Token: action.Token, Progress: progress}}})
+	reply, err = x.handleReport(devices.Report{Running: []devices.Running{{Task: action.Task, Token: action.Token, Progress: progress}}})
 	switch {
 	case err != nil:
 		return reply, "", err

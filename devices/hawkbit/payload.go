@@ -44,7 +44,7 @@ type Artifact struct {
 	URL      string `json:"url"`
 }
 
-// Hashes are the hashes of a file in hexadecimal digits. Every client needs SHA1; Zephyr's also needs SHA256.
+// Hashes are the hashes of a file in hexadecimal digits. Every DDI client needs SHA1. Zephyr's client also needs SHA256.
 type Hashes struct {
 	SHA1   string `json:"sha1"`
 	MD5    string `json:"md5,omitempty"`
@@ -66,7 +66,7 @@ func ParsePayload(raw []byte) (Payload, error) {
 			return p, err
 		}
 	}
-	text, err := encode(p.body(1<<31 - 1))
+	text, err := encodeJSON(p.toBody(1<<31 - 1))
 	if err == nil && len(text) > MaxAnswer {
 		err = fmt.Errorf("payload.deployment: %d bytes as sent to devices, at most %d", len(text), MaxAnswer)
 	}
@@ -75,13 +75,13 @@ func ParsePayload(raw []byte) (Payload, error) {
 
 // metadataPayload returns a deployment without artifacts that carries payload as metadata. It serves payloads that are no deployment. kind
 // may be empty.
-func metadataPayload(kind string, payload json.RawMessage) (p Payload) {
-	p.Deployment.Chunks = []Chunk{{Part: "task", Version: "1", Name: cmp.Or(kind, "task"), Metadata: []Metadata{{"payload", string(payload)}}}}
-	return p
+func metadataPayload(kind string, payload json.RawMessage) (deployment Payload) {
+	deployment.Deployment.Chunks = []Chunk{{Part: "task", Version: "1", Name: cmp.Or(kind, "task"), Metadata: []Metadata{{"payload", string(payload)}}}}
+	return deployment
 }
 
-// encode returns value as JSON. Characters such as & are not escaped, because small clients do not decode escapes in links.
-func encode(value any) ([]byte, error) {
+// encodeJSON returns value as JSON. Characters such as & are not escaped, because small clients do not decode escapes in links.
+func encodeJSON(value any) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
@@ -133,7 +133,7 @@ func isHex(text string, digits int) bool {
 }
 
 // ForeignHosts returns the hosts of artifacts that differ from the host of publicURL, each once. swupdate sends the token of the device to
-// these hosts, unless it is told not to.
+// these hosts, unless it is configured not to.
 func (p Payload) ForeignHosts(publicURL string) (hosts []string) {
 	seen := map[string]bool{}
 	if own, err := url.Parse(publicURL); err == nil {
@@ -177,10 +177,10 @@ type artifactBody struct {
 	Links    map[string]link `json:"_links"`
 }
 
-// body returns the deployment as the body of the answer for this action. Download and update are always "forced", because a device that has
+// toBody returns the deployment as the body of the answer for the action actionID. Download and update are always "forced", because a device that has
 // a slot must start. A client that reads "skip" would report success at once.
-func (p Payload) body(action int64) (body deploymentBody) {
-	body.ID = fmt.Sprint(action)
+func (p Payload) toBody(actionID int64) (body deploymentBody) {
+	body.ID = fmt.Sprint(actionID)
 	body.Deployment.Download, body.Deployment.Update = "forced", "forced"
 	for _, c := range p.Deployment.Chunks {
 		chunk := chunkBody{Part: c.Part, Version: c.Version, Name: c.Name, Metadata: c.Metadata, Artifacts: []artifactBody{}}

@@ -26,7 +26,7 @@ type link struct {
 
 // poll answers the poll of a device: a report that asks for a task. A device without a slot gets no link.
 func (x *exchange) poll() (answer, error) {
-	reply, err := x.report(devices.Report{Accept: true})
+	reply, err := x.handleReport(devices.Report{Accept: true})
 	if err != nil {
 		return answer{}, err
 	}
@@ -47,7 +47,7 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPol
 	if !ok {
 		return reply.ReportAfterMS, nil
 	}
-	newest, err := x.follow(task, token)
+	newest, err := x.updateAction(task, token)
 	if err != nil {
 		return 0, err
 	}

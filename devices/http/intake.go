@@ -85,7 +85,7 @@ func (i *Intake) Refuse(response http.ResponseWriter, request *http.Request, tra
 		i.OnRefused(request, device, err)
 	}
 	i.Handler.CountReport(transport, reason, time.Since(started))
-	Refuse(response, refusal, i.Handler.DelayAfterRefusal(refusal.DelayAs))
+	WriteRefusal(response, refusal, i.Handler.DelayAfterRefusal(refusal.DelayAs))
 }
 
 // errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError.

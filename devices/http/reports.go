@@ -117,8 +117,8 @@ type problem struct {
 	ReportAfterMS int64  `json:"report_after_ms"`
 }
 
-// Refuse writes refusal as the HTTP response. after is the time after which the device should report again.
-func Refuse(response http.ResponseWriter, refusal devices.ReportRefusal, after time.Duration) {
+// WriteRefusal writes refusal as the HTTP response. after is the time after which the device should report again.
+func WriteRefusal(response http.ResponseWriter, refusal devices.ReportRefusal, after time.Duration) {
 	body, _ := json.Marshal(problem{"about:blank", http.StatusText(refusal.Status), refusal.Status, refusal.Code, refusal.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
 	switch refusal.Status {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:

@@ -57,16 +57,16 @@ func (in *intake) start(ctx context.Context) {
 		in.workers.Go("handling reports", func() {
 			for r := range queue {
 				r.endWaiting()
-				in.work(ctx, r, queue)
+				in.handleWithPatience(ctx, r, queue)
 			}
 		})
 	}
 }
 
-// work handles report. If the handling takes longer than Patience, work refuses and acknowledges report and the reports behind it in queue.
+// handleWithPatience handles report. If the handling takes longer than Patience, it refuses and acknowledges report and the reports behind it in queue.
 // Without this, the unacknowledged messages would fill the broker's window, and no report of another device would arrive. The handler still
 // finishes report, and then its reply is sent.
-func (in *intake) work(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
+func (in *intake) handleWithPatience(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer cancel()
 	done, refused := make(chan struct{}), make(chan struct{})
@@ -113,7 +113,7 @@ func (in *intake) receive(received paho.Message) {
 		received.Ack()
 	case !in.options.Pace.Take(device, devices.ViaSession):
 		in.excess.Add(1)
-		in.refuseOften(receivedReport{device: device, body: received.Payload(), ack: received.Ack}, pace.OverRate)
+		in.refuseRateLimited(receivedReport{device: device, body: received.Payload(), ack: received.Ack}, pace.OverRate)
 	default:
 		in.enqueue(receivedReport{device: device, body: truncateBody(received.Payload()), ack: received.Ack})
 	}
@@ -138,20 +138,20 @@ func (in *intake) enqueue(report receivedReport) {
 	}
 	var mayWait bool
 	if report.endWaiting, mayWait = in.waiting.TryStart(string(report.device), false); !mayWait {
-		in.refuseOften(report, string(devices.ReasonBusyServer))
+		in.refuseRateLimited(report, string(devices.ReasonBusyServer))
 		return
 	}
 	select {
 	case in.queues[maphash.String(in.seed, string(report.device))%uint64(len(in.queues))] <- report:
 	default:
 		report.endWaiting()
-		in.refuseOften(report, string(devices.ReasonBusyServer))
+		in.refuseRateLimited(report, string(devices.ReasonBusyServer))
 	}
 }
 
-// refuseOften refuses a report for a cause that one device can produce many times a second. It answers and decodes at most one such report
+// refuseRateLimited refuses a report for a cause that one device can produce many times a second. It answers and decodes at most one such report
 // of a device a second.
-func (in *intake) refuseOften(report receivedReport, reason string) {
+func (in *intake) refuseRateLimited(report receivedReport, reason string) {
 	in.countUnhandled(reason)
 	if in.options.Pace.MayAnswer(report.device, devices.ViaSession) {
 		in.outbox.trySend(newReplyMessage(report, in.refusalReply(report, devices.ReasonBusyServer)))

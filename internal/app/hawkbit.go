@@ -69,29 +69,29 @@ func (l hawkbitLedger) Action(ctx context.Context, device devices.ID) (hawkbit.A
 	return toHawkbitAction(found), err
 }
 
-// Follow implements hawkbit.Ledger.
-func (l hawkbitLedger) Follow(ctx context.Context, device devices.ID, task, token int64) (action hawkbit.Action, hasOverrun bool, err error) {
-	followed, hasOverrun, err := l.store.FollowHawkbit(ctx, string(device), task, token)
-	return toHawkbitAction(followed), hasOverrun, err
+// UpdateAction implements hawkbit.Ledger.
+func (l hawkbitLedger) UpdateAction(ctx context.Context, device devices.ID, task, token int64) (action hawkbit.Action, hasOverrun bool, err error) {
+	updated, hasOverrun, err := l.store.UpdateHawkbitAction(ctx, string(device), task, token)
+	return toHawkbitAction(updated), hasOverrun, err
 }
 
-// Close implements hawkbit.Ledger.
-func (l hawkbitLedger) Close(ctx context.Context, device devices.ID, id int64, isSuccess bool) error {
+// EndAction implements hawkbit.Ledger.
+func (l hawkbitLedger) EndAction(ctx context.Context, device devices.ID, id int64, isSuccess bool) error {
 	state := store.HawkbitClosed
 	if isSuccess {
 		state = store.HawkbitInstalled
 	}
-	return l.store.CloseHawkbit(ctx, string(device), id, state)
+	return l.store.EndHawkbitAction(ctx, string(device), id, state)
 }
 
-// SettleAttributes implements hawkbit.Ledger.
-func (l hawkbitLedger) SettleAttributes(ctx context.Context, device devices.ID) error {
-	return l.store.SettleHawkbitAttributes(ctx, string(device))
+// RecordAttributes implements hawkbit.Ledger.
+func (l hawkbitLedger) RecordAttributes(ctx context.Context, device devices.ID) error {
+	return l.store.RecordHawkbitAttributes(ctx, string(device))
 }
 
-// RefuseCancel implements hawkbit.Ledger.
-func (l hawkbitLedger) RefuseCancel(ctx context.Context, task, token int64) error {
-	if err := l.store.RefuseHawkbitCancel(ctx, task, token); err != nil {
+// WithdrawCancel implements hawkbit.Ledger.
+func (l hawkbitLedger) WithdrawCancel(ctx context.Context, task, token int64) error {
+	if err := l.store.WithdrawHawkbitCancel(ctx, task, token); err != nil {
 		return fmt.Errorf("withdrawing a cancel that the device refused: %w", err)
 	}
 	return nil

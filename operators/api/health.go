@@ -218,6 +218,6 @@ func (s *StartingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusal := devices.RefusalOf(devices.ErrUnavailable)
 		refusal.Detail = "starting; send again"
 		spread := 0.5 + rand.Float64() //nolint:gosec // jitter, so that the devices do not all return at once
-		devicehttp.Refuse(w, refusal, time.Duration(spread*float64(retryUnavailable)))
+		devicehttp.WriteRefusal(w, refusal, time.Duration(spread*float64(retryUnavailable)))
 	}
 }

@@ -207,17 +207,17 @@ func (p *testDispatcher) Action(context.Context, devices.ID) (hawkbit.Action, er
 	return hawkbit.Action{}, nil
 }
 
-// Follow implements hawkbit.Ledger.
-func (p *testDispatcher) Follow(context.Context, devices.ID, int64, int64) (hawkbit.Action, bool, error) {
+// UpdateAction implements hawkbit.Ledger.
+func (p *testDispatcher) UpdateAction(context.Context, devices.ID, int64, int64) (hawkbit.Action, bool, error) {
 	p.actionReads++
 	return hawkbit.Action{}, false, nil
 }
 
-// Close implements hawkbit.Ledger.
-func (p *testDispatcher) Close(context.Context, devices.ID, int64, bool) error { return nil }
+// EndAction implements hawkbit.Ledger.
+func (p *testDispatcher) EndAction(context.Context, devices.ID, int64, bool) error { return nil }
 
-// SettleAttributes implements hawkbit.Ledger.
-func (p *testDispatcher) SettleAttributes(context.Context, devices.ID) error { return nil }
+// RecordAttributes implements hawkbit.Ledger.
+func (p *testDispatcher) RecordAttributes(context.Context, devices.ID) error { return nil }
 
-// RefuseCancel implements hawkbit.Ledger.
-func (p *testDispatcher) RefuseCancel(context.Context, int64, int64) error { return nil }
+// WithdrawCancel implements hawkbit.Ledger.
+func (p *testDispatcher) WithdrawCancel(context.Context, int64, int64) error { return nil }
