@@ -23,12 +23,12 @@ type connection struct {
 
 // runForNumbers runs the script lua like runScriptAtMost. It returns the reply, which must be a list of numbers that begins with the time of
 // Redis.
-func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) ([]int64, error) {
+func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (reply []int64, err error) {
 	cmd, err := c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := cmd.Int64Slice()
+	reply, err = cmd.Int64Slice()
 	if err != nil || len(reply) == 0 {
 		return nil, newReplyError(scopeName, cmd.Val())
 	}
@@ -103,8 +103,8 @@ type unrepeated struct{ redis.Cmder }
 // NoRetry returns true: the Redis client does not resend the command.
 func (unrepeated) NoRetry() bool { return true }
 
-func wrapUnavailable(scopeName string, err error) error {
-	return fmt.Errorf("limits of %s: %w: %w", scopeName, ErrUnavailable, err)
+func wrapUnavailable(scopeName string, cause error) error {
+	return fmt.Errorf("limits of %s: %w: %w", scopeName, ErrUnavailable, cause)
 }
 
 func newReplyError(scopeName string, reply any) error {

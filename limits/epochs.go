@@ -71,7 +71,7 @@ func (e *epochs) watchNode(client *redis.Client) *node {
 }
 
 // currentEpoch returns the name of the present epoch of the Redis node that stores the scope (a pool or limit set).
-func (e *epochs) currentEpoch(ctx context.Context, scopeName string) (string, error) {
+func (e *epochs) currentEpoch(ctx context.Context, scopeName string) (name string, err error) {
 	client, err := e.nodeClient(ctx, scopeName)
 	if err != nil {
 		return "", wrapUnavailable(scopeName, err)
@@ -208,11 +208,11 @@ func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-func (c changeHook) countMovedSlot(err error) {
-	if err == nil {
+func (c changeHook) countMovedSlot(cmdErr error) {
+	if cmdErr == nil {
 		return
 	}
-	if _, moved := redis.IsMovedError(err); moved {
+	if _, moved := redis.IsMovedError(cmdErr); moved {
 		c.count.Add(1)
 	}
 }

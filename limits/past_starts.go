@@ -13,7 +13,7 @@ const leaseKeepTime = time.Minute
 // pastStarts collects, from a history, the starts that a rule would have counted.
 type pastStarts struct {
 	rule        *Rule
-	renewalStep string        // the step of lua/fill.lua that renew sends: "begin" until all starts are sent, then "settle"
+	renewalStep string        // the step of lua/fill.lua that renewClaims sends: "begin" until all starts are sent, then "settle"
 	maxAge      time.Duration // a start that is older has no effect on the rule
 	recent      []string      // lease ids of the starts of the last minute; if such a start is counted again, this must have no effect
 	subjects    map[string]*subjectStarts

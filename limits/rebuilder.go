@@ -51,10 +51,10 @@ func (b *Rebuilder) Rebuild(ctx context.Context, scopeName string, rules []*Rule
 	}
 	token := epoch + "~" + strconv.FormatUint(rand.Uint64(), 36)
 	r := &rebuild{rebuilder: b, scope: scopeName, epoch: epoch, token: token, history: history, began: began, renewed: began}
-	if err = r.begin(ctx, rules); err != nil || len(r.pasts) == 0 {
+	if err = r.claimRules(ctx, rules); err != nil || len(r.pasts) == 0 {
 		return err
 	}
-	for _, part := range []func(context.Context) error{r.readPast, r.sendPasts, r.catchUp, r.finish} {
+	for _, part := range []func(context.Context) error{r.readPastStarts, r.sendAllPastStarts, r.countNewStarts, r.makeRulesKnown} {
 		if err = part(ctx); err != nil {
 			return err
 		}
@@ -87,11 +87,11 @@ type rebuild struct {
 	history   History
 	pasts     []*pastStarts // one for each rule that this call fills
 	began     time.Time     // beginning of the call, by the local clock
-	renewed   time.Time     // time of the latest call of renew, by the local clock
+	renewed   time.Time     // time of the latest call of renewClaims, by the local clock
 }
 
-// begin claims those rules that Redis does not know, so that no other process fills them, and adds them to r.pasts.
-func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
+// claimRules claims those rules that Redis does not know, so that no other process fills them, and adds them to r.pasts.
+func (r *rebuild) claimRules(ctx context.Context, rules []*Rule) error {
 	if err := r.rebuilder.epochs.forgetOutdatedRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ func (r *rebuild) begin(ctx context.Context, rules []*Rule) error {
 	return nil
 }
 
-// readPast reads the history and collects, for each rule in r.pasts, the starts that the rule must count.
-func (r *rebuild) readPast(ctx context.Context) error {
+// readPastStarts reads the history and collects, for each rule in r.pasts, the starts that the rule must count.
+func (r *rebuild) readPastStarts(ctx context.Context) error {
 	longest := leaseKeepTime
 	for _, p := range r.pasts {
 		longest = max(longest, p.rule.longestWindow)
@@ -122,27 +122,27 @@ func (r *rebuild) readPast(ctx context.Context) error {
 				r.rebuilder.uses.recordUse(r.scope, item, 0)
 			}
 		}
-		if err := r.renew(ctx); err != nil {
+		if err := r.renewClaims(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *rebuild) sendPasts(ctx context.Context) error {
+func (r *rebuild) sendAllPastStarts(ctx context.Context) error {
 	for _, p := range r.pasts {
-		if err := r.sendPast(ctx, p); err != nil {
+		if err := r.sendPastStarts(ctx, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sendPast sends the starts in past to Redis in chunks. Then it sends the step "settle", after which other processes count new starts by the
+// sendPastStarts sends the starts in past to Redis in chunks. Then it sends the step "settle", after which other processes count new starts by the
 // rule.
-func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
+func (r *rebuild) sendPastStarts(ctx context.Context, past *pastStarts) error {
 	for part := range slices.Chunk(past.recent, maxStartsPerCall) {
-		if err := r.sendPiece(ctx, past, part, nil, nil); err != nil {
+		if err := r.sendPart(ctx, past, part, nil, nil); err != nil {
 			return err
 		}
 	}
@@ -152,7 +152,7 @@ func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 			subjects = append(subjects, past.rule.keysIn(r.scope).subjectPrefix+digest)
 			args = append(append(args, before, len(part)), part...)
 			if len(args) >= maxStartsPerCall {
-				if err := r.sendPiece(ctx, past, nil, subjects, args); err != nil {
+				if err := r.sendPart(ctx, past, nil, subjects, args); err != nil {
 					return err
 				}
 				subjects, args = nil, nil
@@ -160,7 +160,7 @@ func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 		}
 	}
 	if len(subjects) > 0 {
-		if err := r.sendPiece(ctx, past, nil, subjects, args); err != nil {
+		if err := r.sendPart(ctx, past, nil, subjects, args); err != nil {
 			return err
 		}
 	}
@@ -169,9 +169,9 @@ func (r *rebuild) sendPast(ctx context.Context, past *pastStarts) error {
 	return err
 }
 
-// sendPiece sends one part of past to lua/fill.lua: either lease ids of recent starts, or the keys of subjects with the arguments that
+// sendPart sends one part of past to lua/fill.lua: either lease ids of recent starts, or the keys of subjects with the arguments that
 // describe their starts.
-func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recentLeases []string, subjectKeys, startArgs []any) error {
+func (r *rebuild) sendPart(ctx context.Context, past *pastStarts, recentLeases []string, subjectKeys, startArgs []any) error {
 	args := []any{past.rule.specAt(r.rebuilder.conn.clock.now()), len(recentLeases)}
 	for _, lease := range recentLeases {
 		args = append(args, lease)
@@ -179,11 +179,11 @@ func (r *rebuild) sendPiece(ctx context.Context, past *pastStarts, recentLeases 
 	if _, err := r.runStep(ctx, "fill", past.rule, subjectKeys, append(args, startArgs...)...); err != nil {
 		return err
 	}
-	return r.renew(ctx)
+	return r.renewClaims(ctx)
 }
 
-// catchUp counts the starts that the history received while readPast and sendPasts ran.
-func (r *rebuild) catchUp(ctx context.Context) error {
+// countNewStarts counts the starts that the history received while readPastStarts and sendAllPastStarts ran.
+func (r *rebuild) countNewStarts(ctx context.Context) error {
 	rules := make([]*Rule, len(r.pasts))
 	for i, p := range r.pasts {
 		rules[i] = p.rule
@@ -195,15 +195,15 @@ func (r *rebuild) catchUp(ctx context.Context) error {
 		if err := r.rebuilder.reservations.Count(ctx, r.scope, []Check{NewCheck(start.Lease, "", rules, start.Facts)}, start.Ago); err != nil {
 			return err
 		}
-		if err := r.renew(ctx); err != nil {
+		if err := r.renewClaims(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// finish makes the rules known to Redis. If Redis may have lost some of the sent data, it returns an error instead.
-func (r *rebuild) finish(ctx context.Context) error {
+// makeRulesKnown makes the rules known to Redis. If Redis may have lost some of the sent data, it returns an error instead.
+func (r *rebuild) makeRulesKnown(ctx context.Context) error {
 	if err := r.rebuilder.epochs.requireEpoch(ctx, r.scope, r.epoch); err != nil {
 		return err
 	}
@@ -215,9 +215,9 @@ func (r *rebuild) finish(ctx context.Context) error {
 	return nil
 }
 
-// renew prevents other processes from filling the rules. To do so, it sends the current step of lua/fill.lua again for each rule. It does
-// nothing if it sent the steps less than takeOverAfter/4 ago. If another process is filling a rule, renew returns ErrBusy.
-func (r *rebuild) renew(ctx context.Context) error {
+// renewClaims prevents other processes from filling the rules. To do so, it sends the current step of lua/fill.lua again for each rule. It does
+// nothing if it sent the steps less than takeOverAfter/4 ago. If another process is filling a rule, renewClaims returns ErrBusy.
+func (r *rebuild) renewClaims(ctx context.Context) error {
 	if r.rebuilder.conn.clock.local().Sub(r.renewed) < takeOverAfter/4 {
 		return nil
 	}

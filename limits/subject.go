@@ -100,7 +100,7 @@ func (f Facts) value(field string) (value string, found bool) {
 	case "batch":
 		return strconv.FormatInt(f.Batch, 10), true
 	case "payload":
-		return canonical(f.Payload)
+		return formatCanonical(f.Payload)
 	case policy.AllFacts:
 		text, err := json.Marshal(f.Facts) // Marshal sorts the facts by name
 		return string(text), err == nil
@@ -119,8 +119,8 @@ func (f Facts) value(field string) (value string, found bool) {
 	return lookupField(f.Attributes, name)
 }
 
-// canonical formats the JSON document raw so that equal documents have equal texts. ok is false if raw is null or invalid JSON.
-func canonical(raw json.RawMessage) (formatted string, ok bool) {
+// formatCanonical formats the JSON document raw so that equal documents have equal texts. ok is false if raw is null or invalid JSON.
+func formatCanonical(raw json.RawMessage) (formatted string, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
 	var document any
@@ -139,7 +139,7 @@ func lookupField(raw json.RawMessage, path string) (value string, found bool) {
 		return "", false
 	}
 	if value, ok := object[path]; ok {
-		return canonical(value)
+		return formatCanonical(value)
 	}
 	for i, c := range path {
 		if inner, ok := object[path[:i]]; ok && c == '.' {

@@ -49,7 +49,7 @@ func (t *Takes) Peek(ctx context.Context, set string, takings []Taking) ([]TakeR
 // Return gives back the unused part of earlier takes. Each taking must have the ID and the items of the earlier take. Its Cost is the total to
 // give back of this take, so a repeated call gives back nothing more. For each taking, the result is how much has been given back in total. It
 // is 0 if Redis no longer knows the ID.
-func (t *Takes) Return(ctx context.Context, set string, takings []Taking) ([]int64, error) {
+func (t *Takes) Return(ctx context.Context, set string, takings []Taking) (returnedCosts []int64, err error) {
 	if err := validateAll(set, takings); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (t *Takes) askInEpoch(ctx context.Context, key callKey, epoch string, takin
 	})
 }
 
-func (t *Takes) sendTakings(ctx context.Context, key callKey, epoch string, takings []Taking) ([]int64, error) {
+func (t *Takes) sendTakings(ctx context.Context, key callKey, epoch string, takings []Taking) (reply []int64, err error) {
 	attempts, mode := maxSends, key.mode
 	switch mode {
 	case modeTake:
@@ -115,7 +115,7 @@ func (t *Takes) sendTakings(ctx context.Context, key callKey, epoch string, taki
 		mode = modeTake
 	}
 	keys, args := t.encodeTakings(key.scope, epoch, takings)
-	reply, err := t.conn.runForNumbers(ctx, attempts, t.scripts[mode], key.scope, keys, args)
+	reply, err = t.conn.runForNumbers(ctx, attempts, t.scripts[mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}

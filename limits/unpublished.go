@@ -35,10 +35,10 @@ func (u *unpublished[T]) change(scopeName, key string, update func(T) T) (keys i
 }
 
 // take returns the values of a scope, by key, and deletes them.
-func (u *unpublished[T]) take(scopeName string) map[string]T {
+func (u *unpublished[T]) take(scopeName string) (values map[string]T) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	values := u.all[scopeName]
+	values = u.all[scopeName]
 	delete(u.all, scopeName)
 	return values
 }

@@ -108,7 +108,7 @@ func (u *Usage) Publish(ctx context.Context) error {
 // publishScope adds the recorded subjects of a scope to the candidates in Redis. If a rule has too many candidates, publishScope keeps those
 // with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
-	_, full, err := u.storeScores(ctx, scopeName, u.uses.removeItems(scopeName))
+	_, full, err := u.storeUseScores(ctx, scopeName, u.uses.removeItems(scopeName))
 	if err != nil || len(full) == 0 {
 		return err
 	}
@@ -129,9 +129,9 @@ func (r *Rule) highestKey(scopeName string) string {
 	return keyPrefix(scopeName) + "h:" + r.id + r.policyHash
 }
 
-func (s Subject) member() string { return s.digest + "|" + s.Label }
+func (s Subject) candidateMember() string { return s.digest + "|" + s.Label }
 
-func parseMember(member string) (Subject, bool) {
+func parseCandidateMember(member string) (subject Subject, ok bool) {
 	const digest = 22
 	if len(member) <= digest {
 		return Subject{}, false
@@ -155,18 +155,18 @@ func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*R
 	var items []Item
 	for i, cmd := range read {
 		for _, member := range cmd.(*redis.StringSliceCmd).Val() { //nolint:errcheck // each command is a ZRevRange
-			if s, ok := parseMember(member); ok {
+			if s, ok := parseCandidateMember(member); ok {
 				items = append(items, Item{Rule: rules[i], Subject: s})
 			}
 		}
 	}
-	uses, _, err := u.storeScores(ctx, scopeName, items)
+	uses, _, err := u.storeUseScores(ctx, scopeName, items)
 	return uses, err
 }
 
-// storeScores reads the current use of items and stores the used shares as scores in Redis. full has the rules with more than 2*maxLabels
+// storeUseScores reads the current use of items and stores the used shares as scores in Redis. full has the rules with more than 2*maxLabels
 // candidates.
-func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
+func (u *Usage) storeUseScores(ctx context.Context, scopeName string, items []Item) (uses []SubjectUse, full []*Rule, err error) {
 	uses, err = u.ReadUses(ctx, scopeName, items)
 	if err != nil || len(items) == 0 {
 		return nil, nil, err
@@ -174,9 +174,9 @@ func (u *Usage) storeScores(ctx context.Context, scopeName string, items []Item)
 	scores, ended := make(map[*Rule][]redis.Z), make(map[*Rule][]any)
 	for _, one := range uses {
 		if one.Used == 0 && !one.Unknown {
-			ended[one.Rule] = append(ended[one.Rule], one.Subject.member())
+			ended[one.Rule] = append(ended[one.Rule], one.Subject.candidateMember())
 		} else {
-			scores[one.Rule] = append(scores[one.Rule], redis.Z{Score: one.usedShare(), Member: one.Subject.member()})
+			scores[one.Rule] = append(scores[one.Rule], redis.Z{Score: one.usedShare(), Member: one.Subject.candidateMember()})
 		}
 	}
 	var counted []*Rule

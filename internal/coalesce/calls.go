@@ -168,7 +168,7 @@ func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) 
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
-	if callers = c.withEnoughTime(ctx, callers); len(callers) == 0 {
+	if callers = c.dropLateCallers(ctx, callers); len(callers) == 0 {
 		return
 	}
 	err := c.callOnce(ctx, key, callers)
@@ -182,8 +182,8 @@ func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) 
 	}
 }
 
-// withEnoughTime returns the callers that have enough time left for the call, and fails the others with context.DeadlineExceeded.
-func (c *Calls[Key, In, Out]) withEnoughTime(callCtx context.Context, callers []*caller[In, Out]) []*caller[In, Out] {
+// dropLateCallers ends the wait of callers with too little time left for the call, with context.DeadlineExceeded. It returns the other callers.
+func (c *Calls[Key, In, Out]) dropLateCallers(callCtx context.Context, callers []*caller[In, Out]) []*caller[In, Out] {
 	end, hasDeadline := callCtx.Deadline()
 	return slices.DeleteFunc(callers, func(w *caller[In, Out]) bool {
 		late := hasDeadline && !w.deadline.IsZero() && w.deadline.Before(end)

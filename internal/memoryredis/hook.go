@@ -35,7 +35,7 @@ func newHook(s *server.Server) *hook {
 }
 
 // run is called before each command. answered is false if miniredis must run the command.
-func (h *hook) run(c *server.Peer, command string, args ...string) bool {
+func (h *hook) run(c *server.Peer, command string, args ...string) (answered bool) {
 	from := h.findClient(c)
 	switch {
 	case from == nil:
@@ -95,7 +95,7 @@ func (h *hook) trackChange(command string, args []string) {
 
 // answerFromIndex answers a range command of a script from the index. For any other command, it updates or deletes the indexes that the command
 // changes, and returns false.
-func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) bool {
+func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) (answered bool) {
 	if h.off {
 		return false
 	}
@@ -161,14 +161,14 @@ func (h *hook) loadIndex(c *server.Peer, args []string) *orderedSet {
 }
 
 // runCommand runs a command of the script that peer belongs to. It returns the reply, or nil after an error.
-func (h *hook) runCommand(peer *server.Peer, command ...string) any {
-	var reply bytes.Buffer
-	to := bufio.NewWriter(&reply)
+func (h *hook) runCommand(peer *server.Peer, command ...string) (reply any) {
+	var written bytes.Buffer
+	to := bufio.NewWriter(&written)
 	own := server.NewPeer(to)
 	own.Ctx = peer.Ctx
 	h.server.Dispatch(own, command)
 	own.Flush()
-	parsed, err := server.ParseReply(bufio.NewReader(&reply))
+	parsed, err := server.ParseReply(bufio.NewReader(&written))
 	if err != nil {
 		return nil
 	}

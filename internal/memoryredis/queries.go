@@ -11,14 +11,14 @@ import (
 // queries has a function for each range command that the index answers. The function gets the arguments after the key. It returns false for a
 // form of the command that the index cannot answer. The project's scripts use no such form.
 var queries = map[string]func(s *orderedSet, c *server.Peer, args []string) bool{ //nolint:gochecknoglobals // a constant
-	"ZCOUNT":        (*orderedSet).countByScore,
-	"ZLEXCOUNT":     (*orderedSet).countByName,
-	"ZRANGEBYLEX":   (*orderedSet).rangeByName,
-	"ZRANGEBYSCORE": (*orderedSet).rangeByScore,
+	"ZCOUNT":        (*orderedSet).writeCountByScore,
+	"ZLEXCOUNT":     (*orderedSet).writeCountByName,
+	"ZRANGEBYLEX":   (*orderedSet).writeRangeByName,
+	"ZRANGEBYSCORE": (*orderedSet).writeRangeByScore,
 	"ZRANK":         (*orderedSet).writeRank,
 }
 
-func (s *orderedSet) countByScore(c *server.Peer, args []string) bool {
+func (s *orderedSet) writeCountByScore(c *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.scoreRange(args)
 	if ok = ok && len(args) == 2; ok {
 		c.WriteInt(to - from)
@@ -26,7 +26,7 @@ func (s *orderedSet) countByScore(c *server.Peer, args []string) bool {
 	return ok
 }
 
-func (s *orderedSet) countByName(c *server.Peer, args []string) bool {
+func (s *orderedSet) writeCountByName(c *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.nameRange(args)
 	if ok = ok && len(args) == 2; ok {
 		c.WriteInt(to - from)
@@ -34,17 +34,17 @@ func (s *orderedSet) countByName(c *server.Peer, args []string) bool {
 	return ok
 }
 
-func (s *orderedSet) rangeByScore(c *server.Peer, args []string) bool {
+func (s *orderedSet) writeRangeByScore(c *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.scoreRange(args)
 	return ok && s.writeRange(c, from, to, args[2:])
 }
 
-func (s *orderedSet) rangeByName(c *server.Peer, args []string) bool {
+func (s *orderedSet) writeRangeByName(c *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.nameRange(args)
 	return ok && s.writeRange(c, from, to, args[2:])
 }
 
-func (s *orderedSet) writeRank(c *server.Peer, args []string) bool {
+func (s *orderedSet) writeRank(c *server.Peer, args []string) (answered bool) {
 	if len(args) != 1 {
 		return false
 	}
@@ -57,7 +57,7 @@ func (s *orderedSet) writeRank(c *server.Peer, args []string) bool {
 }
 
 // writeRange writes the members with from <= index < to to the client. options is empty or LIMIT offset count. A negative count means all.
-func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) bool {
+func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) (answered bool) {
 	if len(options) != 0 {
 		if len(options) != 3 || !strings.EqualFold(options[0], "LIMIT") {
 			return false

@@ -79,18 +79,18 @@ type bucket struct {
 	reports     int       // reports since excessSince, also accepted ones
 }
 
-// shard returns the shard of device.
-func (l *Limiter) shard(device devices.ID) *shard {
+// shardFor returns the shard of device.
+func (l *Limiter) shardFor(device devices.ID) *shard {
 	return &l.shards[maphash.String(l.seed, string(device))%shardCount]
 }
 
 // Take takes a token for one report of device, which authenticated in the way via. hasToken is false if there is no token. Then the report must
 // be refused.
-func (l *Limiter) Take(device devices.ID, via devices.Via) bool {
+func (l *Limiter) Take(device devices.ID, via devices.Via) (hasToken bool) {
 	if l == nil {
 		return true
 	}
-	now, s, key := l.options.Now(), l.shard(device), sender{device, via}
+	now, s, key := l.options.Now(), l.shardFor(device), sender{device, via}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
@@ -109,8 +109,8 @@ func (l *Limiter) Take(device devices.ID, via devices.Via) bool {
 
 // take counts a report at the time now, and takes a token if there is one. interval is the time in which the bucket gains a token, and burst
 // the number of tokens in a full bucket.
-func (b *bucket) take(now time.Time, interval time.Duration, burst int) bool {
-	hasToken := b.fullAt.Add(interval).Sub(now) <= time.Duration(burst)*interval
+func (b *bucket) take(now time.Time, interval time.Duration, burst int) (hasToken bool) {
+	hasToken = b.fullAt.Add(interval).Sub(now) <= time.Duration(burst)*interval
 	if hasToken {
 		b.fullAt = b.fullAt.Add(interval)
 	} else if b.refused = now; b.excessSince.IsZero() {
@@ -141,7 +141,7 @@ func (l *Limiter) MayAnswer(device devices.ID, via devices.Via) bool {
 	if l == nil {
 		return true
 	}
-	now, s := l.options.Now(), l.shard(device)
+	now, s := l.options.Now(), l.shardFor(device)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.buckets[sender{device, via}]

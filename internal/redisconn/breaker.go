@@ -52,21 +52,21 @@ func (b *breaker) isOpen() bool {
 
 // leave records the outcome of a call. callErr is its error. An error is ignored if the context of the call has ended or all connections were in
 // use, because it does not show that Redis failed.
-func (b *breaker) leave(ctx context.Context, isProbe bool, err error) {
+func (b *breaker) leave(ctx context.Context, isProbe bool, callErr error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if isProbe {
 		b.probing = false
 	}
 	switch {
-	case err == nil:
+	case callErr == nil:
 		b.open, b.lastFailed = false, false
 		return
-	case ctx.Err() != nil || errors.Is(err, redis.ErrPoolTimeout):
+	case ctx.Err() != nil || errors.Is(callErr, redis.ErrPoolTimeout):
 		return
 	}
 	b.recordFailure()
-	b.open = IsUnanswered(err)
+	b.open = IsUnanswered(callErr)
 	b.since = b.now()
 }
 

@@ -31,7 +31,7 @@ func Open(options *redis.UniversalOptions) *Conn {
 	}
 	t := newTopology(options)
 	cluster := t.options.Cluster()
-	cluster.ClusterSlots, cluster.ClusterStateReloadInterval = t.read, rereadEvery
+	cluster.ClusterSlots, cluster.ClusterStateReloadInterval = t.readTopology, rereadEvery
 	cluster.DisableRoutingPolicies = true // no command goes to several nodes, and the command COMMAND need not be permitted
 	if db := options.DB; db != 0 {
 		cluster.OnConnect = func(ctx context.Context, c *redis.Conn) error { return c.Select(ctx, db).Err() }
@@ -103,31 +103,31 @@ type unansweredError struct{ text string }
 func (e unansweredError) Error() string { return e.text }
 
 // toUnansweredError converts the error of an unanswered command. It removes the local port, so that equal failures have equal texts.
-func toUnansweredError(err error) error {
-	if !IsUnanswered(err) {
-		return err
+func toUnansweredError(callErr error) error {
+	if !IsUnanswered(callErr) {
+		return callErr
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok {
+	if op, ok := errors.AsType[*net.OpError](callErr); ok {
 		withoutSource := *op
 		withoutSource.Source = nil
-		err = &withoutSource
+		callErr = &withoutSource
 	}
-	return unansweredError{err.Error()}
+	return unansweredError{callErr.Error()}
 }
 
-// IsUnanswered reports whether err, the error of a command, means that Redis gave no answer. Then it can help to send the command again.
-func IsUnanswered(err error) bool {
+// IsUnanswered reports whether cmdErr, the error of a command, means that Redis gave no answer. Then it can help to send the command again.
+func IsUnanswered(cmdErr error) bool {
 	var answer redis.Error
-	return err != nil && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout) && !errors.Is(err, redis.ErrClosed)
+	return cmdErr != nil && !errors.As(cmdErr, &answer) && !errors.Is(cmdErr, redis.ErrPoolTimeout) && !errors.Is(cmdErr, redis.ErrClosed)
 }
 
 // ownerMayHaveChanged reports whether another node of the Cluster may now own the keys of a command. callErr is the error of the command.
-func ownerMayHaveChanged(err error) bool {
-	if err == nil || IsUnanswered(err) {
-		return err != nil
+func ownerMayHaveChanged(callErr error) bool {
+	if callErr == nil || IsUnanswered(callErr) {
+		return callErr != nil
 	}
 	for _, prefix := range []string{"CLUSTERDOWN", "MASTERDOWN", "LOADING", "READONLY"} {
-		if strings.HasPrefix(err.Error(), prefix) {
+		if strings.HasPrefix(callErr.Error(), prefix) {
 			return true
 		}
 	}

@@ -4,7 +4,7 @@ import "context"
 
 // ReadTopology reads the topology of the Redis Cluster.
 func (c *Conn) ReadTopology(ctx context.Context) error {
-	_, err := c.topology.read(ctx)
+	_, err := c.topology.readTopology(ctx)
 	return err
 }
 

@@ -16,7 +16,7 @@ var commandCheckLua string
 
 // findForbiddenCommands returns the needed commands that this user may not use or the server lacks. The script gets probeKey as an argument and
 // not as one of KEYS. Otherwise all nodes of a Cluster except the owner of the key would refuse the script.
-func findForbiddenCommands(ctx context.Context, client redis.UniversalClient) ([]string, error) {
+func findForbiddenCommands(ctx context.Context, client redis.UniversalClient) (commands []string, err error) {
 	forbidden, err := redis.NewScript(commandCheckLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {
 		return nil, fmt.Errorf("checking the permitted commands (EVALSHA, EVAL): %w", err)

@@ -16,7 +16,7 @@ import (
 )
 
 // CountServedKeys returns how many of keys are on a node that works. Its error joins the errors of the nodes that do not work.
-func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) {
+func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (served int, err error) {
 	cluster, ok := c.Client.(*redis.ClusterClient)
 	if !ok {
 		if err := c.Client.Ping(ctx).Err(); err != nil {
@@ -28,7 +28,6 @@ func (c *Conn) CountServedKeys(ctx context.Context, keys []string) (int, error) 
 	if err != nil {
 		return 0, fmt.Errorf("redis: %w", err)
 	}
-	served := 0
 	for _, key := range keys {
 		if answers[findNodeAddr(ctx, cluster, key)] == nil {
 			served++
@@ -54,17 +53,17 @@ func checkNode(ctx context.Context, node *redis.Client) error {
 }
 
 // askEachMaster calls ask for all masters concurrently. The map holds the results by address; nil means success.
-func askEachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(context.Context, *redis.Client) error) (map[string]error, error) {
+func askEachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(context.Context, *redis.Client) error) (resultByAddr map[string]error, err error) {
 	var mu sync.Mutex
-	answers := make(map[string]error)
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+	resultByAddr = make(map[string]error)
+	err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 		err := rescue.Call(func() error { return ask(ctx, node) }) // the library runs this in its own goroutine
 		mu.Lock()
 		defer mu.Unlock()
-		answers[node.Options().Addr] = err
+		resultByAddr[node.Options().Addr] = err
 		return nil
 	})
-	return answers, err
+	return resultByAddr, err
 }
 
 // Notes contains facts that an operator should know about the servers: their type, what keeps the program from working or from keeping its
@@ -134,17 +133,16 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	return notes, errors.Join(append(failures, err)...)
 }
 
-func collectFailures(answers map[string]error) []error {
-	var failures []error
-	for _, addr := range slices.Sorted(maps.Keys(answers)) {
-		if err := answers[addr]; err != nil {
+func collectFailures(resultByAddr map[string]error) (failures []error) {
+	for _, addr := range slices.Sorted(maps.Keys(resultByAddr)) {
+		if err := resultByAddr[addr]; err != nil {
 			failures = append(failures, fmt.Errorf("redis node %s is not usable: %w", dialAddr(addr), err))
 		}
 	}
 	return failures
 }
 
-// examineServer reads the notes about one server, which have it by name.
+// examineServer returns notes about the server of client. The texts of the notes call the server by this name.
 func examineServer(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
@@ -172,32 +170,32 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 const nearlyFull = 8
 
 // noteMemory adds a note if the server drops keys when its memory is full, and a note if its memory is nearly full.
-func (n *Notes) noteMemory(infoFields map[string]string, name string) {
+func (n *Notes) noteMemory(infoFields map[string]string, serverName string) {
 	limited := infoFields["maxmemory"] != "0" && infoFields["maxmemory"] != ""
 	if policy := infoFields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
 		if limited {
-			n.addTrouble(Eviction, "%s drops keys when its memory is full (maxmemory_policy is %s): pools and limits would be lost one by one. Set noeviction", name, policy)
+			n.addTrouble(Eviction, "%s drops keys when its memory is full (maxmemory_policy is %s): pools and limits would be lost one by one. Set noeviction", serverName, policy)
 		} else {
-			n.addHint(Eviction, "%s has no memory limit; with a limit it would drop keys (maxmemory_policy is %s)", name, policy)
+			n.addHint(Eviction, "%s has no memory limit; with a limit it would drop keys (maxmemory_policy is %s)", serverName, policy)
 		}
 	}
 	used, _ := strconv.ParseInt(infoFields["used_memory"], 10, 64)
 	if maxBytes, _ := strconv.ParseInt(infoFields["maxmemory"], 10, 64); limited && used > maxBytes/10*nearlyFull {
-		n.addHint(Memory, "%s uses %s of %s", name, infoFields["used_memory_human"], infoFields["maxmemory_human"])
+		n.addHint(Memory, "%s uses %s of %s", serverName, infoFields["used_memory_human"], infoFields["maxmemory_human"])
 	}
 }
 
 // notePersistence adds a note if the data may not survive a restart. It does not know the schedule of snapshots, because only the command
 // CONFIG reports it, and the program needs no right to use CONFIG.
-func (n *Notes) notePersistence(infoFields map[string]string, name string) {
+func (n *Notes) notePersistence(infoFields map[string]string, serverName string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":
-		n.addHint(Persistence, "%s cannot write its log (aof_last_write_status is err): check its disk", name)
+		n.addHint(Persistence, "%s cannot write its log (aof_last_write_status is err): check its disk", serverName)
 	case infoFields["aof_enabled"] == "1":
 	case infoFields["rdb_last_bgsave_status"] == "err":
-		n.addHint(Persistence, "%s cannot write its snapshot (rdb_last_bgsave_status is err): check its disk", name)
+		n.addHint(Persistence, "%s cannot write its snapshot (rdb_last_bgsave_status is err): check its disk", serverName)
 	default:
-		n.addHint(Persistence, "%s keeps no log (appendonly is no): a restart loses all changes since its last snapshot, if it writes any", name)
+		n.addHint(Persistence, "%s keeps no log (appendonly is no): a restart loses all changes since its last snapshot, if it writes any", serverName)
 	}
 }
 

@@ -31,7 +31,7 @@ type topology struct {
 	mu      sync.Mutex
 	clients map[string]*redis.Client // clients by address
 	latest  []redis.ClusterSlot      // the last topology that was read
-	closed  bool                     // no node is asked any more, although the library may still call read
+	closed  bool                     // no node is asked any more, although the library may still call readTopology
 }
 
 func newTopology(options *redis.UniversalOptions) *topology {
@@ -63,8 +63,8 @@ func (s topologyAnswer) isBetterThan(other topologyAnswer) bool {
 	return s.epoch > other.epoch
 }
 
-// read asks several nodes concurrently and returns the most trustworthy answer. If no node answers, it returns the last topology.
-func (t *topology) read(ctx context.Context) ([]redis.ClusterSlot, error) {
+// readTopology asks several nodes concurrently and returns the most trustworthy answer. If no node answers, it returns the last topology.
+func (t *topology) readTopology(ctx context.Context) ([]redis.ClusterSlot, error) {
 	nodes := t.nodesToAsk()
 	answers := make(chan topologyAnswer, len(nodes))
 	for _, addr := range nodes {
@@ -118,7 +118,7 @@ func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
 }
 
 // nodesToAsk returns the configured addresses and the addresses of some nodes that earlier answers named.
-func (t *topology) nodesToAsk() []string {
+func (t *topology) nodesToAsk() (addrs []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var found []string
@@ -203,9 +203,9 @@ func askTopology(ctx context.Context, client *redis.Client, addr string) topolog
 }
 
 // isInconclusive reports whether answer, an error that the server sent, leaves open whether the server is a node of a Cluster.
-func isInconclusive(err error) bool {
+func isInconclusive(answer error) bool {
 	for _, prefix := range []string{"LOADING", "CLUSTERDOWN", "NOAUTH", "WRONGPASS", "ERR max number of clients"} {
-		if strings.HasPrefix(err.Error(), prefix) {
+		if strings.HasPrefix(answer.Error(), prefix) {
 			return true
 		}
 	}
@@ -213,14 +213,14 @@ func isInconclusive(err error) bool {
 }
 
 // parseInfo returns the fields in text, the answer to INFO or CLUSTER INFO.
-func parseInfo(text string) map[string]string {
-	all := make(map[string]string)
+func parseInfo(text string) (fields map[string]string) {
+	fields = make(map[string]string)
 	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			all[name] = value
+			fields[name] = value
 		}
 	}
-	return all
+	return fields
 }
 
 // reachableAddr returns the address under which this program reaches a node. addr is the node's address in the answer of the node reporter.

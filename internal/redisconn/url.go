@@ -104,10 +104,10 @@ func parseCredentials(userInfo string) (name, password string, err error) {
 	return name, password, nil
 }
 
-// parseAddresses returns the addresses in hosts, with the default port of Redis, or of Sentinel if sentinel is true.
-func parseAddresses(hosts string, sentinel bool) ([]string, error) {
+// parseAddresses returns the addresses in hosts, with the default port of Redis, or of Sentinel if isSentinel is true.
+func parseAddresses(hosts string, isSentinel bool) ([]string, error) {
 	port := "6379"
-	if sentinel {
+	if isSentinel {
 		port = "26379"
 	}
 	var addrs []string
@@ -122,9 +122,9 @@ func parseAddresses(hosts string, sentinel bool) ([]string, error) {
 	return addrs, nil
 }
 
-// applyPath stores the path of a URL in options. The path is [db], or master[/db] if sentinel is true.
-func applyPath(options *redis.UniversalOptions, path string, sentinel bool) error {
-	if sentinel {
+// applyPath stores the path of a URL in options. The path is [db], or master[/db] if isSentinel is true.
+func applyPath(options *redis.UniversalOptions, path string, isSentinel bool) error {
+	if isSentinel {
 		options.MasterName, path, _ = strings.Cut(path, "/")
 		if options.MasterName == "" {
 			return errors.New("redis URL: the path must name the master: redis+sentinel://host/master")
@@ -137,7 +137,7 @@ func applyPath(options *redis.UniversalOptions, path string, sentinel bool) erro
 	if err != nil || db < 0 {
 		return errors.New("redis URL: invalid database number")
 	}
-	if db > 0 && !sentinel && len(options.Addrs) > 1 {
+	if db > 0 && !isSentinel && len(options.Addrs) > 1 {
 		return errors.New("redis URL: a Cluster has only database 0")
 	}
 	options.DB = db

@@ -36,10 +36,10 @@ func Call(work func() error) (err error) {
 }
 
 // Async runs work in a goroutine as Call does. The channel delivers the error of work once.
-func Async(work func() error) <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- Call(work) }()
-	return done
+func Async(work func() error) (done <-chan error) {
+	result := make(chan error, 1)
+	go func() { result <- Call(work) }()
+	return result
 }
 
 // CallWithin runs work as Call does. If ctx ends before work, CallWithin returns the error of ctx. Then work continues in the background, and

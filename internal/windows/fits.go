@@ -29,7 +29,7 @@ func HaveCommonOpening(minOpen time.Duration, sets ...Set) bool {
 
 // firstCommonOpening returns the start of the first common opening, and whether there is one (see HaveCommonOpening). The start is zero if the
 // sets are always open, or if minOpen is shorter than the seconds part of a window's duration.
-func firstCommonOpening(minOpen time.Duration, sets []Set) (time.Time, bool) {
+func firstCommonOpening(minOpen time.Duration, sets []Set) (start time.Time, found bool) {
 	rest, withWindows := time.Duration(0), make([]Set, 0, len(sets))
 	for _, s := range sets {
 		for _, w := range s.windows {

@@ -97,7 +97,7 @@ func redisMistakes() []Mistake {
 			Breaks: "two returns of parts of a take give back more than was asked for", Tests: counts,
 		},
 		{
-			Package: "limits", Func: "rebuild.catchUp",
+			Package: "limits", Func: "rebuild.countNewStarts",
 			Old: `r.rebuilder.conn.clock.local().Sub(r.began)+maxHistoryDelay`, New: `r.rebuilder.conn.clock.local().Sub(r.began)`,
 			Breaks: "a start that committed while a rule began to be filled from the history is not counted", Tests: counts,
 		},
@@ -112,7 +112,7 @@ func redisMistakes() []Mistake {
 			Breaks: "a calendar policy ends its day at midnight of UTC and not of its time zone", Tests: counts,
 		},
 		{
-			Package: "limits", Func: "canonical",
+			Package: "limits", Func: "formatCanonical",
 			Old: `decoder.UseNumber()`, New: ``,
 			Breaks: "the policy duplicate takes payloads for equal that differ in a large number", Tests: counts,
 		},
