@@ -50,7 +50,8 @@ func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, sl
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 
-// applyForcedRelease ends the grant of ending, or asks its device to stop unless release.AtOnce is true. settle decides the state of the task.
+// applyForcedRelease ends the grant of ending, or asks its device to stop unless release.AtOnce is true. settle decides the state of the
+// task.
 func (s grantsIn) applyForcedRelease(ctx context.Context, release ForcedRelease, ending grantEnding, settle Settle) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {

@@ -21,8 +21,8 @@ func (l *ledger) ageEvents(by time.Duration) {
 // errOf drops the result of a call and returns its error.
 func errOf[T any](_ T, err error) error { return err }
 
-// TestEveryEndOfAGrantIsCounted checks that the number of held slots at each time can be computed from the counts of a pool, in whichever way
-// the grants ended.
+// TestEveryEndOfAGrantIsCounted checks that the number of held slots at each time can be computed from the counts of a pool, in whichever
+// way the grants ended.
 func TestEveryEndOfAGrantIsCounted(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -111,8 +111,8 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 	return s.endWaiting(ctx, maxWaitRule(late), maxSearched)
 }
 
-// overdueBatch is the row that the statement overdueText returns: the id of an overdue batch, and the id of the batch at which the next search
-// starts. An id of 0 means that there is no such batch.
+// overdueBatch is the row that the statement overdueText returns: the id of an overdue batch, and the id of the batch at which the next
+// search starts. An id of 0 means that there is no such batch.
 type overdueBatch struct{ batch, nextBatch int64 }
 
 // overdueText searches the next $2 batches with a MaxWait, from batch $1 on. It selects the first batch that is past its MaxWait and has

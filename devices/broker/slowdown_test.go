@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestFastPublisherIsSlowedDown checks a device that publishes faster than the broker's limit: the broker reads from it more slowly. It loses
-// no message of this device or of another one, and it can stop in the meantime.
+// TestFastPublisherIsSlowedDown checks a device that publishes faster than the broker's limit: the broker reads from it more slowly. It
+// loses no message of this device or of another one, and it can stop in the meantime.
 func TestFastPublisherIsSlowedDown(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t, nil)

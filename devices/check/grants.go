@@ -8,8 +8,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// playRepeatedGrant sends the same grant again in three situations: while the task runs, when the device has the result, and after the result was
-// acknowledged.
+// playRepeatedGrant sends the same grant again in three situations: while the task runs, when the device has the result, and after the
+// result was acknowledged.
 func playRepeatedGrant(r *run) {
 	const repeats = 4 // replies with the grant instead of the outcome
 	t := r.newTask(plan{seconds: 3})

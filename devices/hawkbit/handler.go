@@ -170,8 +170,8 @@ func (x *exchange) readAction() (Action, error) {
 	return found, asUnavailable(err)
 }
 
-// updateAction updates the newest action of the device from the grant that the device holds (Ledger.UpdateAction). If there was an overrun, it calls
-// OnOverrun.
+// updateAction updates the newest action of the device from the grant that the device holds (Ledger.UpdateAction). If there was an overrun,
+// it calls OnOverrun.
 func (x *exchange) updateAction(task, token int64) (Action, error) {
 	updated, hasOverrun, err := x.Ledger.UpdateAction(x.request.Context(), x.caller.Device, task, token)
 	if hasOverrun {

@@ -177,8 +177,8 @@ type artifactBody struct {
 	Links    map[string]link `json:"_links"`
 }
 
-// toBody returns the deployment as the body of the answer for the action actionID. Download and update are always "forced", because a device that has
-// a slot must start. A client that reads "skip" would report success at once.
+// toBody returns the deployment as the body of the answer for the action actionID. Download and update are always "forced", because a
+// device that has a slot must start. A client that reads "skip" would report success at once.
 func (p Payload) toBody(actionID int64) (body deploymentBody) {
 	body.ID = fmt.Sprint(actionID)
 	body.Deployment.Download, body.Deployment.Update = "forced", "forced"

@@ -63,9 +63,9 @@ func (in *intake) start(ctx context.Context) {
 	}
 }
 
-// handleWithPatience handles report. If the handling takes longer than Patience, it refuses and acknowledges report and the reports behind it in queue.
-// Without this, the unacknowledged messages would fill the broker's window, and no report of another device would arrive. The handler still
-// finishes report, and then its reply is sent.
+// handleWithPatience handles report. If the handling takes longer than Patience, it refuses and acknowledges report and the reports behind
+// it in queue. Without this, the unacknowledged messages would fill the broker's window, and no report of another device would arrive. The
+// handler still finishes report, and then its reply is sent.
 func (in *intake) handleWithPatience(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer cancel()
@@ -149,8 +149,8 @@ func (in *intake) enqueue(report receivedReport) {
 	}
 }
 
-// refuseRateLimited refuses a report for a cause that one device can produce many times a second. It answers and decodes at most one such report
-// of a device a second.
+// refuseRateLimited refuses a report for a cause that one device can produce many times a second. It answers and decodes at most one such
+// report of a device a second.
 func (in *intake) refuseRateLimited(report receivedReport, reason string) {
 	in.countUnhandled(reason)
 	if in.options.Pace.MayAnswer(report.device, devices.ViaSession) {
