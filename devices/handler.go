@@ -51,7 +51,7 @@ const (
 	WireHawkbit Wire = "hawkbit" // the DDI of Eclipse hawkBit
 )
 
-// WireName returns the wire of the caller: Wire if it is set, else MQTT for a session and HTTP for any other caller.
+// WireName returns c.Wire if it is set. Otherwise it returns WireMQTT for a caller with a session, and WireHTTP for any other caller.
 func (c Caller) WireName() Wire {
 	switch {
 	case c.Wire != "":

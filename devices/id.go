@@ -20,8 +20,8 @@ func ParseID(text string) (ID, error) {
 	return ID(text), nil
 }
 
-// CheckPoolName returns an *Error with CodeInvalidPool if name is no valid name of a pool. A pool name follows the rules of an ID, but has
-// at most MaxPoolLength characters.
+// CheckPoolName returns an *Error with CodeInvalidPool if name is not a valid name of a pool. A pool name follows the rules of an ID, but
+// has at most MaxPoolLength characters.
 func CheckPoolName(name string) error {
 	if rule := violatedNameRule(name, MaxPoolLength); rule != "" {
 		return &Error{ReasonInvalid, CodeInvalidPool, "pool: " + rule}

@@ -30,8 +30,8 @@ type ReportRefusal struct {
 	SessionDetail string // Detail for a device with an open session. If it is empty, Detail is used.
 }
 
-// Refusals returns the table of the answers to errors, for all transports. The first row that matches an error is used, else the last row.
-// The code and detail of an *Error replace the code and detail of the row.
+// Refusals returns the table of the answers to errors, for all transports. The answer to an error is the first row that matches the error.
+// If no row matches, it is the last row. If the error is an *Error, its code and detail replace those of the row.
 func Refusals() []ReportRefusal {
 	return []ReportRefusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, ReasonInvalid, false, "", "", ""},

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Limits of a report. A report that exceeds one of them is refused as a whole.
+// Limits of a report. A report that exceeds one of these limits is refused as a whole.
 const (
 	MaxBody          = 64 << 10 // bytes; more than MaxOutput, and less than a packet that brokers must allow (128 KiB)
 	MaxDepth         = 16
@@ -16,7 +16,7 @@ const (
 	MaxAttributeKeys = 64
 )
 
-// Limits of an entry. An entry that exceeds one of them does not affect other entries.
+// Limits of an entry of results. An entry that exceeds one of these limits does not affect other entries.
 const (
 	MaxOutput     = 32 << 10 // bytes; a longer output is dropped, and the status is recorded
 	MaxError      = 4 << 10  // bytes; a longer text is cut

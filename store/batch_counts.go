@@ -177,7 +177,7 @@ func (s batchesIn) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) 
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
-// pauseByAbortRules pauses those of the batches batchIDs whose abort rule is met, and returns the ids of the paused batches.
+// pauseByAbortRules pauses the batches in batchIDs whose abort rule is met, and returns the ids of the paused batches.
 func (s batchesIn) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pausedIDs []int64, err error) {
 	type reading struct {
 		Batch

@@ -65,7 +65,8 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 	}
 }
 
-// inTx runs change in one transaction, in the same way as write, and returns its result. If the transaction fails, the result is zero.
+// inTx runs change in one transaction as write does, and returns the result of change. If the transaction fails, the result is the zero
+// value.
 func inTx[Value any](ctx context.Context, ledger *connection, change func(session) (Value, error)) (result Value, err error) {
 	err = ledger.write(ctx, func(tx session) (err error) {
 		result, err = change(tx)
@@ -137,8 +138,8 @@ const (
 	snapshotDepth = 64 // number of events that identify a snapshot
 )
 
-// Snapshot identifies a snapshot by its newest events. The id of the newest event does not suffice: ids are given before the commit, so two
-// snapshots with the same newest event may differ in an older event.
+// Snapshot identifies a snapshot by its newest events. The id of the newest event does not suffice, because ids are given before the
+// commit. So two snapshots with the same newest event may differ in an older event.
 type Snapshot struct {
 	Event int64 // id of the newest event; 0 means that there are no events
 	Below int64 // id of the oldest one of the 64 newest events

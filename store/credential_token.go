@@ -16,7 +16,8 @@ import (
 type credentials struct{ *connection }
 
 // RotateDeviceToken adds a token with the SHA-256 tokenHash to the device, and setAccount gives the same secret to its account at the MQTT
-// broker. The older tokens expire at olderUntil, overlap from now; an overlap of 0 means at once. Error: ErrNotFound.
+// broker. The older tokens of the device expire after overlap, at the time olderUntil. If overlap is 0, they expire at once. Error:
+// ErrNotFound.
 func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, setAccount SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
 		olderUntil, err = tx.credentials().rotateDeviceToken(ctx, id, tokenHash, overlap)

@@ -228,7 +228,7 @@ func (s devicesIn) createDevice(ctx context.Context, actor, deviceID string, spe
 }
 
 // MergeAttributes applies a merge patch (RFC 7396) to the attributes of the device. A patch without effect writes nothing. Errors:
-// ErrNotFound, ErrTooLarge (more than 64 members or 8 KiB), and an error if the patch is no object.
+// ErrNotFound, ErrTooLarge (more than 64 members or 8 KiB), and an error if patch is not a JSON object.
 func (s devices) MergeAttributes(ctx context.Context, id string, patch json.RawMessage) error {
 	return s.write(ctx, func(tx session) error {
 		var old json.RawMessage

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// The names of registrants that are not operators. No operator token can have such a name.
+// The names of registrants that are not operators. No operator token can have one of these names.
 const (
 	FleetTokenPrefix  = "fleet:"  // a fleet token: followed by the first digits of its hash
 	SessionRegistrant = "session" // a session at an MQTT broker

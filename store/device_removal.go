@@ -20,7 +20,7 @@ type DeviceRemoval struct {
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
-// DeleteDevice deletes one device. Errors: ErrOpenTasks if the device was kept because of open tasks, ErrNotFound.
+// DeleteDevice deletes one device. Errors: ErrNotFound; ErrOpenTasks if the device was kept because of open tasks.
 func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (DeviceRemoval, error) {
 	removed, err := s.DeleteDevices(ctx, actor, []string{id}, DeviceDeletion{CancelOpenTasks: cancelOpenTasks})
 	switch {
@@ -75,8 +75,8 @@ func (s devicesIn) deleteDevices(ctx context.Context, actor string, ids []string
 	return removed, err
 }
 
-// cancelDeviceTasks cancels the open tasks of devices and adds their numbers to removed. Unless options.CancelOpenTasks is set, it cancels
-// nothing and returns the devices that have open tasks in kept.
+// cancelDeviceTasks cancels the open tasks of devices and adds their numbers to removed. If options.CancelOpenTasks is false, it cancels
+// nothing, and kept is the set of the devices that have open tasks.
 func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
 	type openTask struct {
 		id     int64

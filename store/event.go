@@ -61,7 +61,7 @@ func (s events) RecordRefusal(ctx context.Context, event Event) error {
 // settings are the names of settings, each followed by its value, in the form of the audit log.
 type settings []string
 
-// describeChanges returns the settings that differ, as "name=old -> new". before and after must have the same names in one order.
+// describeChanges returns the settings that differ, as "name=old -> new". before and after must have the same names in the same order.
 func describeChanges(before, after settings) string {
 	var changes []string
 	for i := 1; i < len(after); i += 2 {

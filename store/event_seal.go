@@ -71,9 +71,9 @@ func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sea
 	return b.events, nil
 }
 
-// CheckSeals compares at most limit seals with Last > afterEvent with the events. If afterEvent is -1, it begins at the first seal. It
-// stops early after reading 50,000 events. If more is false, there are no later seals, and the last entry has the events that are not
-// sealed yet, if any.
+// CheckSeals checks at most limit seals with Last > afterEvent against the events. If afterEvent is -1, it begins at the first seal. It
+// stops early after it has read 50,000 events. If more is false, there are no later seals. Then the last entry of seals stands for the
+// events that are not sealed yet, if there are any.
 func (s events) CheckSeals(ctx context.Context, afterEvent int64, limit int) (seals []CheckedSeal, more bool, err error) {
 	err = s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { // retention deletes seals and events together
 		seals, more, err = s.readSession().checkSeals(ctx, afterEvent, limit)
@@ -161,8 +161,8 @@ func (e Event) appendLine(line []byte) []byte {
 	return append(line, '\n')
 }
 
-// oldBlocksSQL selects the id of the last event of the oldest blocks, as many as have at least $2 events together. It counts only blocks
-// that were sealed more than $1 ms ago. If there are no such blocks, it selects 0.
+// oldBlocksSQL selects the event id up to which events are deleted. It adds up blocks that were sealed more than $1 ms ago, oldest first,
+// until they have at least $2 events, and selects the last id of the last of these blocks. If there is no such block, it selects 0.
 const oldBlocksSQL = `
 	SELECT coalesce(max(last), 0) FROM (
 		SELECT last, at, sum(events) OVER (ORDER BY last) - events AS before FROM event_seals WHERE events > 0 ORDER BY last LIMIT $2) AS oldest

@@ -13,7 +13,8 @@ type claimRow struct {
 }
 
 // slotFitsSQL is the condition that the capacity allows the slot of a claim. If the capacity was decreased, grants on slots beyond it stay
-// in force. Each of them uses up a part of the capacity: slot + 1 plus the number of grants on higher slots must not exceed the capacity.
+// in force. Each of these grants uses up a part of the capacity. So for a claim, slot + 1 plus the number of grants on higher slots must
+// not exceed the capacity.
 //
 // Concurrent transactions may count at the same time. New grants get only slots that this condition allows, and grants on higher slots only
 // end, so an outdated count can only refuse too much. The lock of the pool keeps the capacity unchanged.

@@ -74,7 +74,8 @@ func (s grantsIn) applyForcedRelease(ctx context.Context, release ForcedRelease,
 	return s.endGrants(ctx, []grantEnding{ending})
 }
 
-// GrantByToken returns the grant in a pool with this fencing token, or ErrNotFound, also if its lease has ended.
+// GrantByToken returns the grant in a pool with this fencing token. It returns ErrNotFound if there is no such grant, or if its lease has
+// ended.
 func (s grants) GrantByToken(ctx context.Context, pool string, token int64) (Grant, error) {
 	return queryOne(ctx, s.readSession(), grantScanDest,
 		`SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.pool = $1 AND g.token = $2 AND g.lease_until > {now}`, pool, token)

@@ -29,8 +29,8 @@ func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
 }
 
 // Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest first. settle decides the states of their tasks.
-// Replicas may call it concurrently: it skips grants that others end or renew. If one grant cannot be ended, it ends the other grants and
-// also returns the error.
+// Replicas may call Reap concurrently, because it skips grants that another transaction ends or renews. If one grant cannot be ended, Reap
+// ends the other grants and also returns the error.
 func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
 	rows, latest := cutoffs.rowsJSON()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `

@@ -88,8 +88,8 @@ func (s grants) StartByLease(ctx context.Context, task int64, leaseID string) (G
 	return GrantStart{}, ErrNotFound
 }
 
-// PolicyOwners returns each pool with policies, each batch with policies and open tasks, and each profile with policies, once for each pool
-// in which one of its devices holds a slot.
+// PolicyOwners returns each pool with policies, and each batch with policies and open tasks. It also returns each profile with policies,
+// once for each pool in which a device of the profile holds a slot.
 func (s grants) PolicyOwners(ctx context.Context) ([]PolicyOwner, error) {
 	return collect(ctx, s.readSession(), func(l *PolicyOwner) []any { return []any{&l.Pool, &l.Batch, &l.Profile, &l.Limits} }, `
 		SELECT name, 0, '', limits FROM pools WHERE limits IS NOT NULL AND deleted_at IS NULL

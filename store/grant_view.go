@@ -23,7 +23,7 @@ const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attemp
 // isStartableSQL returns the part of isEligibleSQL for batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
 
-// isStartableForSQL does the same as isStartableSQL for a lease of leaseExpr, an SQL expression in ms.
+// isStartableForSQL returns the condition of isStartableSQL for tasks whose lease has the length leaseExpr, an SQL expression in ms.
 func isStartableForSQL(leaseExpr string) string {
 	return batchMayStart + `
 	AND p.paused IS FALSE AND p.deleted_at IS NULL AND ` + poolMayGrantSQL + `
@@ -74,7 +74,7 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 // wasDeletedSQL is true if the device of row w was deleted. It uses no EXISTS, because Postgres may read a whole table for an EXISTS.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
-// viewRow is a row of a DeviceView: the device and its grant, or one candidate, or both. n is the index of the view.
+// viewRow is one row of a DeviceView. It has the device and its grant, or a candidate, or all of these. n is the index of the view.
 type viewRow struct {
 	n int
 	DeviceView
@@ -159,7 +159,7 @@ func (v *DeviceView) bestCandidates(alwaysIncludedTask int64) []Candidate {
 	return shown
 }
 
-// waitRank returns 1 if the task cannot start at the time now, else 0.
+// waitRank returns 1 if the task cannot start at the time now. Otherwise it returns 0.
 func (c *Candidate) waitRank(now time.Time) int {
 	if c.NotBefore.After(now) || c.RetryAt.After(now) {
 		return 1

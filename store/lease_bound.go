@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// CallerBound is the bound on the slots that callers hold in a pool, and how much of it is used before one waiting caller.
+// CallerBound holds the bound on the slots that callers hold in a pool, and the callers that count against the bound before one waiting
+// caller.
 type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound

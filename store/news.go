@@ -18,7 +18,7 @@ type NewsHandler func(ctx context.Context, newestID int64)
 // OnNews sets the function that is called for news (rows of the change log) that this process commits. Call it before the store is used.
 func (s news) OnNews(handler NewsHandler) { s.onNews = handler }
 
-// newsKept is the time for which News are kept.
+// newsKept is the time after which rows of News are deleted.
 const newsKept = time.Hour
 
 // News is one row of the change log for all replicas. It concerns one device, the devices with open tasks in a batch, the devices that wait

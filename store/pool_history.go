@@ -38,7 +38,7 @@ type HoldingFilter struct {
 	Limit  int        // default 100, at most 1000
 }
 
-// SlotRange is a range of slots that includes both ends.
+// SlotRange is the range of slots from First to Last, including both.
 type SlotRange struct{ First, Last int }
 
 const (

@@ -39,7 +39,7 @@ func whereIfSet[Value comparable](q *query, condSQL string, value Value) {
 	}
 }
 
-// whereTimeBetween adds the condition that since <= time < until for the time in column. A zero time is no bound.
+// whereTimeBetween adds the condition that since <= time < until for the time in column. If since or until is zero, that bound is left out.
 func (q *query) whereTimeBetween(column string, since, until time.Time) {
 	if !since.IsZero() {
 		q.where(column+" >= {epoch} + %s * {ms}", since.UnixMilli())
@@ -102,7 +102,7 @@ func (s *connection) searchBound(ctx context.Context, search *query, idsSQL, dir
 	return s.searchBoundAfter(ctx, search, idsSQL, direction, searchLimit)
 }
 
-// searchBoundAfter does the same as searchBound, for a search of maxIDs ids.
+// searchBoundAfter returns the id at which a search of maxIDs ids ends. It works as searchBound does.
 func (s *connection) searchBoundAfter(ctx context.Context, search *query, idsSQL, direction string, maxIDs int) (SearchBound, error) {
 	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+idsSQL+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+search.arg(maxIDs-1), search.args...)
 	if errors.Is(err, ErrNotFound) {

@@ -105,7 +105,7 @@ func (s replicas) ReplicaTallies(ctx context.Context) ([]Tallies, error) {
 	return list, nil
 }
 
-// ClockPair holds the times of two clocks, read at the same moment.
+// ClockPair holds the times that two clocks showed at the same moment.
 type ClockPair struct {
 	Ledger time.Time // the time of the database's clock that the replica trusted
 	Wall   time.Time // time of the clock of the replica's host

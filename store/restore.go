@@ -92,8 +92,8 @@ func (s session) protectAfterRestore(ctx context.Context, actor string, minDurat
 	return stands.Last, s.recordEvent(ctx, Event{Kind: "ledger.restored", Actor: actor, Detail: stands.String()})
 }
 
-// blockGrants sets the end of the standstill of each pool, at least minDuration from now, and returns a summary. A later end that is
-// already set stays. It includes deleted pools, because such a pool may have been created again after the backup.
+// blockGrants sets the end of the standstill of each pool to at least minDuration from now, and returns a summary. If a later end is
+// already set, it stays. Deleted pools get a standstill too, because such a pool may have been created again after the backup.
 func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (standstill Standstill, err error) {
 	now, err := s.readClock(ctx)
 	if err != nil {

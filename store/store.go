@@ -115,8 +115,8 @@ func openConnections(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.
 const slowConns = 5
 
 // withSettings returns the settings of a connection: the settings of the store and dsnSettings, the settings of the DSN. A setting of the
-// DSN replaces that of the store, except for the isolation level, on which the cap depends. The result takes precedence over settings of
-// the database or the user.
+// DSN replaces the setting of the store, except for the isolation level, on which the cap depends. The result takes precedence over
+// settings of the database or the user.
 //
 // A prepared plan stays in use while its tables grow. A plan for small tables would read whole tables, or sort all rows that an index finds
 // (a bitmap scan). So enable_seqscan and enable_bitmapscan are off. Then the planner expects high costs for a table that must be read

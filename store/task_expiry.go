@@ -48,7 +48,7 @@ func expiryRules() []waitingEndRule {
 	}
 }
 
-// maxWaitRule returns the rule that ends those tasks in taskIDs that are past the MaxWait of their batch.
+// maxWaitRule returns the rule that ends each task in taskIDs that is past the MaxWait of its batch.
 func maxWaitRule(taskIDs []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
 		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(taskIDs...))
@@ -101,7 +101,8 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 	return expired, next, err
 }
 
-// expireWaited does the same as ExpireWaited for the tasks of one batch, which filter selects. It searches at most maxSearched tasks.
+// expireWaited ends the tasks of one batch, selected by filter, that waited longer than the MaxWait of the batch. It searches at most
+// maxSearched tasks.
 func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (int, error) {
 	q := &query{}
 	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+filter.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
@@ -172,8 +173,8 @@ type Suppression struct {
 	Reason string
 }
 
-// Suppress ends those tasks in suppressions that wait, with the reason as their error. endedByEntry[i] is true if entry i ended its task.
-// If there are several entries or calls for one task, only one of them gets true.
+// Suppress ends each waiting task in suppressions, with the reason as its error. endedByEntry[i] is true if entry i ended its task. If
+// there are several entries or calls for one task, only one of them gets true.
 func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedByEntry []bool, err error) {
 	if len(suppressions) == 0 {
 		return nil, nil
@@ -194,8 +195,8 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedB
 	return done, nil
 }
 
-// suppress ends those tasks in suppressions that wait, and returns the set of their ids. It locks the tasks in the order of ids, as all
-// code does, so that deadlocks are avoided.
+// suppress ends each waiting task in suppressions, and returns the set of the ids of the ended tasks. It locks the tasks in the order of
+// ids, as all code does, so that deadlocks are avoided.
 func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (endedTasks map[int64]bool, err error) {
 	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)

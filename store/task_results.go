@@ -61,7 +61,8 @@ func (f ResultFilter) resultsQuery() *query {
 	return q
 }
 
-// ResultSearchBound returns the id up to which one call of Results searches: 50,000 results if filter has Since or Until, else no bound.
+// ResultSearchBound returns the id up to which one call of Results searches. If filter has Since or Until, one call searches 50,000
+// results. Otherwise there is no bound.
 func (s tasks) ResultSearchBound(ctx context.Context, filter ResultFilter) (_ SearchBound, err error) {
 	defer wrapError(&err, "searching results")
 	if !filter.hasTimeBounds() {

@@ -103,17 +103,17 @@ func (c *connection) create(ctx context.Context, accounts []devices.Account) (ex
 	return existing, unexpectedErrors(answers, roleExists, alreadyExists)
 }
 
-// Enable allows the account to open sessions. It is no error if the account does not exist.
+// Enable allows the account to open sessions. If the account does not exist, Enable returns nil.
 func (c *Client) Enable(ctx context.Context, device devices.ID) error {
 	return c.sendIdempotent(ctx, enableClientCommand(device, true))
 }
 
-// Disable ends the account's session and allows no new one. It is no error if the account does not exist.
+// Disable ends the account's session and allows no new session. If the account does not exist, Disable returns nil.
 func (c *Client) Disable(ctx context.Context, device devices.ID) error {
 	return c.sendIdempotent(ctx, enableClientCommand(device, false))
 }
 
-// Delete ends the account's session and deletes the account and its role. It is no error if they do not exist.
+// Delete ends the account's session, and deletes the account and its role. If they do not exist, Delete returns nil.
 func (c *Client) Delete(ctx context.Context, device devices.ID) error {
 	return c.sendIdempotent(ctx, command{Command: "deleteClient", Username: string(device)}, command{Command: "deleteRole", RoleName: roleName(device)})
 }
@@ -136,7 +136,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// sendIdempotent sends commands to the plugin. A missing account or role is no error.
+// sendIdempotent sends commands to the plugin. It ignores the errors of the plugin about a missing account or role.
 func (c *Client) sendIdempotent(ctx context.Context, commands ...command) error {
 	return c.withConnection(ctx, func(conn *connection) error {
 		answers, err := conn.ask(ctx, commands...)

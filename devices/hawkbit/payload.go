@@ -73,8 +73,8 @@ func ParsePayload(raw []byte) (Payload, error) {
 	return p, err
 }
 
-// metadataPayload returns a deployment without artifacts that carries payload as metadata. It serves payloads that are no deployment. kind
-// may be empty.
+// metadataPayload returns a deployment without artifacts that carries payload, which is no deployment itself, as metadata. kind may be
+// empty.
 func metadataPayload(kind string, payload json.RawMessage) (deployment Payload) {
 	deployment.Deployment.Chunks = []Chunk{{Part: "task", Version: "1", Name: cmp.Or(kind, "task"), Metadata: []Metadata{{"payload", string(payload)}}}}
 	return deployment

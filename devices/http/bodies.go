@@ -49,8 +49,8 @@ func (s bodyShares) take(caller devices.Caller) (end func(), ok bool) {
 	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
-// read returns the body of a report. If it broke off, the error is devices.ErrIncomplete, and the device should send the same report again.
-// If a bound is reached, the error refuses the report with busy_server.
+// read returns the body of a report. If the body is cut off, the error is devices.ErrIncomplete, and the device should send the same report
+// again. If a bound is reached, the error refuses the report with busy_server.
 func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.take(caller)
 	if !ok {

@@ -89,8 +89,8 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 	return reply, err
 }
 
-// extendWriteDeadline sets a write deadline for response that allows for wait. The deadline of the server is only long enough for requests
-// that are answered at once.
+// extendWriteDeadline moves the write deadline of response to a time after wait. The deadline that the server sets is long enough only for
+// requests that are not parked.
 func extendWriteDeadline(response http.ResponseWriter, wait time.Duration) {
 	answerBy := time.Now().Add(wait + devices.AnswerAfterWait)
 	_ = http.NewResponseController(response).SetWriteDeadline(answerBy) // An error means that response has no deadline, as in a test.

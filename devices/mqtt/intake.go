@@ -27,7 +27,8 @@ type receivedReport struct {
 	endWaiting func() // stops counting the report for maxWaitingPerDevice
 }
 
-// intake distributes received messages to workers. All messages of one device go to the same worker, so that they are handled in order.
+// intake distributes received messages to workers. All messages of one device go to the same worker, so that they are handled in the order
+// of their arrival.
 type intake struct {
 	options Options
 	outbox  *outbox
