@@ -39,8 +39,13 @@ Contents: [sources of the settings](#sources-of-the-settings), [settings](#setti
 
 ## Sources of the settings
 
-A flag has precedence over the environment, the environment over a YAML file (` + "`serve --config FILE`" + `), and the file over the
-default. An empty value counts as not set. An unknown name is an error, except these variables, which are ignored:
+Each setting has an environment variable (` + "`DISPATCHER_REAP_INTERVAL`" + `), a YAML key (` + "`reap_interval`" + `) and, unless it is a secret, a flag (` + "`--reap-interval`" + `).
+A flag has precedence over the environment, the environment over a YAML file (` + "`serve --config FILE`" + `), and the file over the default.
+The YAML file is one mapping of keys to text.
+The value of a secret may be in a file: the variable with the suffix ` + "`_FILE`" + ` has the path of this file.
+Durations have units (` + "`300ms`, `10s`, `5m`" + `).
+An empty value counts as not set.
+An unknown name is an error, except these variables, which are ignored:
 
 | variable | used by |
 | --- | --- |
@@ -48,20 +53,17 @@ default. An empty value counts as not set. An unknown name is an error, except t
 | ` + "`DISPATCHER_URL`, `DISPATCHER_TOKEN`, `DISPATCHER_TOKEN_FILE`" + ` | the command line |
 | ` + "`DISPATCHER_POOL`, `DISPATCHER_SLOT`, `DISPATCHER_LEASE`" + ` | the command of ` + "`dispatcher run`" + ` |
 
-The YAML file is one mapping of keys to text. Durations have units (` + "`300ms`, `10s`, `5m`" + `). A secret has no flag.
-The value of a secret may be in a file: the variable with the suffix ` + "`_FILE`" + ` has the path of this file.
-
 ## Settings
 
-| variable | YAML key | flag | default | values | meaning |
-| --- | --- | --- | --- | --- | --- |
+| variable | default | values | meaning |
+| --- | --- | --- | --- |
 `)
 	for _, s := range Settings() {
-		name := "`--" + s.Flag() + "`"
+		values := s.Range()
 		if s.Secret {
-			name = "secret"
+			values = "secret"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", s.Env(), s.Key, name, codeMarked(s.Default), s.Range(), s.Help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Env(), codeMarked(s.Default), values, s.Help)
 	}
 	return b.String()
 }
