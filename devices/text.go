@@ -39,8 +39,8 @@ func stringEnd(text []byte, start int) int {
 	return len(text)
 }
 
-// replaceUnstorable returns a JSON text with U+FFFD in place of the characters in its strings that a text column cannot store: U+0000 (raw
-// or escaped), lone surrogates, and each byte of invalid UTF-8. It never writes to text.
+// replaceUnstorable returns a JSON text whose strings have U+FFFD in place of characters that a text column cannot store. These are U+0000
+// (raw or escaped), lone surrogates, and each byte of invalid UTF-8. It never writes to text.
 func replaceUnstorable(text []byte) []byte {
 	if utf8.Valid(text) && bytes.IndexByte(text, 0) < 0 && !bytes.Contains(text, []byte(`\u`)) {
 		return text

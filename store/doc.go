@@ -5,9 +5,9 @@
 // grants (task, device, pool+slot) make a second grant of the same slot impossible, whatever Redis or a replica assumes. A task is
 // "dispatched" exactly while it has a row in grants.
 //
-// Guarantees: every change is one transaction, and a change that a method reports as done is committed. An error that wraps
-// ErrOutcomeUnknown means that a COMMIT was sent and its answer was lost: the change may or may not be in force, and the caller must handle
-// both cases. All times are from the database's clock, never from the caller's.
+// Guarantees: Every change is one transaction. A change that a method reports as done is committed. An error that wraps ErrOutcomeUnknown
+// means that a COMMIT was sent and its answer was lost. Then the change may or may not be in force, and the caller must handle both cases.
+// All times are from the database's clock, never from the caller's.
 //
 // A task is open until it ends. An open task is either running (it has a grant) or waiting (it has none). In the table tasks every open
 // task has the state 'pending', because a grant does not change its row. As a TaskState and in counts, Pending means waiting and Dispatched

@@ -161,8 +161,9 @@ func (e Event) appendLine(line []byte) []byte {
 	return append(line, '\n')
 }
 
-// oldBlocksSQL selects the event id up to which events are deleted. It adds up blocks that were sealed more than $1 ms ago, oldest first,
-// until they have at least $2 events, and selects the last id of the last of these blocks. If there is no such block, it selects 0.
+// oldBlocksSQL selects the event id up to which events are deleted. It takes blocks that were sealed more than $1 ms ago, oldest first,
+// until they have at least $2 events together. It selects the id of the last event of these blocks. If there is no such block, it selects
+// 0.
 const oldBlocksSQL = `
 	SELECT coalesce(max(last), 0) FROM (
 		SELECT last, at, sum(events) OVER (ORDER BY last) - events AS before FROM event_seals WHERE events > 0 ORDER BY last LIMIT $2) AS oldest

@@ -63,8 +63,8 @@ func TestCandidatesHaveTheirPolicies(t *testing.T) {
 	})
 }
 
-// TestStarts checks that Starts returns each grant and each attempt of a pool once, newest first and in pages, and
-// that StartByLease finds a start by the id of its lease.
+// TestStarts checks that Starts returns each grant and each attempt of a pool once, newest first and in pages. StartByLease must find a
+// start by the id of its lease.
 func TestStarts(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

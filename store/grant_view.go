@@ -215,10 +215,10 @@ func distinct(texts []string) (unique []string, indexes []int) {
 // hiddenPending is the state pending as a sub-select. The planner does not know its value, so it cannot use the indexes of pending tasks.
 const hiddenPending = `(SELECT 'pending')`
 
-// These queries find the best open tasks of a device in one batch. They read four groups of tasks: with a priority of their own or with the
-// priority of the batch, and each of these without or with a start time (retry time or not_before). Tasks without a start time are sorted
-// by priority, and tasks with one by time. An index finds the first tasks of each group. Batches that ended and tasks past their not_after
-// are left out.
+// These queries find the best open tasks of a device in one batch. They read tasks with a priority of their own and tasks with the priority
+// of the batch separately. They also read tasks with and without a start time (retry time or not_before) separately, which makes four
+// groups. Tasks with a start time are sorted by this time, and the other tasks by priority. An index finds the first tasks of each group.
+// Batches that ended and tasks past their not_after are left out.
 const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
@@ -231,9 +231,9 @@ const (
 		` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + retried
 )
 
-// viewsText selects the views of the devices {names}: it goes from batch to batch of each device in the index of open tasks, and reads the
-// best tasks of each batch. The first step of a device also reads the device and its grant. Go code decides which candidates are shown. It
-// never shows the held task, so each group reads one task more. waitingViewText, for devices with many waiting tasks, reads only the 16
+// viewsText selects the views of the devices {names}. For each device, it goes from batch to batch in the index of open tasks, and reads
+// the best tasks of each batch. The first step of a device also reads the device and its grant. Go code decides which candidates are shown.
+// It never shows the held task, so each group reads one task more. waitingViewText, for devices with many waiting tasks, reads only the 16
 // oldest batches and the batch of the task.
 //
 // Each lookup is a query of its own, so that only one plan is possible: Postgres plans this text once, perhaps with empty tables. Only the

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// news holds the rows by which a transaction notifies all replicas: devices may have work, another token may act for a device, or the
-// reasons for which devices wait may have changed.
+// news holds the rows by which a transaction notifies all replicas. A row means that devices may have work, that another token may act for
+// a device, or that the reasons for which devices wait may have changed.
 type news struct{ *connection }
 
 // NewsHandler is called after each commit of this process that added news of possible work for devices. newestID is the highest id of these

@@ -84,8 +84,8 @@ func TestOpenTasksAreFoundBeyondAPart(t *testing.T) {
 	})
 }
 
-// TestWhatMakesWorkIsNews makes every change after which a device may start a task, every change of the reasons for which devices wait, and
-// every change of who may act for a device. Each change must add a row to the news.
+// TestWhatMakesWorkIsNews makes all changes that replicas must learn about. After some changes a device may start a task, after others
+// devices wait for other reasons, and after others somebody else may act for a device. Each change must add a row to the news.
 func TestWhatMakesWorkIsNews(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -9,7 +9,8 @@ import (
 )
 
 // TestReportsHaveOnePlan checks the queries that each report needs. In each table that grows, they must use an index by its first column,
-// whatever the statistics were at the time of planning: there were none, the tables were empty, or a bulk load or a mass delete followed.
+// whatever statistics Postgres had when it planned them. It had no statistics, or statistics of empty tables, or statistics from before a
+// bulk load or a mass delete.
 func TestReportsHaveOnePlan(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

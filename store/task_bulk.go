@@ -124,8 +124,8 @@ func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL strin
 	return taskIDs, done, err
 }
 
-// cancelAll ends the waiting tasks in taskIDs, and asks the devices of the running tasks to stop. It sets the numbers of ended and of
-// running tasks in done.
+// cancelAll ends the waiting tasks in taskIDs, and asks the devices of the running tasks to stop. It sets the number of ended tasks and the
+// number of asked devices in done.
 func (s tasksIn) cancelAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(taskIDs...))
 	if err != nil {

@@ -18,8 +18,9 @@ type warmedConns struct {
 }
 
 // Warm opens connections until half of the allowed number are open. On each new connection, it runs the statements that every report needs,
-// for data that does not exist. Without Warm, the first reports on a connection would be slow: the first run of a statement takes Postgres
-// ten times as long, and new connections are opened just when the load is high. Connections expire, so Warm must be called regularly.
+// for data that does not exist. Without Warm, the first reports on a connection would be slow, because Postgres needs ten times as long for
+// the first run of a statement. New connections are opened just when the load is high. Connections expire, so Warm must be called
+// regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil

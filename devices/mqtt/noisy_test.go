@@ -81,8 +81,8 @@ func TestReportsAboveTheRateAreNotHandled(t *testing.T) {
 	}
 }
 
-// TestExcessIsReceivedWithoutAcknowledgements checks devices that report far above their rate: the client receives all reports with QoS 0 as
-// long as they do, so that their reports do not fill the queue of the broker. Reports of other devices are answered throughout.
+// TestExcessIsReceivedWithoutAcknowledgements checks devices that report far above their rate. While they do, the client must receive all
+// reports with QoS 0, so that their reports do not fill the queue of the broker. Reports of other devices are answered throughout.
 func TestExcessIsReceivedWithoutAcknowledgements(t *testing.T) {
 	t.Parallel()
 	s := mosquittoBroker{servers.StartMosquitto(t)}

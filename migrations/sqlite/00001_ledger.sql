@@ -55,8 +55,8 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 -- max_run_ms: the longest duration of a grant with all its renewals; 0 means 1 hour.
 -- abort_failure, abort_min: the abort rule. It pauses the batch if at least abort_min tasks have ended, and the
 --   share abort_failure of them has failed or timed out.
--- abort_ended, abort_failed: two numbers of tasks at the time when the batch was last resumed: the tasks that had
---   succeeded, failed or timed out, and the tasks that had failed or timed out. The abort rule ignores these tasks.
+-- abort_ended: the number of tasks that had succeeded, failed or timed out when the batch was last resumed.
+-- abort_failed: the number of tasks in abort_ended that had failed or timed out. The abort rule ignores these tasks.
 -- cancelling: true if the batch is cancelled and may still have open tasks.
 -- system: true if the batch contains the leases of callers. Operators cannot queue tasks into this batch.
 -- failed_tasks: the number of tasks that failed or timed out.
@@ -193,9 +193,9 @@ CREATE TRIGGER batches_removed AFTER DELETE ON batches WHEN OLD.total <> 0 BEGIN
 END;
 -- +goose StatementEnd
 
--- The recent speed of each batch. Each fold (a run of the background job that adds up task counts) inserts a
--- row for a batch: the number n of tasks that succeeded, failed or timed out since the previous fold. Rows
--- are deleted after some minutes.
+-- The recent speed of each batch. A fold is a run of the background job that adds up task counts. For each batch
+-- with ended tasks, a fold inserts one row. Rows are deleted after some minutes.
+-- n: the number of tasks that succeeded, failed or timed out since the previous fold.
 CREATE TABLE batch_rates (
     batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE,
     at    INTEGER NOT NULL,
@@ -434,8 +434,8 @@ CREATE TABLE limit_sets (
 -- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
 --   was asked to report again after more than one report period. It is null until the first report.
 -- noisy_at: the last time at which a replica recorded that the device reports far too often; null means never.
--- registered_by: who registered the device: the name of an operator token, "fleet:" and the first digits of the
---   hash of a fleet token, or "session" for a session at an MQTT broker.
+-- registered_by: who registered the device. An operator is named by the name of the token, and a fleet token by
+--   "fleet:" and the first digits of its hash. The value "session" means a session at an MQTT broker.
 -- blocked_by, blocked_at, block_reason: who blocked the device, when and why. Empty or null if it is not blocked, or
 --   if it was blocked because its registration needs an approval.
 -- wire: the wire (protocol) of the last report of the device: 'http', 'mqtt' or 'hawkbit'; empty until it is known.
@@ -698,8 +698,8 @@ CREATE TABLE clock_pair (
 );
 
 -- Restores: one row for each time that this database was replaced by a backup that lacked commits.
--- until: a pool that is created after the restore makes no grant before this time, because the lost commits may
---   have contained a pool of the same name with leases in force. Pools that existed at the restore have a time
+-- until: a pool that is created after the restore makes no grant before this time. The lost commits may have
+--   contained a pool of the same name with leases in force. Pools that existed at the restore have a time
 --   of their own in pools.stands_until.
 CREATE TABLE restores (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
