@@ -7,16 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// isNestedDeeper reports whether a JSON text has more than limit levels of nested brackets. It also works on invalid JSON, so it can run
+// isNestedDeeper reports whether a JSON text has more than maxDepth levels of nested brackets. It also works on invalid JSON, so it can run
 // before a recursive parser.
-func isNestedDeeper(text []byte, limit int) bool {
+func isNestedDeeper(text []byte, maxDepth int) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case '"':
 			i = stringEnd(text, i)
 		case '{', '[':
-			if depth++; depth > limit {
+			if depth++; depth > maxDepth {
 				return true
 			}
 		case '}', ']':

@@ -78,11 +78,12 @@ func (s devicesIn) registerMissing(ctx context.Context, requests []Registration)
 	return registeredInOrder(requests, found, created), nil
 }
 
-// registeredInOrder returns the devices in found, in the order of requests. created has the ids of the devices that were just registered.
-func registeredInOrder(requests []Registration, found []Device, created []string) []Registered {
+// registeredInOrder returns the devices in found, in the order of requests. createdIDs has the ids of the devices that were just
+// registered.
+func registeredInOrder(requests []Registration, found []Device, createdIDs []string) []Registered {
 	byID := make(map[string]Registered, len(found))
 	for _, d := range found {
-		byID[d.ID] = Registered{d, slices.Contains(created, d.ID)}
+		byID[d.ID] = Registered{d, slices.Contains(createdIDs, d.ID)}
 	}
 	registered := make([]Registered, len(requests))
 	for i, r := range requests {

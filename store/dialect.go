@@ -29,26 +29,26 @@ import (
 //	{pending of points}  task t is pending, in the batch points.batch, and has an id >= points.at. Postgres gets a range of the index
 //	             (batch, state, id), because otherwise it may read along the primary key. SQLite gets plain conditions, because it
 //	             uses only the first column for such a range
-//	{pending of ids}  task t is pending and in the batch ids.id; it is written in the same two forms
+//	{pending of ids}  task t is pending and in the batch ids.id; written in two forms, as {pending of points} is
 //	{first word} the detail of the event e up to its first space
-//	{best (} {) o}  encloses a query for tasks, runs it for each row before it, and left-joins its tasks as o
-//	{columns of best}  the columns that this query must select
+//	{best (} {) o}  enclose a query for tasks, which runs for each row before it; its tasks are left-joined as o
+//	{columns of best}  the columns that the query between {best (} and {) o} must select
 //	{shown and held}   maximum number of tasks in one group of a batch (viewsText): it is higher if policies apply
 //	{task of n}  the task of row w: element number w.n of the list $2
 //	{device of w}, {pool of c}, ...  joins the device d, the batch b or c, the pool p, ... that a row
 //	             before it names; all columns are NULL if there is no such row and the join is a LEFT JOIN
 //	{last event} the highest event id given so far, as the end of a SELECT
-//	{new xid}    a transaction id above all that were given
+//	{new xid}    a transaction id above all transaction ids that were given
 //	{oldest xid} the lowest id of a transaction that is still in progress
-//	{next turn}  a turn that is above the turns of all changes of tokens that can be read now
-//	{keys of tags}, {keys of attributes}  rows k (key), from a device in looked
+//	{next turn}  a number above the column turn of all rows of token_changes that can be read now
+//	{keys of tags}, {keys of attributes}  rows k with the column key, for a row looked with the tags or attributes of a device
 //	{tagged $1}, {tagged $3}  device d has all the tags of the JSON object in this argument
-//	{token}      the next fencing token, for a grant that is inserted already and so holds its unique keys
+//	{token}      the next fencing token, for a grant that was inserted before and so holds its unique keys
 //	{last token} the last fencing token given, 0 before the first
 //	{unhex hash} the bytes of the hexadecimal text hash
-//	{given}      the grants with the tokens that UPDATE has just given them
+//	{given}      the grants to which the UPDATE of giveTokens has just given tokens
 //	{ended}      the grants of {endings}, joined with the columns of endings
-//	{ids}, {claims}, ... the rows of the JSON array $1, see inputs
+//	{ids}, {claims}, ... the rows of the JSON array $1, see inputReplacements
 //	{claims once}, ... the beginning of a WITH in which these rows are read only once, see chainCTEs
 type dialect struct {
 	*sqlTranslator

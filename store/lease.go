@@ -245,8 +245,8 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 	return yielded, err
 }
 
-// GiveUpLease ends the waiting lease of task. If the lease holds a slot, nothing changes and held is true.
-func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held bool, err error) {
+// GiveUpLease ends the waiting lease of task. If the lease holds a slot, nothing changes and isHeld is true.
+func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (isHeld bool, err error) {
 	defer wrapError(&err, "giving up lease %d", task)
 	err = s.write(ctx, func(tx session) (err error) {
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 FOR UPDATE OF t`, task); err != nil {
@@ -256,10 +256,10 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (held
 		if err != nil || len(ended) > 0 {
 			return err
 		}
-		held, err = queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM grants g WHERE g.task = $1)`, task)
+		isHeld, err = queryOne(ctx, tx, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM grants g WHERE g.task = $1)`, task)
 		return err
 	})
-	return held, err
+	return isHeld, err
 }
 
 // LeaseFilter selects leases of a pool.

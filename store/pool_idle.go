@@ -36,15 +36,15 @@ type WaitingCount struct {
 const maxDevicesChecked = 500
 
 // CountWaitingDevices counts the devices that could get a task of the pool now, hold no slot, and have not been silent for longer than
-// seenWithin (Device.QuietUntil). It checks, by name, the next maxDevicesChecked devices with tasks whose names are greater than after. It
-// stops when it has counted limit devices.
-func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (_ WaitingCount, err error) {
+// seenWithin (Device.QuietUntil). It checks, by name, the next maxDevicesChecked devices with tasks whose names are greater than
+// afterDevice. It stops when it has counted limit devices.
+func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, afterDevice string, limit int) (_ WaitingCount, err error) {
 	defer wrapError(&err, "counting the waiters of pool %s", pool)
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }
-	return queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), after)
+	return queryOne(ctx, s.readSession(), dest, waitingDevicesSQL(), pool, limit, seenWithin.Milliseconds(), afterDevice)
 }
 
-// waitingDevicesSQL returns the statement of CountWaitingDevices: $1 is the pool, $2 limit, $3 seenWithin in ms, $4 after.
+// waitingDevicesSQL returns the statement of CountWaitingDevices: $1 is pool, $2 is limit, $3 is seenWithin in ms, and $4 is afterDevice.
 func waitingDevicesSQL() string {
 	most := fmt.Sprint(maxDevicesChecked)
 	return devicesWithTasksCTE("$1", "$4", "n < "+most) + `

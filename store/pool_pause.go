@@ -25,8 +25,8 @@ type PoolsPause struct {
 }
 
 // PausePools applies change in one transaction, with one event for all changed pools. It returns the number of changed pools and the number
-// of devices asked to stop. Holders of callers' leases are not asked.
-func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) (changed, stopping int, err error) {
+// of devices that it asked to stop. Holders of callers' leases are not asked.
+func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) (changedPools, askedDevices int, err error) {
 	names := slices.Sorted(slices.Values(change.Pools))
 	err = s.write(ctx, func(tx session) error {
 		for _, name := range names {
@@ -38,17 +38,17 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 		if err != nil {
 			return fmt.Errorf("pausing pools: %w", err)
 		}
-		changed = len(concerned)
+		changedPools = len(concerned)
 		for _, name := range concerned {
 			tx.pendingNews.addPool(name)
 		}
 		detail := ""
-		if stopping = 0; change.StopRunning {
+		if askedDevices = 0; change.StopRunning {
 			asked, err := tx.grants().stopForPause(ctx, names)
 			if err != nil {
 				return err
 			}
-			stopping, detail = len(asked), fmt.Sprintf(" stopping=%d", len(asked))
+			askedDevices, detail = len(asked), fmt.Sprintf(" stopping=%d", len(asked))
 			concerned = append(concerned, asked...)
 		}
 		if len(concerned) == 0 {
@@ -58,7 +58,7 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 		slices.Sort(concerned)
 		return tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: withReason(strings.Join(slices.Compact(concerned), ",")+detail, change.Reason)})
 	})
-	return changed, stopping, err
+	return changedPools, askedDevices, err
 }
 
 // applyPause pauses the pools in names, or ends their pauses, and returns the names of the changed pools.

@@ -50,10 +50,10 @@ type ErrorCount struct {
 }
 
 // TopErrors returns at most limit error texts of failed and timed-out tasks of a batch with their counts, most frequent first. It reads at
-// most sample tasks of each state, and counts only tasks that ended between filter.Since and filter.Until.
-func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, sample, limit int) ([]ErrorCount, error) {
+// most maxTasksRead tasks of each state, and counts only tasks that ended between filter.Since and filter.Until.
+func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, maxTasksRead, limit int) ([]ErrorCount, error) {
 	const latest = `SELECT * FROM (SELECT error, finished_at FROM tasks WHERE batch = $1 AND state = '%s' LIMIT $2) AS %[1]s`
-	q := &query{args: []any{filter.Batch, sample}}
+	q := &query{args: []any{filter.Batch, maxTasksRead}}
 	q.text = `SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (` + fmt.Sprintf(latest, Failed) + ` UNION ALL ` + fmt.Sprintf(latest, TimedOut) + `) AS t`
 	q.whereTimeBetween("t.finished_at", filter.Since, filter.Until)
 	q.text = q.textWithoutLimit() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.arg(limit)
