@@ -66,8 +66,9 @@ func (c Events) Follow(ctx context.Context, filter EventFilter, position LivePos
 	})
 }
 
-// EventSeal is the seal of a block of events, with what the ledger has now in its place. If nothing was changed, Computed equals Hash. The
-// last entry of the list may have the events that are not sealed yet: then SealedAt is nil, and Hash and Computed are empty.
+// EventSeal is the seal of a block of events, compared with the events that the ledger has now in this block. If no event was changed,
+// Computed equals Hash. The last entry of the list may have events that are not sealed yet: then SealedAt is nil, and Hash and Computed are
+// empty.
 type EventSeal struct {
 	After    int64  `json:"after" doc:"The block has the events with after < id <= last"`
 	Last     int64  `json:"last"`

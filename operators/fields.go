@@ -58,14 +58,14 @@ func (c *Change[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &c.Value)
 }
 
-func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+func formatDecimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // decimalOrEmpty returns n as text for a query, or an empty string if n is 0.
 func decimalOrEmpty(n int64) string {
 	if n == 0 {
 		return ""
 	}
-	return decimal(n)
+	return formatDecimal(n)
 }
 
 // Query returns the query parameters of the pairs (name, value) whose value is not empty.

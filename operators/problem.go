@@ -130,7 +130,7 @@ func (c *Client) retry(ctx context.Context, request Request, send func() error) 
 
 // retryPause returns the pause after a try that ended with lastErr. tries is the number of tries so far. The pause is duePause, or longer
 // if the server asks for a longer pause. mayRetry is false if there must be no next try. If the first try reached no server, there is no
-// next try; after a later one there is, because the server may be restarting.
+// next try. If a later try reaches no server, there is a next one, because the server may be restarting.
 func retryPause(lastErr error, duePause time.Duration, tries int) (wait time.Duration, mayRetry bool) {
 	if lost, ok := errors.AsType[*LostError](lastErr); ok {
 		return duePause, lost.Reached || tries > 1

@@ -22,7 +22,7 @@ func (e advisedError) Unwrap() error { return e.error }
 
 // adviceFor returns a text about what the user can do after err, the error of a command. The text is empty if err already
 // contains the advice, or if there is no advice.
-func adviceFor(err error) string {
+func adviceFor(err error) (advice string) {
 	if advised, ok := errors.AsType[advisedError](err); ok {
 		return advised.advice
 	}
@@ -78,8 +78,8 @@ func adviceAfterProblem(problem *operators.Problem) string {
 }
 
 // kindInPath returns the kind of object in the path of an API request, for example pools.
-func kindInPath(path string) string {
+func kindInPath(path string) (kind string) {
 	_, rest, _ := strings.Cut(path, "/v1/") // a proxy can add a path in front
-	kind, _, _ := strings.Cut(rest, "/")
+	kind, _, _ = strings.Cut(rest, "/")
 	return kind
 }

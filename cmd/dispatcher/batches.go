@@ -43,16 +43,16 @@ func addBatchFilters(command *cobra.Command) {
 	command.Flags().String("lane", "", "only batches of this lane: normal or urgent")
 	command.Flags().String("pool", "", "only batches of this pool")
 	command.Flags().String("kind", "", "only batches of this kind")
-	command.Flags().String("state", "", "only batches in this state: "+strings.Join(batchStates(), ", ")+"; open: not ended")
+	command.Flags().String("state", "", "only batches in this state: "+strings.Join(listableBatchStates(), ", ")+"; open: not ended")
 	command.Flags().String("sort", "newest", "newest first; failed: only batches with failures, most of these first; ended: only batches that have ended, the latest end first")
 	command.MarkFlagsMutuallyExclusive("name", "pool", "kind")
-	complete(command, "state", batchStates()...)
-	complete(command, "sort", "newest", "failed", "ended")
-	complete(command, "lane", "normal", "urgent")
+	completeFlagValues(command, "state", listableBatchStates()...)
+	completeFlagValues(command, "sort", "newest", "failed", "ended")
+	completeFlagValues(command, "lane", "normal", "urgent")
 }
 
-// batchStates returns the states by which batches are listed.
-func batchStates() []string {
+// listableBatchStates returns the states by which batches are listed.
+func listableBatchStates() (states []string) {
 	return []string{"open", "running", "paused", "scheduled", "cancelling", "finished", "cancelled"}
 }
 
@@ -93,7 +93,7 @@ func setBatchCommand(batches objectKind) *cobra.Command {
 	addWindowFlag(flags)
 	addClearFlag(command, "always-open", "window", "remove all windows")
 	addLimitsFlags(command)
-	complete(command, "lane", "normal", "urgent")
+	completeFlagValues(command, "lane", "normal", "urgent")
 	return command
 }
 
@@ -121,7 +121,7 @@ func cancelBatchCommand(batches objectKind) *cobra.Command {
 
 // batchSettingNames returns the names of the members of a batch that are settings. Actions such as cancel and watch do not show these
 // members.
-func batchSettingNames() []string {
+func batchSettingNames() (names []string) {
 	return []string{
 		"kind", "priority", "weight", "lane", "not_before", "not_after", "max_wait_ms", "windows", "finish_inside", "opens_at", "closes_at", "max_attempts", "retry_on",
 		"retry_backoff_ms", "on_lost", "lease_ms", "max_run_ms", "abort", "created_at",

@@ -58,12 +58,12 @@ unless every task succeeded.`,
 	b.add(command)
 	operator.pools().completeFlag(command, "pool")
 	operator.devices().completeFlag(command, "device")
-	complete(command, "format", "csv", "ndjson")
-	complete(command, "retry-on", "failed", "timed_out")
-	complete(command, "on-lost", "retry", "fail")
-	complete(command, "lane", "normal", "urgent")
-	complete(command, "unknown-devices", "allow", "refuse")
-	complete(command, "duplicates", "allow", "refuse", "skip")
+	completeFlagValues(command, "format", "csv", "ndjson")
+	completeFlagValues(command, "retry-on", "failed", "timed_out")
+	completeFlagValues(command, "on-lost", "retry", "fail")
+	completeFlagValues(command, "lane", "normal", "urgent")
+	completeFlagValues(command, "unknown-devices", "allow", "refuse")
+	completeFlagValues(command, "duplicates", "allow", "refuse", "skip")
 	command.MarkFlagsMutuallyExclusive("file", "device", "tag")
 	command.MarkFlagsOneRequired("file", "device", "tag")
 	command.MarkFlagsMutuallyExclusive("wait", "dry-run")
@@ -136,8 +136,8 @@ func (b *batchFlags) request(command *cobra.Command, stdin io.Reader) (operators
 	return r, nil
 }
 
-// mediaType returns the media type of a file of tasks or devices. If format is empty, the extension of the file name determines the type.
-func mediaType(file, format string) (string, error) {
+// mediaTypeOf returns the media type of a file of tasks or devices. If format is empty, the extension of the file name determines the type.
+func mediaTypeOf(file, format string) (name string, err error) {
 	if format == "" {
 		format = strings.TrimPrefix(filepath.Ext(file), ".")
 	}
@@ -153,7 +153,7 @@ func mediaType(file, format string) (string, error) {
 // attachFile makes request send the content of a file in this format, or of stdin if file is "-". The file is opened
 // again each time the request is sent. Standard input can be read only once, so a request with stdin is sent only once.
 func attachFile(request *operators.Request, file, format string, stdin io.Reader) (err error) {
-	if request.ContentType, err = mediaType(file, format); err != nil {
+	if request.ContentType, err = mediaTypeOf(file, format); err != nil {
 		return err
 	}
 	if file == "-" {
@@ -181,7 +181,7 @@ func (b *batchFlags) send(s *session, request operators.Request) error {
 		return err
 	}
 	if made.Unknown != nil { // their ids may be mistyped
-		s.console.note("Warning: %s not registered, such as %s; to refuse them: --unknown-devices refuse",
+		s.console.writeMessage("Warning: %s not registered, such as %s; to refuse them: --unknown-devices refuse",
 			countText(made.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), made.Unknown.First)
 	}
 	tasks, skipped := countText(made.Tasks, "task", "tasks"), ""
@@ -190,11 +190,11 @@ func (b *batchFlags) send(s *session, request operators.Request) error {
 	}
 	switch {
 	case b.wait:
-		s.console.noteWarnings("", text)
-		s.console.note("batch %d: %s%s", made.ID, tasks, skipped)
+		s.console.writeWarnings("", text)
+		s.console.writeMessage("batch %d: %s%s", made.ID, tasks, skipped)
 		return newBatchWatch(s, strconv.FormatInt(made.ID, 10)).requireSuccess()
 	case b.mode.DryRun && !s.console.isJSON:
-		s.console.noteWarnings("", text)
+		s.console.writeWarnings("", text)
 		_, err := fmt.Fprintf(s.console.out, "%s would be queued%s\n", tasks, skipped)
 		return err
 	}

@@ -45,7 +45,7 @@ func batchResultsCommand(batches objectKind) *cobra.Command {
 	flags.IntVar(&r.limit, "limit", 20, "maximum number of results to show; 0: all, in JSON at most 1000")
 	flags.BoolVar(&r.csv, "csv", false, "write all results as CSV, with a column for each field")
 	flags.BoolVar(&r.asJSON, "json", false, "same as --output json: the first page and the summary, as received from the server")
-	complete(command, "state", operators.TaskStates()[2:]...)
+	completeFlagValues(command, "state", operators.TaskStates()[2:]...)
 	return command
 }
 
@@ -153,7 +153,7 @@ func (r resultReport) writeSummary(summary operators.ResultSummary) error {
 	}
 	var tags, failures [][]any
 	for _, c := range summary.ByTag {
-		tags = append(tags, []any{textOr(c.Value, "(without)"), c.Ended, c.Failed})
+		tags = append(tags, []any{textOrDefault(c.Value, "(without)"), c.Ended, c.Failed})
 	}
 	if rest := summary.ByTagRest; rest != nil {
 		tags = append(tags, []any{"(others)", rest.Ended, rest.Failed})
@@ -176,14 +176,14 @@ func (r resultReport) writeRows(title string, rows [][]any, heads ...string) err
 	}
 	table := terminal.NewTable(r.out, heads...)
 	for _, row := range rows {
-		table.AddRow(cellTexts(row)...)
+		table.AddRow(formatCells(row)...)
 	}
 	return table.Flush()
 }
 
-// cellTexts returns the values of a row as texts. Numbers with a fraction have six significant digits.
-func cellTexts(row []any) []string {
-	texts := make([]string, len(row))
+// formatCells returns the values of a row as texts. Numbers with a fraction have six significant digits.
+func formatCells(row []any) (texts []string) {
+	texts = make([]string, len(row))
 	for i, value := range row {
 		texts[i] = fmt.Sprint(value)
 		if number, ok := value.(float64); ok {
@@ -193,10 +193,10 @@ func cellTexts(row []any) []string {
 	return texts
 }
 
-// textOr returns the text that value points to. If value is nil, it returns absent.
-func textOr(value *string, absent string) string {
+// textOrDefault returns the text that value points to. If value is nil, it returns defaultText.
+func textOrDefault(value *string, defaultText string) string {
 	if value == nil {
-		return absent
+		return defaultText
 	}
 	return *value
 }

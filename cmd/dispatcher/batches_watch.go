@@ -23,8 +23,8 @@ func readProgress(batch entry) (p progress) {
 	return p
 }
 
-// unsuccessful returns the number of tasks that ended without success.
-func (p progress) unsuccessful() int64 { return p.EndedTasks() - p.Counts[operators.Succeeded] }
+// countUnsuccessful returns the number of tasks that ended without success.
+func (p progress) countUnsuccessful() int64 { return p.EndedTasks() - p.Counts[operators.Succeeded] }
 
 // commonFailureState returns the most frequent state among the tasks that ended without success.
 func (p progress) commonFailureState() string {
@@ -44,7 +44,7 @@ func (p progress) doneText() string {
 // summaryLine returns the whole progress in one line of text.
 func (p progress) summaryLine() string {
 	text := fmt.Sprintf("%s, %d inside, %d failed", p.doneText(), p.Counts[operators.Dispatched], p.FailedTasks())
-	if n := p.unsuccessful() - p.FailedTasks(); n > 0 {
+	if n := p.countUnsuccessful() - p.FailedTasks(); n > 0 {
 		text += fmt.Sprintf(", %d cancelled, expired or suppressed", n)
 	}
 	if p.RatePerMinute != nil {
@@ -102,7 +102,7 @@ func (w *batchWatch) follow() error {
 // presses Ctrl-C first.
 func (w *batchWatch) requireSuccess() error {
 	err := w.follow()
-	switch n, c := w.last.unsuccessful(), w.last.Counts; {
+	switch n, c := w.last.countUnsuccessful(), w.last.Counts; {
 	case err != nil:
 		return err
 	case !w.isOver:

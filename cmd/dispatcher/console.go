@@ -31,8 +31,8 @@ type console struct {
 	isJSON bool      // whether data is written as JSON instead of tables
 }
 
-// note writes a message for people to errs, formatted as in fmt.Fprintf.
-func (c *console) note(format string, args ...any) {
+// writeMessage writes a message for people to errs, formatted as in fmt.Fprintf.
+func (c *console) writeMessage(format string, args ...any) {
 	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
@@ -55,7 +55,7 @@ func (c *console) show(object json.RawMessage, omitted ...string) error {
 // showWithWarnings writes the warnings in object, an answer of the API, as messages. It shows the other members of
 // object, except those in omitted.
 func (c *console) showWithWarnings(object json.RawMessage, omitted ...string) error {
-	c.noteWarnings("", object)
+	c.writeWarnings("", object)
 	return c.show(object, append(omitted, "warnings")...)
 }
 
@@ -67,13 +67,13 @@ func writeJSON(out io.Writer, object any, indent string) error {
 	return e.Encode(object)
 }
 
-// noteWarnings writes each warning in answer as a message that begins with subject, and returns the warnings. answer is
+// writeWarnings writes each warning in answer as a message that begins with subject, and returns the warnings. answer is
 // the answer to a successful request.
-func (c *console) noteWarnings(subject string, answer json.RawMessage) (warnings []string) {
+func (c *console) writeWarnings(subject string, answer json.RawMessage) (warnings []string) {
 	var warned operators.WarningList
 	_ = json.Unmarshal(answer, &warned) // an answer without this member has no warnings
 	for _, w := range warned.Warnings {
-		c.note("Warning: %s%s", subject, terminal.EscapeUnprintable(w))
+		c.writeMessage("Warning: %s%s", subject, terminal.EscapeUnprintable(w))
 	}
 	return warned.Warnings
 }
@@ -120,7 +120,7 @@ func (l *statusLine) update(phase, bar, text string) {
 	if l.isTerminal {
 		l.Show("%s%s", bar, text)
 	} else if text != l.text && (phase != l.phase || time.Since(l.writtenAt) >= lineEvery) {
-		l.console.note("%s", text)
+		l.console.writeMessage("%s", text)
 		l.phase, l.text, l.writtenAt = phase, text, time.Now()
 	}
 }
@@ -154,7 +154,7 @@ func (c *console) repeatRead(ctx context.Context, read func() (isOver bool, err 
 		case !operators.IsTransient(err):
 			return err
 		default:
-			c.note("%v", err)
+			c.writeMessage("%v", err)
 		}
 		_ = operators.Sleep(ctx, watchEvery) // the loop ends if ctx has ended
 	}

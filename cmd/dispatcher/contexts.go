@@ -30,7 +30,7 @@ type installation struct {
 }
 
 // contextsFile returns the path of the file with the contexts (the named installations) of this user.
-func contextsFile() (string, error) {
+func contextsFile() (path string, err error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
 		return "", err
@@ -88,8 +88,8 @@ func (c contexts) write() error {
 	return err
 }
 
-// find returns the installation with this name.
-func (c contexts) find(name string) (installation, error) {
+// findInstallation returns the installation with this name.
+func (c contexts) findInstallation(name string) (installation, error) {
 	found, ok := c.Contexts[name]
 	if !ok {
 		return found, advisedError{usageError{fmt.Errorf("no context %q", name)}, "to list the contexts: dispatcher context list"}
@@ -152,7 +152,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 			return nil
 		}
 		all.Current = args[0]
-		_, err := all.find(args[0])
+		_, err := all.findInstallation(args[0])
 		return err
 	})
 	use.Flags().BoolVar(&none, "none", false, "let commands use no context")
@@ -160,7 +160,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		if all.Current == args[0] {
 			all.Current = ""
 		}
-		_, err := all.find(args[0])
+		_, err := all.findInstallation(args[0])
 		delete(all.Contexts, args[0])
 		return err
 	})

@@ -85,7 +85,7 @@ func chooseRedis(flagValue string, options *app.DevOptions) error {
 
 // invocationName returns how a shell in this folder can call this program: by its name if PATH leads to this program,
 // otherwise by the path with which the program was started.
-func invocationName() string {
+func invocationName() (command string) {
 	self, err := os.Executable()
 	if err != nil {
 		return os.Args[0]
@@ -98,7 +98,7 @@ func invocationName() string {
 }
 
 // isSameFile reports whether two paths name the same file.
-func isSameFile(pathA, pathB string) bool {
+func isSameFile(pathA, pathB string) (isSame bool) {
 	one, err := os.Stat(pathA)
 	if err != nil {
 		return false

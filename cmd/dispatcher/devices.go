@@ -48,8 +48,8 @@ func addDeviceFilters(command *cobra.Command) {
 	flags.String("registered-by", "", "only devices that this operator token or fleet token (fleet:1a2b3c4d) registered; session: by a session at an MQTT broker")
 	flags.Var(new(timeFlag), "created-since", "only devices that were registered at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
 	flags.Int("recent", 0, "number of devices to show, latest report first, 1 to 1000; not with other filters")
-	complete(command, "blocked", "true", "false")
-	complete(command, "noisy", "true", "false")
+	completeFlagValues(command, "blocked", "true", "false")
+	completeFlagValues(command, "noisy", "true", "false")
 }
 
 func createDeviceCommand(devices objectKind) *cobra.Command {
@@ -131,7 +131,7 @@ func blockDeviceCommand(devices objectKind, blocked bool, use, short string) *co
 					return s.Devices.SetBlockedMatching(s.cmd.Context(), filter, blocked, reason, dryRun)
 				})
 			}
-			if bulk.isGiven() {
+			if bulk.hasSelection() {
 				return usageError{errors.New("give either a device, or filters with which --dry-run is possible")}
 			}
 			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", args[0], verb), Body: operators.PauseReason{Reason: reason}})
@@ -160,7 +160,7 @@ The devices that match are counted first. Devices with open tasks are kept, unle
 					return s.Devices.DeleteMatching(s.cmd.Context(), filter, options, dryRun)
 				})
 			}
-			if bulk.isGiven() || options.Refuse {
+			if bulk.hasSelection() || options.Refuse {
 				return usageError{errors.New("give either a device, or filters with which --dry-run and --refuse are possible")}
 			}
 			q := operators.Query()
@@ -208,7 +208,7 @@ the profile. NDJSON has one line for each device, such as
 	command.Flags().StringVarP(&file, "file", "f", "", "devices as CSV or NDJSON; -: standard input")
 	command.Flags().StringVar(&format, "format", "", "format of the file: csv or ndjson (default: from its name)")
 	command.Flags().StringVar(&existing, "existing", "", "what to do with devices that already exist: refuse the file (default), skip them, update their tags and profile, or rotate: create one more token for each")
-	complete(command, "format", "csv", "ndjson")
-	complete(command, "existing", "refuse", "skip", "update", "rotate")
+	completeFlagValues(command, "format", "csv", "ndjson")
+	completeFlagValues(command, "existing", "refuse", "skip", "update", "rotate")
 	return requireFlag(command, "file")
 }

@@ -26,12 +26,12 @@ func (b *bulkFlags) addTo(command *cobra.Command, operator *operatorFlags) {
 	flags.Var(&b.createdSince, "created-since", "only devices that were registered at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
 	flags.BoolVar(&b.dryRun, "dry-run", false, "only count the devices, change nothing")
 	addYesFlag(command, &b.yes)
-	complete(command, "blocked", "true", "false")
+	completeFlagValues(command, "blocked", "true", "false")
 	operator.profiles().completeFlag(command, "profile")
 }
 
-// isGiven reports whether the user gave a filter or --dry-run. With these flags, the command must not name a device.
-func (b *bulkFlags) isGiven() bool {
+// hasSelection reports whether the user gave a filter or --dry-run. With these flags, the command must not name a device.
+func (b *bulkFlags) hasSelection() bool {
 	return !b.filter.IsEmpty() || b.createdSince.String() != "" || b.dryRun
 }
 

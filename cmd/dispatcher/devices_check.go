@@ -82,12 +82,12 @@ func (f *checkFlags) run(cmd *cobra.Command, c *console) error {
 	}
 	line := c.newStatusLine()
 	f.options.FirstToken = time.Now().Unix() * 1000 // the check needs far fewer tokens in a second
-	f.options.Reboot, f.options.ShiftClock = f.reboot(cmd, line), shellCommand(cmd, f.clockCommand)
+	f.options.Reboot, f.options.ShiftClock = f.newRebootFunc(cmd, line), newShellRunner(cmd, f.clockCommand)
 	f.options.OnScenario = func(name string, left time.Duration) { line.update(name, "", fmt.Sprintf("%s left: %s", left, name)) }
 	if f.options.Reboot == nil {
-		c.note("The device is not rebooted: that needs --reboot-command or a terminal.")
+		c.writeMessage("The device is not rebooted: that needs --reboot-command or a terminal.")
 	}
-	c.note("Waiting for the first report of a device (%s)", strings.Join(f.addresses, ", "))
+	c.writeMessage("Waiting for the first report of a device (%s)", strings.Join(f.addresses, ", "))
 	findings, err := check.Run(cmd.Context(), f.options)
 	line.Clear()
 	if findings == nil {
@@ -130,8 +130,8 @@ func (f *checkFlags) open() (err error) {
 	return nil
 }
 
-// shellCommand returns a function that runs the command, or nil if the command is empty.
-func shellCommand(cmd *cobra.Command, command string) func() error {
+// newShellRunner returns a function that runs the command, or nil if the command is empty.
+func newShellRunner(cmd *cobra.Command, command string) (run func() error) {
 	if command == "" {
 		return nil
 	}
@@ -142,17 +142,17 @@ func shellCommand(cmd *cobra.Command, command string) func() error {
 	}
 }
 
-// reboot returns a function that reboots the device: it runs a command, or asks the user at a terminal to reboot the
-// device. If there is neither a command nor a terminal, reboot returns nil.
-func (f *checkFlags) reboot(cmd *cobra.Command, line *statusLine) func() error {
+// newRebootFunc returns a function that reboots the device: it runs a command, or asks the user at a terminal to reboot the device. If
+// there is neither a command nor a terminal, newRebootFunc returns nil.
+func (f *checkFlags) newRebootFunc(cmd *cobra.Command, line *statusLine) (reboot func() error) {
 	if f.rebootCommand != "" || !terminal.IsTerminal(cmd.InOrStdin()) {
-		return shellCommand(cmd, f.rebootCommand)
+		return newShellRunner(cmd, f.rebootCommand)
 	}
 	input := bufio.NewReader(cmd.InOrStdin())
 	return func() (err error) {
 		for _, request := range []string{"Switch the device off now, then press Enter.", "Switch the device on again, then press Enter."} {
 			line.Clear()
-			line.console.note("%s", request)
+			line.console.writeMessage("%s", request)
 			_, err = input.ReadString('\n')
 		}
 		return err
@@ -165,7 +165,7 @@ func (f *checkFlags) write(c *console, findings []check.Finding) error {
 	for _, finding := range findings {
 		counts[finding.State]++
 		if finding.Rule == check.RuleStarts && finding.State == check.NotSeen {
-			c.note("The device never connected to --system-listen: let it run the lab task if the payload has system. Rules about work are not seen without it.")
+			c.writeMessage("The device never connected to --system-listen: let it run the lab task if the payload has system. Rules about work are not seen without it.")
 		}
 		table.AddRow(finding.State, finding.Rule, finding.Found)
 		if finding.State == check.Failed {
@@ -180,7 +180,7 @@ func (f *checkFlags) write(c *console, findings []check.Finding) error {
 	if err := write(); err != nil {
 		return err
 	}
-	c.note("%d passed, %d failed, %d not seen, %d not checkable", counts[check.Passed], counts[check.Failed], counts[check.NotSeen], counts[check.NotCheckable])
+	c.writeMessage("%d passed, %d failed, %d not seen, %d not checkable", counts[check.Passed], counts[check.Failed], counts[check.NotSeen], counts[check.NotCheckable])
 	if n := counts[check.Failed]; n > 0 {
 		return errors.New(countText(n, "rule failed", "rules failed"))
 	}

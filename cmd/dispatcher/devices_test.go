@@ -283,7 +283,7 @@ func TestCompletionOffersWhatThereIs(t *testing.T) {
 		"devices get d":                   "d-1\n:4\n",
 		"tasks list --state t":            strings.Join(append(operators.TaskStates(), ":4\n"), "\n"),
 		"events list --order ":            "newest\noldest\n:4\n",
-		"tokens create --name x --role v": strings.Join(append(roles(), ":4\n"), "\n"),
+		"tokens create --name x --role v": strings.Join(append(tokenRoles(), ":4\n"), "\n"),
 		"pools list --output j":           "table\njson\n:4\n",
 	} {
 		args := append([]string{"__complete"}, strings.Split(line, " ")...)

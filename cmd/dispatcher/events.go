@@ -22,7 +22,7 @@ func eventsCommand() *cobra.Command {
 		c.Flags().String("order", "newest", "newest or oldest first")
 		c.Flags().Var(new(timeFlag), "since", "only events at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
 		c.Flags().Var(new(timeFlag), "until", "only events before this time")
-		complete(c, "order", "newest", "oldest")
+		completeFlagValues(c, "order", "newest", "oldest")
 	})
 	command := o.groupCommand("events", "Read the audit log", append(verbs, watchEventsCommand(o), verifyEventsCommand(o))...)
 	command.Flags().AddFlagSet(verbs[0].Flags()) // if one of the flags is given, events runs events list
@@ -60,7 +60,7 @@ func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	flags.String("batch", "", "only events about this batch")
 	flags.String("task", "", "only events about this task")
 	flags.String("device", "", "only events about this device")
-	complete(command, "actor-kind", "device", "operator", "program", "registrant", "unknown")
+	completeFlagValues(command, "actor-kind", "device", "operator", "program", "registrant", "unknown")
 	operator.pools().completeFlag(command, "pool")
 	operator.batches().completeFlag(command, "batch")
 	operator.devices().completeFlag(command, "device")
@@ -74,7 +74,7 @@ func watchEventsCommand(operator *operatorFlags) *cobra.Command {
 		RunE: operator.withSession(func(s *session, _ []string) error {
 			live := operators.LivePosition{LastID: after}
 			if after == "" {
-				live.OnConnected = func() { s.console.note("Waiting for events.") }
+				live.OnConnected = func() { s.console.writeMessage("Waiting for events.") }
 			}
 			err := s.Follow(s.cmd.Context(), operators.Path("events"), requestQuery(filters), live, eventLog{s.console}.writeEvent)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {

@@ -139,8 +139,8 @@ func (v *verification) write(output *console) error {
 		table.AddRow(fmt.Sprintf("%d to %d", f.After+1, f.Last), f.SealedAt.UTC().Format(time.RFC3339), f.Problem)
 	}
 	if v.First != nil {
-		output.note("The first block was sealed at %s.", v.First.SealedAt.UTC().Format(time.RFC3339))
+		output.writeMessage("The first block was sealed at %s.", v.First.SealedAt.UTC().Format(time.RFC3339))
 	}
-	output.note("Compared %s in %s. Not sealed yet: %s.", countText(v.Events, "event", "events"), countText(int64(v.Blocks), "block", "blocks"), countText(int64(v.Unsealed), "event", "events"))
+	output.writeMessage("Compared %s in %s. Not sealed yet: %s.", countText(v.Events, "event", "events"), countText(int64(v.Blocks), "block", "blocks"), countText(int64(v.Unsealed), "event", "events"))
 	return table.Flush()
 }

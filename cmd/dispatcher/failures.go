@@ -32,19 +32,19 @@ func writeFailures(output *console, found operators.Failures) error {
 	}
 	_, _ = fmt.Fprintln(output.out, text)
 	if len(found.Keys) > 0 {
-		defer output.note("Keys for --by: %s", strings.Join(found.Keys, ", "))
+		defer output.writeMessage("Keys for --by: %s", strings.Join(found.Keys, ", "))
 	}
 	if len(found.By) == 0 {
 		return nil
 	}
 	table := terminal.NewTable(output.out, slices.Concat([]string{"RATE", "FAILED", "ENDED"}, found.By)...)
 	addRow := func(count operators.FailureCount, values []string) {
-		table.AddRow(append(cellTexts([]any{fmt.Sprintf("%.0f %%", 100*count.Rate), count.Failed, count.Ended}), values...)...)
+		table.AddRow(append(formatCells([]any{fmt.Sprintf("%.0f %%", 100*count.Rate), count.Failed, count.Ended}), values...)...)
 	}
 	for _, group := range found.Groups {
 		values := make([]string, len(group.Values))
 		for i, value := range group.Values {
-			values[i] = textOr(value, "(without)")
+			values[i] = textOrDefault(value, "(without)")
 		}
 		addRow(group.FailureCount, values)
 	}

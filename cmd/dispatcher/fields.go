@@ -19,7 +19,7 @@ const fieldAnnotation = "field"
 
 // fieldName returns the name of the API field, or of the query parameter, that the flag sets. For example, --max-attempts
 // sets max_attempts. The name of a duration ends in _ms.
-func fieldName(flag *pflag.Flag) string {
+func fieldName(flag *pflag.Flag) (apiField string) {
 	if annotated := flag.Annotations[fieldAnnotation]; len(annotated) > 0 {
 		return annotated[0]
 	}
@@ -30,8 +30,8 @@ func fieldName(flag *pflag.Flag) string {
 	return name
 }
 
-// fieldValue returns the value of the flag in a form that encodes to the JSON of the API. A duration becomes a number of ms.
-func fieldValue(flag *pflag.Flag) (any, error) {
+// fieldValue returns the value of the flag in the type that encodes to the JSON of the API. A duration becomes a number of ms.
+func fieldValue(flag *pflag.Flag) (value any, err error) {
 	text := flag.Value.String()
 	switch value := flag.Value.(type) {
 	case *jsonFlag:
@@ -71,7 +71,7 @@ func requestBody(flags *pflag.FlagSet) (body map[string]any, err error) {
 }
 
 // requestQuery returns a query with a parameter for each flag that was given and is not empty.
-func requestQuery(flags *pflag.FlagSet) url.Values {
+func requestQuery(flags *pflag.FlagSet) (query url.Values) {
 	q := url.Values{}
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Changed || flag.Value.String() == "" {

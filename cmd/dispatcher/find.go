@@ -51,10 +51,10 @@ func writeHits(output *console, found operators.Found, quoted string) error {
 	}
 	for _, p := range parts {
 		if p.More {
-			output.note("There are more hits by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
+			output.writeMessage("There are more hits by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
 		}
 		if p.Scanned > 0 {
-			output.note("Only the first %d were searched by %s; to search all: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
+			output.writeMessage("Only the first %d were searched by %s; to search all: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
 		}
 	}
 	return nil

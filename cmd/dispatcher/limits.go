@@ -49,7 +49,7 @@ func addFacts(flags *pflag.FlagSet, facts *[]string) {
 }
 
 // readFacts returns the facts in pairs, each of the form name=value.
-func readFacts(pairs []string) (map[string]string, error) {
+func readFacts(pairs []string) (valueByName map[string]string, err error) {
 	facts := make(map[string]string, len(pairs))
 	for _, one := range pairs {
 		name, value, ok := strings.Cut(one, "=")

@@ -87,11 +87,11 @@ func (o *operatorFlags) newListCommands(list listSpec, short string, addFilters 
 	}
 	filters := copyFlags(listed)
 	limit := addLimitFlag(listed)
-	listed.RunE = o.withSession(func(s *session, _ []string) error { return s.writeList(list.filtered(filters), *limit) })
+	listed.RunE = o.withSession(func(s *session, _ []string) error { return s.writeList(list.withFilters(filters), *limit) })
 	exported := &cobra.Command{Use: "export", Short: "Write all matching entries to standard output"}
 	exported.Flags().AddFlagSet(filters)
 	format := list.addFormatFlag(exported)
-	exported.RunE = o.withSession(func(s *session, _ []string) error { return s.export(list.filtered(filters), *format) })
+	exported.RunE = o.withSession(func(s *session, _ []string) error { return s.export(list.withFilters(filters), *format) })
 	return []*cobra.Command{listed, exported}
 }
 
@@ -110,7 +110,7 @@ func addLimitFlag(command *cobra.Command) *int {
 // addFormatFlag adds the flag --format of an export.
 func (l listSpec) addFormatFlag(command *cobra.Command) *string {
 	format := command.Flags().String("format", "csv", strings.Join(l.formats(), " or "))
-	complete(command, "format", l.formats()...)
+	completeFlagValues(command, "format", l.formats()...)
 	return format
 }
 
@@ -122,8 +122,8 @@ func (l listSpec) formats() []string {
 	return []string{"csv", "ndjson"}
 }
 
-// filtered returns the list of the entries that match the filters that were given.
-func (l listSpec) filtered(filters *pflag.FlagSet) listSpec {
+// withFilters returns the list of the entries that match the filters that were given.
+func (l listSpec) withFilters(filters *pflag.FlagSet) listSpec {
 	l.query = requestQuery(filters)
 	return l
 }
@@ -150,7 +150,7 @@ func (s *session) writeList(list listSpec, limit int) error {
 		return err
 	}
 	if *more {
-		s.console.note("There are more: --limit 0 shows all.")
+		s.console.writeMessage("There are more: --limit 0 shows all.")
 	}
 	return nil
 }

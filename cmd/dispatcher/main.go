@@ -28,7 +28,7 @@ import (
 // version, commit and date are set by the linker. date is the time of the commit.
 var version, commit, date = "dev", "unknown", "unknown" //nolint:gochecknoglobals // set by the linker
 
-// Exit codes. The command run has further ones (run.go).
+// Exit codes of all commands. The command run has additional ones (run.go).
 const (
 	exitFailure = 1
 	exitUsage   = 2
@@ -62,7 +62,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if status, ok := errors.AsType[statusError](err); ok {
 		return int(status)
 	}
-	for _, line := range errorLines(err) {
+	for _, line := range splitErrorLines(err) {
 		_, _ = fmt.Fprintln(stderr, "dispatcher:", terminal.EscapeUnprintable(line))
 	}
 	if advice := adviceFor(err); advice != "" {
@@ -74,9 +74,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// errorLines returns the lines in which err is printed. If err is an unwrapped result of errors.Join, each joined error
+// splitErrorLines returns the lines in which err is printed. If err is an unwrapped result of errors.Join, each joined error
 // gets its own line. Any other error becomes one line, even if its text contains line breaks.
-func errorLines(err error) []string {
+func splitErrorLines(err error) (lines []string) {
 	type several interface {
 		error
 		Unwrap() []error
@@ -85,9 +85,8 @@ func errorLines(err error) []string {
 	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() {
 		return []string{err.Error()}
 	}
-	var lines []string
 	for _, one := range joined.Unwrap() {
-		lines = append(lines, errorLines(one)...)
+		lines = append(lines, splitErrorLines(one)...)
 	}
 	return lines
 }

@@ -110,8 +110,8 @@ const (
 	maxCompletions    = 5000 // maximum number of completed names
 )
 
-// complete makes the shell complete the flag with these values.
-func complete(command *cobra.Command, flag string, values ...string) {
+// completeFlagValues makes the shell complete the flag with these values.
+func completeFlagValues(command *cobra.Command, flag string, values ...string) {
 	// The registration fails only for a flag that does not exist, which a test would detect.
 	_ = command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -49,7 +49,7 @@ func (o *operatorFlags) groupCommand(name, short string, verbs ...*cobra.Command
 // addOutputFlag adds the flag --output to flags, a set of flags of command.
 func addOutputFlag(command *cobra.Command, flags *pflag.FlagSet, output *string) {
 	flags.StringVarP(output, "output", "o", outputTable, "table: for people; json: for scripts")
-	complete(command, "output", outputTable, outputJSON)
+	completeFlagValues(command, "output", outputTable, outputJSON)
 }
 
 // checkOutput returns an error if output is not a value of the flag --output.
@@ -92,7 +92,7 @@ func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
 		return nil, err
 	}
 	if c != nil {
-		config.OnRetry = func(err error, wait time.Duration) { c.note("%v; retrying in %s", err, wait) }
+		config.OnRetry = func(err error, wait time.Duration) { c.writeMessage("%v; retrying in %s", err, wait) }
 		if config.Token != "" {
 			c.warnOfPlainHTTP(config.URL)
 		}
@@ -112,13 +112,13 @@ func (c *console) warnOfPlainHTTP(address string) {
 		return
 	}
 	if host, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !host.Unmap().IsLoopback()) {
-		c.note("Warning: the token is sent to %s without encryption; use https://", u.Host)
+		c.writeMessage("Warning: the token is sent to %s without encryption; use https://", u.Host)
 	}
 }
 
-// destination returns config with the URL and the token of the server. The first of these selects the
-// server: --url, --context, DISPATCHER_URL, the context in use, the dispatcher dev that runs here. A
-// token from the environment is sent only to the server of --url or DISPATCHER_URL.
+// destination returns config with the URL and the token of the server. The server is the first of these that is given: --url, --context,
+// DISPATCHER_URL, the context in use, the dispatcher dev that runs here. A token from the environment is sent only to the server of --url
+// or DISPATCHER_URL.
 func (o *operatorFlags) destination(config operators.Config) (operators.Config, error) {
 	config.URL = o.url
 	if config.URL == "" && o.context == "" {
@@ -137,7 +137,7 @@ func (o *operatorFlags) destination(config operators.Config) (operators.Config, 
 	if name == "" {
 		return localDevConfig(config)
 	}
-	found, err := all.find(name)
+	found, err := all.findInstallation(name)
 	if err != nil {
 		return config, err
 	}
@@ -145,7 +145,7 @@ func (o *operatorFlags) destination(config operators.Config) (operators.Config, 
 }
 
 // localDevConfig returns config with the URL and the token of the dispatcher dev that runs here.
-func localDevConfig(config operators.Config) (operators.Config, error) {
+func localDevConfig(config operators.Config) (withDevServer operators.Config, err error) {
 	server, err := runningDev("")
 	config.URL, config.Token = server.URL, server.Token
 	return config, err
@@ -166,7 +166,7 @@ func runningDev(data string) (localdev.Server, error) {
 
 // tokenFromEnv returns DISPATCHER_TOKEN, or the content of the file that DISPATCHER_TOKEN_FILE names.
 // There is no flag for the token, because other users of the machine can read a command line.
-func tokenFromEnv() (string, error) {
+func tokenFromEnv() (token string, err error) {
 	token, file := os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_TOKEN_FILE")
 	if token != "" && file != "" {
 		return "", usageError{errors.New("DISPATCHER_TOKEN: set both as a value and as a file")}
@@ -250,7 +250,7 @@ func (s *session) showValue(value any, omitted ...string) error {
 
 // createWithSecret sends request, which creates a token, and returns the answer, both as received and decoded. The answer
 // to a repeated request contains no token. In this case the error contains advice, which says how to get another token.
-func (s *session) createWithSecret(request operators.Request, advice string) (json.RawMessage, entry, error) {
+func (s *session) createWithSecret(request operators.Request, advice string) (answer json.RawMessage, decoded entry, err error) {
 	var made entry
 	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)
 	if err == nil && made.stringMember("token") == "" {

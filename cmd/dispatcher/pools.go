@@ -44,10 +44,10 @@ func addPoolFilters(command *cobra.Command) {
 	flags.String("name", "", "only pools whose name contains this text, ignoring case")
 	flags.String("sort", "", "name (default); held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first")
 	flags.Bool("only-trouble", false, "only pools with trouble")
-	complete(command, "sort", "name", "held", "waiting", "trouble")
+	completeFlagValues(command, "sort", "name", "held", "waiting", "trouble")
 }
 
-// addPoolSettings adds the flags of the settings of a pool, except those of its policies.
+// addPoolSettings adds a flag for each setting of a pool, except its policies.
 func addPoolSettings(flags *pflag.FlagSet) {
 	flags.Int("capacity", 0, "number of slots: how many devices and callers may hold one at once")
 	flags.Duration("lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
@@ -165,7 +165,7 @@ func watchPoolCommand(pools objectKind) *cobra.Command {
 		return s.console.repeatRead(s.cmd.Context(), func() (bool, error) {
 			var slots operators.Slots
 			text, err := readAnswer(s.cmd.Context(), s.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("pools", pool, "slots")}, &slots)
-			counts := cellTexts([]any{slots.Capacity, slots.Held, slots.Reserved, slots.Waiting})
+			counts := formatCells([]any{slots.Capacity, slots.Held, slots.Reserved, slots.Waiting})
 			if err != nil || slices.Equal(counts, last) {
 				return false, err
 			}

@@ -107,7 +107,7 @@ func (s *session) applyPools(wanted []poolSettings, dryRun bool) error {
 }
 
 // readPools returns all pools on the server by name.
-func (s *session) readPools() (map[string]entry, error) {
+func (s *session) readPools() (poolByName map[string]entry, err error) {
 	existing := map[string]entry{}
 	list, _ := s.List(s.cmd.Context(), operators.Path("pools"), nil, 0)
 	for text, err := range list {
@@ -163,7 +163,7 @@ func (s *session) checkPool(wanted poolSettings, existing entry) (poolChange, er
 		change.Action = actionChanged
 	}
 	if change.Action != actionUnchanged {
-		change.Warned = s.console.noteWarnings("pool "+wanted.Name+": ", text)
+		change.Warned = s.console.writeWarnings("pool "+wanted.Name+": ", text)
 	}
 	return change, nil
 }
@@ -186,7 +186,7 @@ func (s *session) writeChanges(prefix string, changes []poolChange) error {
 			return err
 		}
 	}
-	s.console.note("%s%d created, %d changed, %d unchanged", prefix, counts[actionCreated], counts[actionChanged], counts[actionUnchanged])
+	s.console.writeMessage("%s%d created, %d changed, %d unchanged", prefix, counts[actionCreated], counts[actionChanged], counts[actionUnchanged])
 	return writer.finish()
 }
 

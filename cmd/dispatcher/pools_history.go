@@ -30,7 +30,7 @@ func showHistoryCommand(pools objectKind) *cobra.Command {
 	flags.String("order", "newest", "order by the end: newest or oldest first")
 	flags.DurationVar(&since, "since", 0, "only entries that ended within this time, or have not ended: 24h")
 	limit = addLimitFlag(command)
-	complete(command, "order", "newest", "oldest")
+	completeFlagValues(command, "order", "newest", "oldest")
 	return command
 }
 
@@ -48,6 +48,6 @@ func showSeriesCommand(pools objectKind) *cobra.Command {
 			columns("UNTIL=at", "HELD", "LEAST=held_min", "MOST=held_max", "CAPACITY", "GRANTED", "ENDED", "LAPSED"), "points")
 	})
 	command.Flags().String("range", "1h", "1h, 24h or 7d")
-	complete(command, "range", "1h", "24h", "7d")
+	completeFlagValues(command, "range", "1h", "24h", "7d")
 	return command
 }

@@ -127,22 +127,22 @@ func (r *runner) run(connection *session, args []string) error {
 		return err
 	}
 	if k.remaining() <= r.grace { // the answer was so slow that too little of the lease is left
-		connection.console.note("dispatcher: the lease ends in %s: the command was not started", k.remaining().Round(time.Millisecond))
+		connection.console.writeMessage("dispatcher: the lease ends in %s: the command was not started", k.remaining().Round(time.Millisecond))
 		return statusError(exitLeaseLost)
 	}
 	c, err := r.start(k, args)
 	switch {
 	case errors.Is(err, child.ErrDeadlinePassed):
-		connection.console.note("dispatcher: the lease has ended: the command was not started")
+		connection.console.writeMessage("dispatcher: the lease has ended: the command was not started")
 		return statusError(exitLeaseLost)
 	case err != nil:
-		connection.console.note("dispatcher: %v", err)
+		connection.console.writeMessage("dispatcher: %v", err)
 		return statusError(child.StartErrorCode(err))
 	}
 	k.keep(ctx, c, signals)
 	switch code := c.WaitExitCode(); {
 	case k.lossReason != nil:
-		connection.console.note("dispatcher: the command was ended, because its slot could not be kept: %v", k.lossReason)
+		connection.console.writeMessage("dispatcher: the command was ended, because its slot could not be kept: %v", k.lossReason)
 		return statusError(exitLeaseLost)
 	case code != 0:
 		return statusError(code)
@@ -157,7 +157,7 @@ func (r *runner) start(keeper *leaseKeeper, args []string) (*child.Child, error)
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
 	return child.Start(child.Config{
-		Args: args, Env: keeper.environment(os.Environ()), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Args: args, Env: keeper.commandEnvironment(os.Environ()), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		GuardArgs: []string{self, "run-guard", r.grace.String()}, Deadline: keeper.held.UsableUntil,
 	})
 }

@@ -43,9 +43,9 @@ func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
 	case err == nil && k.held.State == operators.LeaseHeld:
 		return nil
 	case err == nil:
-		k.console.note("No slot of pool %s was granted within %s: %s", k.pool, k.wait, k.held.Detail)
+		k.console.writeMessage("No slot of pool %s was granted within %s: %s", k.pool, k.wait, k.held.Detail)
 	case hasProblemCode(err, "no_slot"):
-		k.console.note("No slot of pool %s was granted within %s: %v", k.pool, k.wait, err)
+		k.console.writeMessage("No slot of pool %s was granted within %s: %v", k.pool, k.wait, err)
 	default:
 		return err
 	}
@@ -125,7 +125,7 @@ func (k *leaseKeeper) applyRenewal(result renewal, command *child.Child) (untilN
 		command.SetTimeLeft(min(k.grace, max(k.remaining(), 0)))
 		return -1
 	}
-	k.console.note("The lease of slot %d was not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), result.err)
+	k.console.writeMessage("The lease of slot %d was not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), result.err)
 	return retryPause
 }
 
@@ -139,16 +139,15 @@ func (k *leaseKeeper) release(ctx context.Context) {
 			return
 		}
 		if !operators.IsTransient(err) || operators.Sleep(ctx, retryPause) != nil {
-			k.console.note("The slot of pool %s was not given back; it is free at the end of its lease: %v", k.pool, err)
+			k.console.writeMessage("The slot of pool %s was not given back; it is free at the end of its lease: %v", k.pool, err)
 			return
 		}
 	}
 }
 
-// environment returns the environment of the command: own, which is the environment of this program, and the variables of
-// the slot. It leaves out the address and the token of the API. The command's DISPATCHER_TOKEN is the fencing token, not
-// the API token.
-func (k *leaseKeeper) environment(own []string) []string {
+// commandEnvironment returns the environment of the command: own, which is the environment of this program, and the variables of the slot.
+// It omits the address and the token of the API. The command's DISPATCHER_TOKEN is the fencing token, not the API token.
+func (k *leaseKeeper) commandEnvironment(own []string) (variables []string) {
 	env := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		return slices.Contains([]string{"DISPATCHER_URL", "DISPATCHER_TOKEN", "DISPATCHER_TOKEN_FILE"}, name)

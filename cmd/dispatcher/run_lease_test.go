@@ -26,7 +26,7 @@ func TestTheCommandLearnsOfItsSlotAndNotOfTheCaller(t *testing.T) {
 	t.Parallel()
 	slot := 3
 	k := &leaseKeeper{runner: &runner{pool: "p"}, held: operators.Lease{Slot: &slot, Token: 7, Lease: 9}}
-	got := k.environment([]string{"PATH=/bin", "DISPATCHER_URL=http://x", "DISPATCHER_TOKEN=secret", "DISPATCHER_TOKEN_FILE=/secret", "HOME=/"})
+	got := k.commandEnvironment([]string{"PATH=/bin", "DISPATCHER_URL=http://x", "DISPATCHER_TOKEN=secret", "DISPATCHER_TOKEN_FILE=/secret", "HOME=/"})
 	want := []string{"PATH=/bin", "HOME=/", "DISPATCHER_POOL=p", "DISPATCHER_SLOT=3", "DISPATCHER_TOKEN=7", "DISPATCHER_LEASE=9"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -26,7 +26,7 @@ func tasksCommand() *cobra.Command {
 	verbs := o.newListCommands(list, "List tasks by number", func(c *cobra.Command) {
 		addTaskFilters(o, c)
 		c.Flags().String("order", "oldest", "newest or oldest first, by number")
-		complete(c, "order", "newest", "oldest")
+		completeFlagValues(c, "order", "newest", "oldest")
 	})
 	verbs = append(verbs, getTaskCommand(t), explainTaskCommand(t),
 		changeTasksCommand(o, "cancel", "Cancel a task, or all matching tasks; devices that run one of them are asked to stop"),
@@ -49,7 +49,7 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	operator.devices().completeFlag(command, "device")
 	operator.batches().completeFlag(command, "batch")
 	operator.pools().completeFlag(command, "pool")
-	complete(command, "state", operators.TaskStates()...)
+	completeFlagValues(command, "state", operators.TaskStates()...)
 }
 
 // taskError returns the error of a task. If the task will be tried again, it returns the time of the next attempt and the

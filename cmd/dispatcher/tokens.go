@@ -21,7 +21,7 @@ func tokensCommand() *cobra.Command {
 	list := listSpec{path: operators.Path("tokens"), columns: columns("ID", "NAME", "ROLE", "POOLS", "LIMIT SETS", "CREATED=created_at", "EXPIRES=expires_at", "LAST USED=last_used_at", "REQUESTS")}
 	verbs := o.newListCommands(list, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
-		complete(c, "order", "newest", "oldest")
+		completeFlagValues(c, "order", "newest", "oldest")
 	})
 	rotate := o.tokens().objectCommand("rotate", "Replace the secret of an operator token and print the new one; all replicas refuse the older one within 5 s", func(s *session, id string) error {
 		return s.printToken(operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", id, "rotate")}, "dispatcher tokens rotate "+id)
@@ -30,8 +30,8 @@ func tokensCommand() *cobra.Command {
 	return o.groupCommand("tokens", "Create and revoke operator tokens, including the first one", verbs...)
 }
 
-// roles returns the names of the roles that a token can have.
-func roles() []string {
+// tokenRoles returns the names of the roles that a token can have.
+func tokenRoles() (names []string) {
 	return []string{"viewer", "operator", "admin", "verifier", credentials.RoleCaller}
 }
 
@@ -52,8 +52,8 @@ server creates it, which requires a token with the role admin. If a context is i
 use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if t.Name == "" || !slices.Contains(roles(), t.Role) || t.valid < 0 {
-				return usageError{errors.New("--name is required, and --role must be one of " + strings.Join(roles(), ", "))}
+			if t.Name == "" || !slices.Contains(tokenRoles(), t.Role) || t.valid < 0 {
+				return usageError{errors.New("--name is required, and --role must be one of " + strings.Join(tokenRoles(), ", "))}
 			}
 			if err := credentials.CheckToken(t.Token); err != nil {
 				return usageError{err}
@@ -75,7 +75,7 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 	command.Flags().StringArrayVar(&t.Pools, "pool", nil, "for --role caller: pool whose slots the token may lease, or a pattern such as ci-*; may be repeated")
 	command.Flags().StringArrayVar(&t.LimitSets, "limit-set", nil, "for --role caller: limit set that the token may take from, or a pattern; may be repeated")
 	command.Flags().DurationVar(&t.valid, "valid", 0, "how long the token is valid, e.g. 720h; 0: until it is revoked")
-	complete(command, "role", roles()...)
+	completeFlagValues(command, "role", tokenRoles()...)
 	operator.pools().completeFlag(command, "pool")
 	ledgerSettings = addSettings(command.Flags())
 	return command
@@ -96,7 +96,7 @@ func (s *session) printToken(request operators.Request, advice string) error {
 
 // createsInDatabase reports whether the command creates the token in the database. It returns an error if a context is in
 // use and the environment also names a database, because the user must choose one of them.
-func (o *operatorFlags) createsInDatabase(configuration *settings) (bool, error) {
+func (o *operatorFlags) createsInDatabase(configuration *settings) (inDatabase bool, err error) {
 	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
 		return false, nil
 	}

@@ -58,6 +58,6 @@ func (w waitingTasks) writeReasons(output *console) error {
 	if err := writeTable(output.out, w.Parts, append([]column{count}, columns("WHY=label", "CODE", "UNTIL", "REMEDY")...)); err != nil {
 		return err
 	}
-	output.note("To list the tasks of one reason: --code %s", w.Parts[0].text("code"))
+	output.writeMessage("To list the tasks of one reason: --code %s", w.Parts[0].text("code"))
 	return nil
 }

@@ -65,7 +65,7 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	Body profilePut
 },
 ) (*createdResponse[operators.ProfileChanged], error) {
-	limited, err := readLimits(in.Body.Limits)
+	limited, err := toStoredLimits(in.Body.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -73,12 +73,12 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	put, isNew, err := p.ledger.PutProfile(ctx, actorName(ctx), store.Profile{Name: in.Profile, Limits: limited, MetadataOnly: in.Body.MetadataOnly})
+	put, isNew, err := p.ledger.PutProfile(ctx, operatorName(ctx), store.Profile{Name: in.Profile, Limits: limited, MetadataOnly: in.Body.MetadataOnly})
 	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: toAPIProfile(put), WarningList: warned}}, err
 }
 
 func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
-	return &struct{}{}, p.ledger.DeleteProfile(ctx, actorName(ctx), in.Profile)
+	return &struct{}{}, p.ledger.DeleteProfile(ctx, operatorName(ctx), in.Profile)
 }
 
 func toAPIProfile(profile store.Profile) operators.Profile {
@@ -110,7 +110,7 @@ type tokenQuery struct {
 
 func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
 	found, err := t.ledger.OperatorTokens(ctx, in.afterNumber, in.Order == "newest", in.Size)
-	return newPage(found, in.isFull(len(found)), toAPIToken, func(t store.Token) string { return decimal(t.ID) }), err
+	return newPage(found, in.isFull(len(found)), toAPIToken, func(t store.Token) string { return formatDecimal(t.ID) }), err
 }
 
 func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
@@ -120,19 +120,19 @@ func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken
 	}
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
-	made, err := t.ledger.CreateToken(ctx, actorName(ctx), token, hash[:])
+	made, err := t.ledger.CreateToken(ctx, operatorName(ctx), token, hash[:])
 	return operators.TokenCreated{Token: toAPIToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
 }
 
 func (t *tokens) rotate(ctx context.Context, in *IDPath) (operators.TokenCreated, error) {
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
-	rotated, err := t.ledger.RotateToken(ctx, actorName(ctx), in.ID, hash[:])
+	rotated, err := t.ledger.RotateToken(ctx, operatorName(ctx), in.ID, hash[:])
 	return operators.TokenCreated{Token: toAPIToken(rotated), Secret: secret}, err
 }
 
 func (t *tokens) revoke(ctx context.Context, in *IDPath) (operators.Token, error) {
-	gone, err := t.ledger.RevokeToken(ctx, actorName(ctx), in.ID)
+	gone, err := t.ledger.RevokeToken(ctx, operatorName(ctx), in.ID)
 	return toAPIToken(gone), err
 }
 

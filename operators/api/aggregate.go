@@ -17,7 +17,7 @@ const (
 	maxTextChars  = 200 // characters of a text value that are kept
 )
 
-// aggregate collects the values that one output field has in the results of a batch, to summarize them.
+// aggregate collects the values of one output field in the results of a batch, to summarize them.
 type aggregate struct {
 	field   string
 	numbers []float64
@@ -93,7 +93,7 @@ func summarizeNumbers(numbers []float64) *operators.NumberValues {
 	return &operators.NumberValues{
 		Count: int64(len(numbers)), Min: numbers[0], Max: numbers[len(numbers)-1], Mean: mean,
 		P5: percentile(numbers, 0.05), P50: percentile(numbers, 0.5), P95: percentile(numbers, 0.95), P99: percentile(numbers, 0.99),
-		Histogram: histogram(numbers),
+		Histogram: countInBins(numbers),
 	}
 }
 
@@ -108,12 +108,12 @@ func percentile(sorted []float64, share float64) float64 {
 	return min(low+part*(high-low), high) // rounding could make it larger than high
 }
 
-// histogram counts sorted numbers in bins whose width is 1, 2 or 5 times a power of ten. If no such bins separate the
+// countInBins counts sorted numbers in bins whose width is 1, 2 or 5 times a power of ten. If no such bins separate the
 // numbers, it returns one bin.
-func histogram(sorted []float64) []operators.Bin {
+func countInBins(sorted []float64) []operators.Bin {
 	low, high := sorted[0], sorted[len(sorted)-1]
 	one := []operators.Bin{{From: low, To: high, Tasks: int64(len(sorted))}}
-	step, ok := chooseStep(low, high)
+	step, ok := chooseBinStep(low, high)
 	if !ok {
 		return one
 	}
@@ -140,7 +140,7 @@ type binStep struct {
 
 // binIndex returns the number of the bin that contains x. It corrects the quotient by comparing x with the edges of the bin, because a
 // division rounds: 0.57 / 0.01 is less than 57.
-func (s binStep) binIndex(x float64) float64 {
+func (s binStep) binIndex(x float64) (index float64) {
 	n := math.Floor(x / s.times / math.Pow10(s.power))
 	switch {
 	case s.lowerEdge(n) > x:
@@ -160,9 +160,9 @@ func (s binStep) lowerEdge(n float64) float64 {
 	return n * s.times * math.Pow10(s.power)
 }
 
-// chooseStep returns the smallest bin width with which the numbers from low to high need at most maxBins bins. ok is false
+// chooseBinStep returns the smallest bin width with which the numbers from low to high need at most maxBins bins. ok is false
 // if the numbers are too close together, too large or too small to be separated into bins.
-func chooseStep(low, high float64) (binStep, bool) {
+func chooseBinStep(low, high float64) (step binStep, ok bool) {
 	span := high/maxBins - low/maxBins
 	if span <= 0 {
 		return binStep{}, false

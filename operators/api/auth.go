@@ -40,7 +40,7 @@ func awaitTurn(ctx context.Context, turns *fair.Shares) (endTurn func(), err err
 	return turns.StartWhenFree(ctx, key, admin)
 }
 
-func actorName(ctx context.Context) string { return operatorOf(ctx).Name }
+func operatorName(ctx context.Context) string { return operatorOf(ctx).Name }
 
 // authenticator finds the operator of a request by its token.
 type authenticator struct {

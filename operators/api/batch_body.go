@@ -95,11 +95,11 @@ func (b *batches) storeLines(ctx huma.Context, form string) (list taskList, rele
 	if err != nil {
 		return list, nil, body.readError(err)
 	}
-	return taskList{linePlace, readLines(stored, form, taskMembers, taskCSV())}, release, nil
+	return taskList{linePlace, readLines(stored, form, taskMembers, taskCSVFormat())}, release, nil
 }
 
 // extractFields removes the fields of a streamed batch from query, and returns them as a JSON object.
-func extractFields(operations huma.API, query url.Values) ([]byte, error) {
+func extractFields(operations huma.API, query url.Values) (fieldsJSON []byte, err error) {
 	fields := map[string]json.RawMessage{}
 	for name, schema := range streamFields(operations) {
 		if values := query[name]; len(values) > 0 {
@@ -112,7 +112,7 @@ func extractFields(operations huma.API, query url.Values) ([]byte, error) {
 }
 
 // queryValue returns the values of one query parameter as JSON. schema is the schema of the parameter. An empty value becomes null.
-func queryValue(schema *huma.Schema, values []string) json.RawMessage {
+func queryValue(schema *huma.Schema, values []string) (jsonValue json.RawMessage) {
 	value := values[len(values)-1]
 	switch {
 	case value == "":
@@ -127,7 +127,7 @@ func queryValue(schema *huma.Schema, values []string) json.RawMessage {
 }
 
 // streamFields returns the fields of a streamed batch: the fields of a JSON batch, except the fields that the lines replace.
-func streamFields(operations huma.API) map[string]*huma.Schema {
+func streamFields(operations huma.API) (schemaByField map[string]*huma.Schema) {
 	registry := operations.OpenAPI().Components.Schemas
 	schema := registry.SchemaFromRef(registry.Schema(reflect.TypeFor[operators.NewBatch](), true, "").Ref)
 	fields := maps.Clone(schema.Properties)
@@ -233,7 +233,7 @@ type bodyList struct {
 
 // separateList returns the body with null in place of its list of tasks or devices. It stores the name and the offset of the list in l. An
 // empty list counts as no list.
-func (l *bodyList) separateList() ([]byte, error) {
+func (l *bodyList) separateList() (rest []byte, err error) {
 	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	d := json.NewDecoder(from)
 	token, err := d.Token()
@@ -336,7 +336,7 @@ func (l *bodyList) readEntry(text []byte, task *operators.NewTask) error {
 	return nil
 }
 
-// setFieldLocations corrects the locations in humaError. If the client sent the fields in the query, it replaces "body" by "query".
+// setFieldLocations corrects the places of errors in humaError. If the client sent the fields in the query, it replaces "body" by "query".
 func (c *bodyContext) setFieldLocations(humaError *huma.ErrorModel) {
 	for _, detail := range humaError.Errors {
 		if field, ok := strings.CutPrefix(detail.Location, "body"); ok && c.query != nil {

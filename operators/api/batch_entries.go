@@ -80,7 +80,7 @@ func entryProblem(positionFormat string, number int, cause error) error {
 		code = codeDuplicateTask
 	case positionFormat == linePlace:
 		code = codeInvalidLine
-	case isUnknownField(cause):
+	case isUnknownFieldError(cause):
 		status, code = http.StatusBadRequest, codeUnknownField
 	}
 	return newProblem(status, code, fmt.Sprintf(positionFormat+": %v", number, cause)).withCause(cause)
@@ -243,8 +243,8 @@ func objectMembers(text json.RawMessage) (members map[string]json.RawMessage, ok
 // taskMembers lists the members of a task, for error messages.
 const taskMembers = "device, payload, priority, not_before and not_after"
 
-// taskCSV returns the format of tasks as CSV, with a column for each member of their payloads.
-func taskCSV() csvFormat[operators.NewTask] {
+// taskCSVFormat returns the format of tasks as CSV, with a column for each member of their payloads.
+func taskCSVFormat() csvFormat[operators.NewTask] {
 	return csvFormat[operators.NewTask]{
 		members:  "the members of the payload",
 		newEntry: func(device string) operators.NewTask { return operators.NewTask{Device: device} },

@@ -16,9 +16,9 @@ const (
 	maxETA      = 10 * 365 * 24 * time.Hour
 )
 
-// batchState derives the state of a batch from its counts: a batch has ended when none of its tasks is open.
-func batchState(batch store.Batch) string {
-	open := openTasks(batch) > 0
+// batchState returns the state of a batch, which it derives from the counts of the batch. A batch has ended when none of its tasks is open.
+func batchState(batch store.Batch) (state string) {
+	open := countOpenTasks(batch) > 0
 	switch {
 	case batch.CancelledAt != nil && open:
 		return "cancelling"
@@ -36,7 +36,7 @@ func batchState(batch store.Batch) string {
 
 // batchCondition returns the state of a batch. If the state is running, the result also depends on the windows of the batch and on its
 // pool: it can be scheduled or held_up.
-func batchCondition(batch store.Batch) string {
+func batchCondition(batch store.Batch) (condition string) {
 	state, poolState := batchState(batch), batch.PoolSettings
 	lease := cmp.Or(batch.Lease, poolState.Lease)
 	switch {
@@ -50,8 +50,8 @@ func batchCondition(batch store.Batch) string {
 	return state
 }
 
-// openTasks returns the number of tasks of the batch that wait or run.
-func openTasks(batch store.Batch) int64 {
+// countOpenTasks returns the number of tasks of the batch that wait or run.
+func countOpenTasks(batch store.Batch) int64 {
 	return batch.Counts[store.Pending] + batch.Counts[store.Dispatched]
 }
 
@@ -80,7 +80,7 @@ func expectedEnd(batch store.Batch, perMinute *float64) *operators.Time {
 	if perMinute == nil || *perMinute == 0 || batchCondition(batch) != "running" {
 		return nil
 	}
-	left := math.Round(float64(openTasks(batch)) / *perMinute * float64(time.Minute))
+	left := math.Round(float64(countOpenTasks(batch)) / *perMinute * float64(time.Minute))
 	if left > float64(maxETA) {
 		return nil
 	}

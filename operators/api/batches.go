@@ -86,7 +86,7 @@ func (b *batches) queueBatch(ctx context.Context, request operators.NewBatch, ba
 	if err != nil {
 		return nil, err
 	}
-	made, err := b.ledger.CreateBatch(ctx, actorName(ctx), batch, newTasks)
+	made, err := b.ledger.CreateBatch(ctx, operatorName(ctx), batch, newTasks)
 	nobody := newTasks.Tags != nil && made.Total == 0
 	switch {
 	case errors.Is(err, store.ErrNoTasks) && nobody:
@@ -114,7 +114,7 @@ func (b *batches) queueBatch(ctx context.Context, request operators.NewBatch, ba
 
 // noDeviceMessage returns the message that no device has the selected tags, and how to list devices by tag.
 func noDeviceMessage(tags map[string]string) string {
-	words := strings.Join(tagPairs(tags), ", ")
+	words := strings.Join(formatTagPairs(tags), ", ")
 	if len(tags) > 1 {
 		words = "all of " + words
 	}
@@ -137,11 +137,11 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 	if err := checkSpan(request.NotBefore, request.NotAfter); err != nil {
 		return store.Batch{}, err
 	}
-	windows, err := readWindows(request.Windows)
+	windows, err := toStoredWindows(request.Windows)
 	if err != nil {
 		return store.Batch{}, err
 	}
-	limits, err := readLimits(request.Limits)
+	limits, err := toStoredLimits(request.Limits)
 	if err != nil {
 		return store.Batch{}, err
 	}
@@ -170,7 +170,7 @@ type batchQuery struct {
 }
 
 func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
-	if err := checkNames("", in.Pool); err != nil {
+	if err := checkDeviceAndPoolNames("", in.Pool); err != nil {
 		return page, err
 	}
 	before := in.afterNumber
@@ -187,7 +187,7 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 	}
 	if in.Name != "" {
 		found, bound, err := b.ledger.BatchesNamed(ctx, in.Name, filter, before, min(in.Size, firstPartSize))
-		return newPage(found, len(found) == min(in.Size, firstPartSize), toAPIBatch, func(b store.Batch) string { return decimal(b.ID) }).continueAfter(bound), err
+		return newPage(found, len(found) == min(in.Size, firstPartSize), toAPIBatch, func(b store.Batch) string { return formatDecimal(b.ID) }).continueAfter(bound), err
 	}
 	found, more, err := readInParts(in.Size, func(last *store.Batch, limit int) ([]store.Batch, error) {
 		if last != nil {
@@ -195,7 +195,7 @@ func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[opera
 		}
 		return b.ledger.Batches(ctx, filter, before, limit)
 	}, func(b store.Batch) int { return len(b.Payload) })
-	return newPage(found, more, toAPIBatch, func(b store.Batch) string { return decimal(b.ID) }), err
+	return newPage(found, more, toAPIBatch, func(b store.Batch) string { return formatDecimal(b.ID) }), err
 }
 
 func toAPIBatch(batch store.Batch) operators.Batch {
@@ -226,7 +226,7 @@ func (b *batches) patch(ctx context.Context, in *struct {
 		return changed, err
 	}
 	changed.WarningList = rules.warned
-	batch, err := b.ledger.ChangeBatch(ctx, actorName(ctx), in.ID, func(batch *store.Batch) error {
+	batch, err := b.ledger.ChangeBatch(ctx, operatorName(ctx), in.ID, func(batch *store.Batch) error {
 		rules.applyTo(&batch.Windows, &batch.Limits)
 		return applyPatch(in.Body, batch)
 	})
@@ -252,11 +252,11 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	Body *operators.PauseReason
 },
 ) (operators.Batch, error) {
-	return b.removeWaitingDevices(b.ledger.PauseBatch(ctx, actorName(ctx), in.ID, reasonOf(in.Body)))
+	return b.removeWaitingDevices(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, reasonOf(in.Body)))
 }
 
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	batch, err := b.ledger.ResumeBatch(ctx, actorName(ctx), in.ID)
+	batch, err := b.ledger.ResumeBatch(ctx, operatorName(ctx), in.ID)
 	if err == nil {
 		b.waiters.Offers.AdmitBatch(batch.Pool, batch.ID)
 	}
@@ -264,7 +264,7 @@ func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, erro
 }
 
 func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	return b.removeWaitingDevices(b.ledger.CancelBatch(ctx, actorName(ctx), in.ID))
+	return b.removeWaitingDevices(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
 // offerSlots offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. It returns the

@@ -34,7 +34,7 @@ func (l BodyLimits) withDefaults() BodyLimits {
 	return BodyLimits{cmp.Or(l.MaxStreamBytes, d.MaxStreamBytes), cmp.Or(l.MaxTasks, d.MaxTasks), cmp.Or(l.MaxPause, d.MaxPause)}
 }
 
-// longBodyReader reads a long body. Its time limit applies to each pause, not to the whole body, and its size is limited.
+// longBodyReader reads a long body of limited size. Its time limit applies to each pause of the sender, not to the whole body.
 type longBodyReader struct {
 	from        io.Reader
 	setDeadline func(time.Time)
@@ -129,7 +129,7 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 	}
 	var file *os.File
 	if err == nil {
-		file, err = s.createFile(io.MultiReader(start, body))
+		file, err = s.createUnnamedFile(io.MultiReader(start, body))
 	}
 	if err != nil {
 		leave()
@@ -138,8 +138,8 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 	return file, func() { _ = file.Close(); leave() }, nil
 }
 
-// createFile returns an unnamed file that contains body.
-func (s *spool) createFile(body io.Reader) (*os.File, error) {
+// createUnnamedFile returns an unnamed file that contains body.
+func (s *spool) createUnnamedFile(body io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(s.dir, "dispatcher-batch-*")
 	if err != nil {
 		return nil, noRoomProblem(err)

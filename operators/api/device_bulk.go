@@ -44,7 +44,7 @@ func (d *deviceOperations) deleteMatching(ctx context.Context, in *deletion) (op
 	if err != nil {
 		return operators.DevicesChanged{}, err
 	}
-	removed, err := d.credentials.DeleteDevices(ctx, actorName(ctx), ids, store.DeviceDeletion{CancelOpenTasks: in.Cancel, Refuse: in.Refuse, DryRun: in.DryRun})
+	removed, err := d.credentials.DeleteDevices(ctx, operatorName(ctx), ids, store.DeviceDeletion{CancelOpenTasks: in.Cancel, Refuse: in.Refuse, DryRun: in.DryRun})
 	return operators.DevicesChanged{Devices: removed.Deleted, Kept: removed.Kept, NextPageToken: next}, err
 }
 
@@ -60,7 +60,7 @@ func (d *deviceOperations) blockMatchingHandler(blocked bool) func(context.Conte
 		if err != nil {
 			return operators.DevicesChanged{}, err
 		}
-		changed, err := d.credentials.SetAllBlocked(ctx, actorName(ctx), ids, blocked, in.Body.text(), in.DryRun)
+		changed, err := d.credentials.SetAllBlocked(ctx, operatorName(ctx), ids, blocked, in.Body.text(), in.DryRun)
 		return operators.DevicesChanged{Devices: changed, NextPageToken: next}, err
 	}
 }

@@ -50,7 +50,7 @@ func (d *deviceOperations) handleImport(ctx huma.Context, next func(huma.Context
 // a device that got none. It reads all lines before it calls the ledger, so that a slow client keeps no transaction open.
 func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (imported []store.NewDevice, tokens []string, err error) {
 	url := ctx.URL()
-	existing, err := readExisting(url.Query())
+	existing, err := parseOnExisting(url.Query())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,7 +64,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	if err != nil {
 		return nil, nil, body.readError(err)
 	}
-	tokens, err = d.credentials.ImportDevices(ctx.Context(), actorName(ctx.Context()), read.list, existing, defaultOverlap)
+	tokens, err = d.credentials.ImportDevices(ctx.Context(), operatorName(ctx.Context()), read.list, existing, defaultOverlap)
 	var bad *store.EntryError
 	switch {
 	case errors.As(err, &bad) && errors.Is(err, credentials.ErrOnePassword):
@@ -79,8 +79,8 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	return read.list, tokens, err
 }
 
-// readExisting returns what an import does with devices that exist already, from the parameter existing of query.
-func readExisting(query url.Values) (store.OnExisting, error) {
+// parseOnExisting returns what an import does with devices that exist already. It reads the parameter existing of query.
+func parseOnExisting(query url.Values) (store.OnExisting, error) {
 	for name := range query {
 		if name != "existing" {
 			return "", newProblem(http.StatusBadRequest, codeUnknownField, "query."+name+": no such field")
@@ -95,9 +95,9 @@ func readExisting(query url.Values) (store.OnExisting, error) {
 	return "", invalidProblem("existing: must be refuse, skip, update or rotate")
 }
 
-// deviceCSV returns the format of devices as CSV, with a column for each tag. The column of the profile cannot be the name of a tag, because
+// deviceCSVFormat returns the format of devices as CSV, with a column for each tag. The column of the profile cannot be the name of a tag, because
 // tag names have no colon.
-func deviceCSV() csvFormat[operators.NewDevice] {
+func deviceCSVFormat() csvFormat[operators.NewDevice] {
 	return csvFormat[operators.NewDevice]{
 		members: "tags", textOnly: true,
 		newEntry: func(id string) operators.NewDevice { return operators.NewDevice{ID: id} },
@@ -118,7 +118,7 @@ type imported struct {
 // readDevices reads all devices of body, which has the media type contentType.
 func readDevices(body io.Reader, contentType string) (all imported, err error) {
 	seen := map[string]int{}
-	for l := range readLines(body, contentType, "id, tags and profile", deviceCSV()) {
+	for l := range readLines(body, contentType, "id, tags and profile", deviceCSVFormat()) {
 		err := l.err
 		switch {
 		case errors.Is(err, io.EOF) && len(all.list) > 0:

@@ -43,8 +43,8 @@ func optionalBool(text string) *bool {
 	return new(text == "true")
 }
 
-// listRecent returns the devices that reported most recently. Some devices of the list may have been deleted; listRecent leaves them out
-// and reads the list further, until the page is full.
+// listRecent returns the devices that reported most recently. It omits devices that were deleted since, and reads further until the page is
+// full.
 func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (page listPage[operators.Device], err error) {
 	others := in.DeviceFilter
 	if others.Recent = 0; !others.IsEmpty() || in.Token != "" {
@@ -63,7 +63,7 @@ func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (pag
 			part = append(part, joinSightings(chunk, registered)...)
 		}
 		return part, err
-	}, deviceBytes)
+	}, approximateDeviceBytes)
 	return newPage(found, false, toAPIDevice, nil), err
 }
 

@@ -70,7 +70,7 @@ func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged 
 	if err != nil {
 		return retagged, err
 	}
-	n, err := d.ledger.ChangeDevices(ctx, actorName(ctx), ids, in.DryRun, func(id string, spec *store.DeviceSpec) error {
+	n, err := d.ledger.ChangeDevices(ctx, operatorName(ctx), ids, in.DryRun, func(id string, spec *store.DeviceSpec) error {
 		for name, value := range filter.Tags {
 			if has, there := spec.Tags[name]; !there || has != value { // the tag was changed after the list was read
 				return nil

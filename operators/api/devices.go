@@ -75,7 +75,7 @@ func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operator
 	if err != nil {
 		return operators.DeviceCreated{}, err
 	}
-	made, token, err := d.credentials.CreateDevice(ctx, actorName(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile}, in.Body.Token)
+	made, token, err := d.credentials.CreateDevice(ctx, operatorName(ctx), id, store.DeviceSpec{Tags: in.Body.Tags, Profile: in.Body.Profile}, in.Body.Token)
 	return operators.DeviceCreated{Device: toAPIDevice(made), Token: secretUnlessReplay(ctx, token)}, err
 }
 
@@ -101,7 +101,7 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 		part, err := d.searchDevices(ctx, in, filter)
 		searchedTo = part.ContinueAfter
 		return part.Devices, err
-	}, deviceBytes)
+	}, approximateDeviceBytes)
 	page = newPage(found, more, toAPIDevice, func(d store.Device) string { return d.ID })
 	if !more && searchedTo != "" {
 		page.next = pageToken(searchedTo)
@@ -121,8 +121,10 @@ func (d *deviceOperations) searchDevices(ctx context.Context, request *deviceQue
 	return d.ledger.SearchDevices(ctx, filter, store.DeviceSearchLimit)
 }
 
-// deviceBytes returns the approximate size of a device in a response.
-func deviceBytes(device store.Device) int { return len(device.Attributes) + 128*len(device.Tags) }
+// approximateDeviceBytes returns the approximate size of a device in a response.
+func approximateDeviceBytes(device store.Device) int {
+	return len(device.Attributes) + 128*len(device.Tags)
+}
 
 func (d *deviceOperations) get(ctx context.Context, in *DevicePath) (operators.Device, error) {
 	found, err := d.ledger.Device(ctx, string(in.ID))
@@ -156,7 +158,7 @@ func (d *deviceOperations) listAttempts(ctx context.Context, in *deviceHistoryQu
 		return page, err
 	}
 	found, bound, err := d.ledger.Holdings(ctx, store.HoldingFilter{Device: string(in.ID), Newest: true, Before: in.afterNumber, Limit: in.Size})
-	return newPage(found, in.isFull(len(found)), toAPIHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
+	return newPage(found, in.isFull(len(found)), toAPIHolding, func(h store.Holding) string { return formatDecimal(h.ID) }).continueAfter(bound), err
 }
 
 func toAPIDevice(device store.Device) operators.Device {
@@ -196,7 +198,7 @@ func (d *deviceOperations) patch(ctx context.Context, in *struct {
 	if nilIfNull(in.Body.Attributes) != nil {
 		return operators.Device{}, invalidProblem("attributes: only the device sets them; set tags instead")
 	}
-	changed, err := d.ledger.ChangeDevice(ctx, actorName(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
+	changed, err := d.ledger.ChangeDevice(ctx, operatorName(ctx), string(in.ID), func(spec *store.DeviceSpec) error {
 		applyChange(in.Body.Profile, &spec.Profile, "")
 		return in.Body.mergeTags(spec.Tags)
 	})
@@ -253,7 +255,7 @@ func (d *deviceOperations) rotateToken(ctx context.Context, in *struct {
 	if in.Body != nil && in.Body.OverlapMS != nil {
 		overlap = milliseconds(*in.Body.OverlapMS)
 	}
-	token, until, err := d.credentials.RotateToken(ctx, actorName(ctx), in.ID, overlap, chosen)
+	token, until, err := d.credentials.RotateToken(ctx, operatorName(ctx), in.ID, overlap, chosen)
 	return operators.TokenMade{ID: string(in.ID), Token: token, OlderUntil: apiTime(until)}, err
 }
 
@@ -278,7 +280,7 @@ type blockRequest struct {
 // blockHandler returns a handler that blocks a device, or unblocks it if blocked is false.
 func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *blockRequest) (operators.Device, error) {
 	return func(ctx context.Context, in *blockRequest) (operators.Device, error) {
-		if err := d.credentials.SetBlocked(ctx, actorName(ctx), in.ID, blocked, in.Body.text()); err != nil {
+		if err := d.credentials.SetBlocked(ctx, operatorName(ctx), in.ID, blocked, in.Body.text()); err != nil {
 			return operators.Device{}, err
 		}
 		return d.get(ctx, &in.DevicePath)
@@ -290,6 +292,6 @@ func (d *deviceOperations) delete(ctx context.Context, in *struct {
 	Cancel bool `query:"cancel" doc:"true: deletes the device even if it has open tasks: waiting tasks are cancelled, running ones are asked to stop"`
 },
 ) (operators.DeviceDeleted, error) {
-	removed, err := d.credentials.DeleteDevice(ctx, actorName(ctx), in.ID, in.Cancel)
+	removed, err := d.credentials.DeleteDevice(ctx, operatorName(ctx), in.ID, in.Cancel)
 	return operators.DeviceDeleted{ID: string(in.ID), Cancelled: removed.Cancelled, Stopping: removed.Stopping}, err
 }

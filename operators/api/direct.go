@@ -56,7 +56,7 @@ func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handler
 }
 
 // describeOneOf returns the description of a JSON body whose type is one of types. It adds the types to the OpenAPI document of r.
-func describeOneOf(r *routes, types []any) map[string]*huma.MediaType {
+func describeOneOf(r *routes, types []any) (mediaByType map[string]*huma.MediaType) {
 	schemas := make([]*huma.Schema, len(types))
 	for i, one := range types {
 		schemas[i] = r.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(one), true, "")
@@ -117,7 +117,7 @@ func decodeProblem(err error) error {
 		return invalidProblem("%s: must not be a JSON %s", wrong.Field, wrong.Value)
 	}
 	code := codeInvalidRequest
-	if isUnknownField(err) {
+	if isUnknownFieldError(err) {
 		code = codeUnknownField
 	}
 	return newProblem(http.StatusBadRequest, code, "body: "+err.Error())

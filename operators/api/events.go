@@ -64,13 +64,13 @@ func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operat
 	}
 	filter.LimitTo(bound)
 	found, err := e.ledger.Events(ctx, filter)
-	return newPage(found, in.isFull(len(found)), toAPIEvent, func(e store.Event) string { return decimal(e.ID) }).continueAfter(bound), err
+	return newPage(found, in.isFull(len(found)), toAPIEvent, func(e store.Event) string { return formatDecimal(e.ID) }).continueAfter(bound), err
 }
 
 // eventFilter converts a filter of events to the filter of the ledger. It returns an error for invalid names, and for a period whose end
 // is not after its beginning.
 func eventFilter(requested operators.EventFilter) (store.EventFilter, error) {
-	if err := checkNames(requested.Device, requested.Pool); err != nil {
+	if err := checkDeviceAndPoolNames(requested.Device, requested.Pool); err != nil {
 		return store.EventFilter{}, err
 	}
 	if err := checkPeriod("since", requested.Since, "until", requested.Until); err != nil {
@@ -100,7 +100,7 @@ func (e *events) listSeals(ctx context.Context, in *sealQuery) (page listPage[op
 		after = in.afterNumber
 	}
 	found, more, err := e.ledger.CheckSeals(ctx, after, in.Size)
-	return newPage(found, more, toAPISeal, func(s store.CheckedSeal) string { return decimal(s.Last) }), err
+	return newPage(found, more, toAPISeal, func(s store.CheckedSeal) string { return formatDecimal(s.Last) }), err
 }
 
 func toAPISeal(seal store.CheckedSeal) operators.EventSeal {
@@ -154,7 +154,7 @@ func (e *events) followEvents(ctx context.Context, feed *eventFeed, token string
 	tick := time.NewTicker(livePollInterval)
 	defer tick.Stop()
 	for quiet := time.Duration(0); ; quiet += livePollInterval {
-		sent, err := feed.advance(ctx)
+		sent, err := feed.sendCompleteEvents(ctx)
 		if sent {
 			quiet = 0
 		}
@@ -175,9 +175,9 @@ func (e *events) followEvents(ctx context.Context, feed *eventFeed, token string
 	}
 }
 
-// advance reads a position if the feed has none. If no event can appear below the position any more, advance sends the events up to it.
-// sent reports whether it wrote to the stream.
-func (f *eventFeed) advance(ctx context.Context) (sent bool, err error) {
+// sendCompleteEvents reads a position if the feed has none. If no event can appear below the position any more, it sends the events up to
+// the position. sent reports whether it wrote to the stream.
+func (f *eventFeed) sendCompleteEvents(ctx context.Context) (sent bool, err error) {
 	if !f.hasPosition {
 		sent := int64(-1)
 		if f.hasLast {

@@ -35,10 +35,9 @@ func wantsStream(r *http.Request) bool {
 	return r.Method == http.MethodGet && form != "" && (form != typeEvents || r.URL.Path == eventsPath)
 }
 
-// acceptedStreamType returns the media type of the first streamed form of the response that the client accepts; accept is the header
-// Accept. If JSON comes before it, or the client accepts no streamed form, it returns an empty string. (bodyStreamType is about the form of
-// a request.)
-func acceptedStreamType(accept string) string {
+// acceptedStreamType returns the media type of the first streamed form that accept, the header Accept of a request, names. If accept names
+// JSON before it, or no streamed form, the result is an empty string. The form of a request's own body is in bodyStreamType.
+func acceptedStreamType(accept string) (mediaType string) {
 	for part := range strings.SplitSeq(accept, ",") {
 		switch form, _, _ := mime.ParseMediaType(part); form {
 		case operators.TypeCSV, operators.TypeNDJSON, typeEvents:
@@ -108,7 +107,7 @@ func registerStream[Request any](r *routes, op huma.Operation, export func(conte
 	addOperation(r, r.streams, op, export)
 }
 
-func listResponses() map[string]*huma.Response {
+func listResponses() (responseByStatus map[string]*huma.Response) {
 	return map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
 		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
 	}}}

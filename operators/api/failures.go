@@ -56,7 +56,7 @@ func (f *failures) countFailures(ctx context.Context, scope store.TaskScope, que
 		}
 	}
 	groups := failureGroups{by: query.By, all: map[string]*operators.FailureGroup{}, byKey: map[string]map[string]*operators.FailureCount{}}
-	isSample, err := f.ledger.AttemptsByDevice(ctx, scope, query.Since, groups.addDevice)
+	isSample, err := f.ledger.AttemptsByDevice(ctx, scope, query.Since, groups.addDeviceAttempts)
 	return groups.buildResponse(isSample), err
 }
 
@@ -68,8 +68,8 @@ type failureGroups struct {
 	byKey map[string]map[string]*operators.FailureCount // by key and value, to find out by which keys the failures differ. A key with too many values has no entry for some of them
 }
 
-func (g *failureGroups) addDevice(attempts store.DeviceAttempts) {
-	values := deviceValues(attempts)
+func (g *failureGroups) addDeviceAttempts(attempts store.DeviceAttempts) {
+	values := tagAndAttributeTexts(attempts)
 	group := &operators.FailureGroup{Values: make([]*string, len(g.by))}
 	id := ""
 	for i, key := range g.by {
@@ -89,22 +89,22 @@ func (g *failureGroups) addDevice(attempts store.DeviceAttempts) {
 			g.byKey[key][value] = &operators.FailureCount{}
 		}
 		if count := g.byKey[key][value]; count != nil {
-			addAttempts(count, attempts)
+			addToCount(count, attempts)
 		}
 	}
-	addAttempts(&g.all[id].FailureCount, attempts)
-	addAttempts(&g.total, attempts)
+	addToCount(&g.all[id].FailureCount, attempts)
+	addToCount(&g.total, attempts)
 }
 
-func addAttempts(count *operators.FailureCount, attempts store.DeviceAttempts) {
+func addToCount(count *operators.FailureCount, attempts store.DeviceAttempts) {
 	count.Ended += attempts.Ended
 	count.Failed += attempts.Failed
 	count.Rate = float64(count.Failed) / float64(count.Ended)
 }
 
-// deviceValues returns the tags and attributes of the device in attempts as text, by tags.NAME and attributes.NAME. It leaves out
-// attributes that are null or lists.
-func deviceValues(attempts store.DeviceAttempts) map[string]string {
+// tagAndAttributeTexts returns the tags and attributes of the device in attempts as texts. Their keys are tags.NAME and attributes.NAME. It
+// omits attributes that are null or lists.
+func tagAndAttributeTexts(attempts store.DeviceAttempts) (textByKey map[string]string) {
 	values := make(map[string]string, len(attempts.Tags))
 	for name, value := range attempts.Tags {
 		values["tags."+name] = truncateText(value)
@@ -137,7 +137,7 @@ func (g *failureGroups) buildResponse(isSample bool) operators.Failures {
 		if shown.Rest == nil {
 			shown.Rest = &operators.FailureCount{}
 		}
-		addAttempts(shown.Rest, store.DeviceAttempts{Ended: g.all[id].Ended, Failed: g.all[id].Failed})
+		addToCount(shown.Rest, store.DeviceAttempts{Ended: g.all[id].Ended, Failed: g.all[id].Failed})
 	}
 	for key, values := range g.byKey {
 		if len(values) <= maxFailureGroups {
@@ -151,8 +151,8 @@ func (g *failureGroups) buildResponse(isSample bool) operators.Failures {
 	return shown
 }
 
-// failureDeviation returns how much the failure rate depends on the value of key. If each value had the same rate, a certain number of its
-// attempts would fail; the result is the sum of the differences from these numbers.
+// failureDeviation returns how much the failures depend on the value of key. For each value, it compares the number of failures with the
+// number that the total failure rate predicts. The result is the sum of the differences.
 func (g *failureGroups) failureDeviation(key string) (sum float64) {
 	for _, count := range g.byKey[key] {
 		sum += math.Abs(float64(count.Failed) - g.total.Rate*float64(count.Ended))

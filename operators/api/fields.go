@@ -120,20 +120,20 @@ func newPage[Stored, Shown any](stored []Stored, hasMore bool, convert func(Stor
 // next page starts after it.
 func (p listPage[T]) continueAfter(searched store.SearchBound) listPage[T] {
 	if p.next == "" && searched.More {
-		p.next = pageToken(decimal(searched.End))
+		p.next = pageToken(formatDecimal(searched.End))
 	}
 	return p
 }
 
 // pageToken returns the page token that contains key, the position after which the next page starts.
-func pageToken(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
+func pageToken(key string) (token string) { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 // IDPath is the path parameter {id}: the id of a batch, a task or a token.
 type IDPath struct {
 	ID int64 `path:"id" minimum:"1" maximum:"9007199254740991"`
 }
 
-func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+func formatDecimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
@@ -145,7 +145,7 @@ type createdResponse[T any] struct {
 	Body   T
 }
 
-func createdStatus(isNew bool) int {
+func createdStatus(isNew bool) (httpStatus int) {
 	if isNew {
 		return http.StatusCreated
 	}

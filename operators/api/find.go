@@ -45,9 +45,9 @@ func (f *finder) find(ctx context.Context, in *operators.FindQuery) (operators.F
 		{&found.Pools, f.findPools},
 		{&found.Batches, f.findBatches},
 		{&found.Devices, f.findDevices},
-		{&found.Tagged, f.findTagged},
-		{&found.Failed, f.findFailed},
-		{&found.Exact, f.findExact},
+		{&found.Tagged, f.findDevicesByTag},
+		{&found.Failed, f.findFailedTasks},
+		{&found.Exact, f.findExactMatches},
 	} {
 		part, err := search.find(ctx, text)
 		if err != nil {
@@ -68,8 +68,8 @@ func limitHits(found operators.FoundPart) operators.FoundPart {
 	return found
 }
 
-// findExact finds the task, batch, device and pool with exactly this number, id or name.
-func (f *finder) findExact(ctx context.Context, text string) (hits operators.FoundPart, err error) {
+// findExactMatches finds the task, batch, device and pool with exactly this number, id or name.
+func (f *finder) findExactMatches(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	add := func(hit operators.Hit, err error) error {
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
@@ -79,17 +79,17 @@ func (f *finder) findExact(ctx context.Context, text string) (hits operators.Fou
 	}
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
 		task, _, _, err := f.ledger.Task(ctx, n)
-		if err := add(operators.Hit{Kind: "task", ID: decimal(n), Text: cmp.Or(task.Error, string(task.State))}, err); err != nil {
+		if err := add(operators.Hit{Kind: "task", ID: formatDecimal(n), Text: cmp.Or(task.Error, string(task.State))}, err); err != nil {
 			return hits, err
 		}
 		batch, err := f.ledger.Batch(ctx, n)
-		if err := add(batchHit(batch), err); err != nil {
+		if err := add(newBatchHit(batch), err); err != nil {
 			return hits, err
 		}
 	}
-	if isDeviceID(text) {
+	if isValidDeviceID(text) {
 		device, err := f.ledger.Device(ctx, text)
-		if err := add(deviceHit(device), err); err != nil {
+		if err := add(newDeviceHit(device), err); err != nil {
 			return hits, err
 		}
 	}
@@ -117,7 +117,7 @@ func (f *finder) findPools(ctx context.Context, text string) (hits operators.Fou
 func (f *finder) findBatches(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	found, bound, err := f.ledger.BatchesNamed(ctx, text, store.BatchFilter{}, 0, maxHits+1)
 	for _, b := range found {
-		hits.Hits = append(hits.Hits, batchHit(b))
+		hits.Hits = append(hits.Hits, newBatchHit(b))
 	}
 	if bound.More && len(found) <= maxHits {
 		hits.Scanned = store.NamedSearchLimit
@@ -128,7 +128,7 @@ func (f *finder) findBatches(ctx context.Context, text string) (hits operators.F
 // findDevices finds by the primary key the devices whose ids begin with the text. If these are fewer than maxHits, it adds devices whose
 // ids contain the text elsewhere. For these it reads only a limited number of devices, in the order of ids.
 func (f *finder) findDevices(ctx context.Context, text string) (hits operators.FoundPart, err error) {
-	if !isDeviceID("a" + text) {
+	if !isValidDeviceID("a" + text) {
 		return hits, nil // no id can contain the text
 	}
 	begin, err := f.ledger.Devices(ctx, store.DeviceFilter{Prefix: text, Limit: maxHits + 1})
@@ -136,7 +136,7 @@ func (f *finder) findDevices(ctx context.Context, text string) (hits operators.F
 		return hits, err
 	}
 	for _, d := range begin {
-		hits.Hits = append(hits.Hits, deviceHit(d))
+		hits.Hits = append(hits.Hits, newDeviceHit(d))
 	}
 	if len(begin) > maxHits {
 		return hits, nil
@@ -144,7 +144,7 @@ func (f *finder) findDevices(ctx context.Context, text string) (hits operators.F
 	within, err := f.ledger.DevicesWithIDPart(ctx, store.DeviceFilter{Limit: 2*maxHits + 1}, text, store.DeviceSearchLimit)
 	for _, d := range within.Devices {
 		if !strings.HasPrefix(d.ID, text) {
-			hits.Hits = append(hits.Hits, deviceHit(d))
+			hits.Hits = append(hits.Hits, newDeviceHit(d))
 		}
 	}
 	if within.ContinueAfter != "" && len(hits.Hits) <= maxHits {
@@ -153,43 +153,43 @@ func (f *finder) findDevices(ctx context.Context, text string) (hits operators.F
 	return hits, err
 }
 
-// findTagged finds the devices with the tag name:value. If the text has another form, it finds nothing.
-func (f *finder) findTagged(ctx context.Context, text string) (hits operators.FoundPart, err error) {
+// findDevicesByTag finds the devices with the tag name:value. If the text has another form, it finds nothing.
+func (f *finder) findDevicesByTag(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	name, value, ok := strings.Cut(text, ":")
 	if !ok || name == "" {
 		return hits, nil
 	}
 	found, err := f.ledger.Devices(ctx, store.DeviceFilter{Tags: map[string]string{name: value}, Limit: maxHits + 1})
 	for _, d := range found {
-		hits.Hits = append(hits.Hits, deviceHit(d))
+		hits.Hits = append(hits.Hits, newDeviceHit(d))
 	}
 	return hits, err
 }
 
-// findFailed finds tasks that failed or timed out and whose errors begin with the text.
-func (f *finder) findFailed(ctx context.Context, text string) (hits operators.FoundPart, err error) {
+// findFailedTasks finds tasks that failed or timed out and whose errors begin with the text.
+func (f *finder) findFailedTasks(ctx context.Context, text string) (hits operators.FoundPart, err error) {
 	found, err := f.ledger.TasksByErrorPrefix(ctx, text, maxHits+1)
 	for _, t := range found {
-		hits.Hits = append(hits.Hits, operators.Hit{Kind: "task", ID: decimal(t.ID), Text: t.Error})
+		hits.Hits = append(hits.Hits, operators.Hit{Kind: "task", ID: formatDecimal(t.ID), Text: t.Error})
 	}
 	return hits, err
 }
 
-func isDeviceID(text string) bool {
+func isValidDeviceID(text string) bool {
 	_, err := devices.ParseID(text)
 	return err == nil
 }
 
-func batchHit(batch store.Batch) operators.Hit {
-	return operators.Hit{Kind: "batch", ID: decimal(batch.ID), Text: batch.Name}
+func newBatchHit(batch store.Batch) operators.Hit {
+	return operators.Hit{Kind: "batch", ID: formatDecimal(batch.ID), Text: batch.Name}
 }
 
-func deviceHit(device store.Device) operators.Hit {
-	return operators.Hit{Kind: "device", ID: device.ID, Text: strings.Join(tagPairs(device.Tags), " ")}
+func newDeviceHit(device store.Device) operators.Hit {
+	return operators.Hit{Kind: "device", ID: device.ID, Text: strings.Join(formatTagPairs(device.Tags), " ")}
 }
 
-// tagPairs returns the tags as name:value, in the order of their names.
-func tagPairs(tags map[string]string) []string {
+// formatTagPairs returns the tags as name:value, in the order of their names.
+func formatTagPairs(tags map[string]string) []string {
 	words := make([]string, 0, len(tags))
 	for _, name := range slices.Sorted(maps.Keys(tags)) {
 		words = append(words, name+":"+tags[name])

@@ -61,7 +61,7 @@ func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler 
 	})
 }
 
-// requestProblem returns the problem with the path, the query or the headers of a request, or nil if they are acceptable.
+// requestProblem returns the problem for a request with an unacceptable path, query or header. It returns nil if they are acceptable.
 func requestProblem(r *http.Request) *Problem {
 	switch {
 	case !IsCanonical(r.URL.Path):

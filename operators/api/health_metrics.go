@@ -40,18 +40,18 @@ func (m *healthMetrics) collect(target chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*probeTimeout)
 	defer cancel()
 	p, err := m.health.shared.Read(ctx)
-	target <- boolGauge(m.readyDesc, err == nil && !p.requiredFailed && !m.health.stopping.Load())
+	target <- newBoolGauge(m.readyDesc, err == nil && !p.requiredFailed && !m.health.stopping.Load())
 	if err != nil {
 		return // it is not known which check hangs
 	}
-	target <- prometheus.MustNewConstMetric(m.servedDesc, prometheus.GaugeValue, p.servedRatio())
+	target <- prometheus.MustNewConstMetric(m.servedDesc, prometheus.GaugeValue, p.servedPoolShare())
 	for _, check := range m.health.checks {
-		target <- boolGauge(m.upDesc, p.states[check.Name] == checkOK, check.Name)
+		target <- newBoolGauge(m.upDesc, p.states[check.Name] == checkOK, check.Name)
 	}
 }
 
-// servedRatio returns the share of the known pools that Redis serves, from 0 to 1.
-func (p probeResult) servedRatio() float64 {
+// servedPoolShare returns the share of the known pools that Redis serves, from 0 to 1.
+func (p probeResult) servedPoolShare() float64 {
 	switch u := p.unserved; {
 	case u == nil:
 		return 1
@@ -62,7 +62,7 @@ func (p probeResult) servedRatio() float64 {
 	}
 }
 
-func boolGauge(description *prometheus.Desc, isTrue bool, labels ...string) prometheus.Metric {
+func newBoolGauge(description *prometheus.Desc, isTrue bool, labels ...string) prometheus.Metric {
 	value := 0.0
 	if isTrue {
 		value = 1

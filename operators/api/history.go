@@ -36,7 +36,7 @@ func (p *pools) listHoldings(ctx context.Context, in *historyQuery) (page listPa
 		return page, err
 	}
 	found, bound, err := p.ledger.Holdings(ctx, f)
-	return newPage(found, in.isFull(len(found)), toAPIHolding, func(h store.Holding) string { return decimal(h.ID) }).continueAfter(bound), err
+	return newPage(found, in.isFull(len(found)), toAPIHolding, func(h store.Holding) string { return formatDecimal(h.ID) }).continueAfter(bound), err
 }
 
 // readSlots parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.

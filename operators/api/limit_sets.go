@@ -67,7 +67,7 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 	if len(in.Body.Limits) > 0 {
 		kept, _ = json.Marshal(in.Body.Limits) // texts and numbers always marshal
 	}
-	put, isNew, err := l.ledger.PutLimitSet(ctx, actorName(ctx), in.Set, kept, in.DryRun)
+	put, isNew, err := l.ledger.PutLimitSet(ctx, operatorName(ctx), in.Set, kept, in.DryRun)
 	if err == nil && !in.DryRun {
 		l.sets.Forget(in.Set)
 	}
@@ -75,7 +75,7 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 }
 
 func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
-	err := l.ledger.DeleteLimitSet(ctx, actorName(ctx), in.Set)
+	err := l.ledger.DeleteLimitSet(ctx, operatorName(ctx), in.Set)
 	if err == nil {
 		l.sets.ForgetDeleted(in.Set)
 	}

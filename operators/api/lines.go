@@ -30,7 +30,7 @@ type listEntry[T any] struct {
 }
 
 // bodyStreamType returns the media type of a request body in lines, CSV or NDJSON, or an empty string for any other body.
-func bodyStreamType(ctx huma.Context) string {
+func bodyStreamType(ctx huma.Context) (mediaType string) {
 	contentType, _, _ := mime.ParseMediaType(ctx.Header("Content-Type"))
 	if contentType != operators.TypeCSV && contentType != operators.TypeNDJSON {
 		return ""
@@ -96,7 +96,7 @@ func readLine(text []byte, entry any, members string) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(entry); err != nil {
-		if name := invalidTimeField(text); name != "" && !isUnknownField(err) {
+		if name := invalidTimeField(text); name != "" && !isUnknownFieldError(err) {
 			return fmt.Errorf("%s: must be %s", name, exampleTime)
 		}
 		return fmt.Errorf("must be a JSON object with %s: %w", members, err)
@@ -109,7 +109,7 @@ func readLine(text []byte, entry any, members string) error {
 
 // invalidTimeField returns the name of the first member of a task entry that must be a time and is not. If all times are valid, it returns
 // an empty string.
-func invalidTimeField(text []byte) string {
+func invalidTimeField(text []byte) (fieldName string) {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(text, &members) // readLine has parsed the text as an object
 	for _, name := range []string{"not_before", "not_after"} {

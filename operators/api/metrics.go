@@ -36,8 +36,8 @@ func (a *API) metricsHandler() http.HandlerFunc {
 	}
 }
 
-// checkScraper returns the problem with the token of a request for the metrics, or nil if the request may read them. If a metrics token is
-// configured, the request needs this token, or a token whose role includes the rights of viewer.
+// checkScraper returns the problem for a request that may not read the metrics, or nil. If a metrics token is configured, the request needs
+// this token, or a token whose role includes the rights of viewer.
 func (a *API) checkScraper(r *http.Request) *Problem {
 	if a.options.MetricsToken == "" {
 		return nil

@@ -186,7 +186,7 @@ func problemResponse(operations huma.API) *huma.Response {
 
 // newSchemas returns the registry of the types in the OpenAPI document. The types of package operators have no code for this document.
 func newSchemas() huma.Registry {
-	schemas := huma.NewMapRegistry("#/components/schemas/", schemaName)
+	schemas := huma.NewMapRegistry("#/components/schemas/", openAPITypeName)
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Time](), reflect.TypeFor[time.Time]())
 	describeChange[int](schemas)
 	describeChange[int64](schemas)
@@ -204,10 +204,10 @@ func describeChange[Value any](schemas huma.Registry) {
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[Value]](), reflect.TypeFor[Value]())
 }
 
-// schemaName returns the name of goType in the OpenAPI document of version v1. A type of package operators that was renamed keeps its old
-// name in this document. hint is huma's default name.
-func schemaName(goType reflect.Type, hint string) string {
-	name := huma.DefaultSchemaNamer(goType, hint)
+// openAPITypeName returns the name of goType in the OpenAPI document of version v1. A type of package operators that was renamed keeps its old
+// name in this document. defaultName is huma's default name.
+func openAPITypeName(goType reflect.Type, defaultName string) string {
+	name := huma.DefaultSchemaNamer(goType, defaultName)
 	if goType.Kind() == reflect.Pointer {
 		goType = goType.Elem()
 	}

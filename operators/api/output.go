@@ -107,7 +107,7 @@ func selectFields(output json.RawMessage, fields []string) json.RawMessage {
 	return json.RawMessage("{" + text.String() + "}")
 }
 
-func jsonType(value json.RawMessage) string {
+func jsonType(value json.RawMessage) (typeName string) {
 	switch value[0] {
 	case '"':
 		return "text"

@@ -25,7 +25,7 @@ func (p *pools) pauseAll(ctx context.Context, in *struct {
 	return p.changePageOfPools(ctx, in.AllPools, store.PoolsPause{Reason: body.Reason, StopRunning: body.StopRunning})
 }
 
-// resumeAll ends the pause of those pools of a page that the operator of the request paused.
+// resumeAll resumes the pools of one page that the operator of the request paused.
 func (p *pools) resumeAll(ctx context.Context, in *AllPools) (operators.PoolsChanged, error) {
 	return p.changePageOfPools(ctx, *in, store.PoolsPause{End: true})
 }
@@ -37,7 +37,7 @@ func (p *pools) changePageOfPools(ctx context.Context, in AllPools, change store
 		return changed, err
 	}
 	for _, o := range found {
-		needsChange := o.Pool.Paused == change.End && (!change.End || o.Pool.PausedBy == actorName(ctx))
+		needsChange := o.Pool.Paused == change.End && (!change.End || o.Pool.PausedBy == operatorName(ctx))
 		if needsChange {
 			changed.Pools++
 		}
@@ -49,7 +49,7 @@ func (p *pools) changePageOfPools(ctx context.Context, in AllPools, change store
 		}
 	}
 	if !in.DryRun && len(change.Pools) > 0 {
-		if changed.Pools, changed.Stopping, err = p.ledger.PausePools(ctx, actorName(ctx), change); err != nil {
+		if changed.Pools, changed.Stopping, err = p.ledger.PausePools(ctx, operatorName(ctx), change); err != nil {
 			return operators.PoolsChanged{}, err
 		}
 	}

@@ -53,7 +53,7 @@ func (p *pools) pause(ctx context.Context, in *struct {
 	})
 }
 
-func reasonOf(body *operators.PauseReason) string {
+func reasonOf(body *operators.PauseReason) (reason string) {
 	if body == nil {
 		return ""
 	}
@@ -69,7 +69,7 @@ func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error
 
 // changePool calls change with the settings of a pool, stores them with the reason for the audit log, and updates Redis.
 func (p *pools) changePool(ctx context.Context, name, reason string, change func(*store.PoolSpec) error) (operators.Pool, error) {
-	changed, err := p.ledger.ChangePool(ctx, actorName(ctx), name, reason, change)
+	changed, err := p.ledger.ChangePool(ctx, operatorName(ctx), name, reason, change)
 	if err == nil {
 		p.reconcileNow(ctx, name)
 	}
@@ -77,7 +77,7 @@ func (p *pools) changePool(ctx context.Context, name, reason string, change func
 }
 
 func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
-	err := p.ledger.DeletePool(ctx, actorName(ctx), in.Pool)
+	err := p.ledger.DeletePool(ctx, operatorName(ctx), in.Pool)
 	if errors.Is(err, store.ErrOpenTasks) {
 		return nil, newProblem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for the running tasks")
 	}
@@ -100,7 +100,7 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	if reason == "" {
 		return operators.Slot{}, invalidProblem("reason: required, for the audit log")
 	}
-	g, err := p.forceRelease(ctx, in.Pool, in.Slot, store.ForcedRelease{Actor: actorName(ctx), Reason: reason, Token: in.Body.Token, AtOnce: in.Body.AtOnce})
+	g, err := p.forceRelease(ctx, in.Pool, in.Slot, store.ForcedRelease{Actor: operatorName(ctx), Reason: reason, Token: in.Body.Token, AtOnce: in.Body.AtOnce})
 	if errors.Is(err, store.ErrNotFound) {
 		err = p.notHeldProblem(ctx, in.Pool, in.Slot, in.Body.Token)
 	}

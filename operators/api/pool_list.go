@@ -40,7 +40,7 @@ func (p *pools) listRanked(ctx context.Context, request *poolQuery) (page listPa
 	}
 	var places []poolPlace
 	for _, r := range ranks {
-		trouble := poolTroubles(r.Capacity, r.Paused, r.PoolStatus)
+		trouble := poolTroubleCodes(r.Capacity, r.Paused, r.PoolStatus)
 		place := poolPlace{poolRank(request.Sort, r, trouble), r.Name}
 		if (!request.OnlyTrouble || len(trouble) > 0) && place.compare(last) > 0 {
 			places = append(places, place)
@@ -68,7 +68,7 @@ type poolPlace struct {
 	name string
 }
 
-// compare is negative if place a comes before place b in the list.
+// compare returns a negative number if a comes before other in the list.
 func (a poolPlace) compare(other poolPlace) int {
 	return cmp.Or(cmp.Compare(other.rank, a.rank), cmp.Compare(a.name, other.name))
 }
@@ -91,10 +91,10 @@ func (q *poolQuery) afterPlace() (poolPlace, error) {
 	return poolPlace{rank, name}, nil
 }
 
-// poolRank returns the number by which pool is sorted in the order sort; higher numbers come first. trouble has the problems of the pool.
-// In the order trouble, the number of waiting tasks is rounded to a power of two, so that the rows of an open page seldom change places.
-func poolRank(sort string, pool store.PoolRank, trouble []string) int64 {
-	switch sort {
+// poolRank returns the rank of pool in the order sortOrder; pools with a higher rank come first. trouble has the problems of the pool. In
+// the order trouble, the number of waiting tasks is rounded to a power of two, so that the rows of an open page seldom change places.
+func poolRank(sortOrder string, pool store.PoolRank, trouble []string) (rank int64) {
+	switch sortOrder {
 	case "held":
 		return int64(pool.Held) * 1_000_000 / int64(max(pool.Capacity, 1))
 	case "waiting":
@@ -110,8 +110,8 @@ func poolRank(sort string, pool store.PoolRank, trouble []string) int64 {
 	return 0
 }
 
-// poolTroubles returns the problems of a pool with this capacity and status, worst first.
-func poolTroubles(capacity int, paused bool, status store.PoolStatus) []string {
+// poolTroubleCodes returns the codes of the problems of a pool with this capacity and status, worst first.
+func poolTroubleCodes(capacity int, paused bool, status store.PoolStatus) (codes []string) {
 	hasWaiting := status.Pending > 0
 	trouble := []string{}
 	for i, there := range []bool{status.Held > capacity, status.Failing, status.Stalled, hasWaiting && paused, hasWaiting && capacity == 0, hasWaiting && status.Closed} {
@@ -129,7 +129,7 @@ func (p *pools) getTotals(ctx context.Context, _ *struct{}) (totals operators.Po
 		totals.Capacity += int64(r.Capacity)
 		totals.Held += int64(r.Held)
 		totals.Pending += r.Pending
-		if len(poolTroubles(r.Capacity, r.Paused, r.PoolStatus)) > 0 {
+		if len(poolTroubleCodes(r.Capacity, r.Paused, r.PoolStatus)) > 0 {
 			totals.InTrouble++
 		}
 	}

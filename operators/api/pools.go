@@ -126,7 +126,7 @@ func (p *pools) put(ctx context.Context, in *struct {
 		return nil, err
 	}
 	spec.DryRun = in.DryRun
-	put, isNew, err := p.ledger.PutPool(ctx, actorName(ctx), in.Pool, spec)
+	put, isNew, err := p.ledger.PutPool(ctx, operatorName(ctx), in.Pool, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -154,10 +154,10 @@ func (p *pools) readSpec(body poolPut) (store.PoolSpec, error) {
 		spec.Paused = *body.Paused
 	}
 	var err error
-	if spec.Windows, err = readWindows(body.Windows); err != nil {
+	if spec.Windows, err = toStoredWindows(body.Windows); err != nil {
 		return spec, err
 	}
-	if spec.Limits, err = readLimits(body.Limits); err != nil {
+	if spec.Limits, err = toStoredLimits(body.Limits); err != nil {
 		return spec, err
 	}
 	return spec, p.leaseMin.checkPool(spec)
@@ -173,11 +173,11 @@ func millisecondsOr(ms *int64, byDefault time.Duration) time.Duration {
 // leaseMinimum is the shortest working time that a lease must give a device.
 type leaseMinimum time.Duration
 
-// check refuses a lease that is shorter than twice the shortest working time. The rest of the lease is for the margin (at most a fifth of
-// the lease) and the time of a slow claim. field is the name of the lease's field, for the error.
-func (l leaseMinimum) check(field string, lease time.Duration) error {
+// check returns an error if lease is shorter than twice the shortest working time. The rest of the lease is for the margin (at most a fifth
+// of the lease) and the time of a slow claim. fieldName is the name of the field, for the error.
+func (l leaseMinimum) check(fieldName string, lease time.Duration) error {
 	if minimum := 2 * time.Duration(l); lease < minimum {
-		return invalidProblem("%s: at least %d", field, minimum.Milliseconds())
+		return invalidProblem("%s: at least %d", fieldName, minimum.Milliseconds())
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
 func toAPIPoolState(overview store.PoolOverview) operators.PoolState {
 	return operators.PoolState{
 		Pool: toAPIPool(overview.Pool), Held: overview.Held, Waiting: overview.Waiting, Oldest: apiTimePointer(overview.Oldest),
-		PoolTrouble: operators.PoolTrouble{Pending: overview.Pending, Trouble: poolTroubles(overview.Pool.Capacity, overview.Pool.Paused, overview.PoolStatus)},
+		PoolTrouble: operators.PoolTrouble{Pending: overview.Pending, Trouble: poolTroubleCodes(overview.Pool.Capacity, overview.Pool.Paused, overview.PoolStatus)},
 	}
 }
 

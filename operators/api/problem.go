@@ -117,7 +117,7 @@ type ledgerRefusal struct {
 // ledgerRefusals maps the errors with which the ledger refuses an operation. If a name or number in the path does not
 // exist, the error is store.ErrNotFound, whatever it names. If the field pool of a body names no pool, the error is
 // store.ErrUnknownPool. notHeldProblem and leaseProblem have texts of their own for a pool that does not exist.
-func ledgerRefusals() []ledgerRefusal {
+func ledgerRefusals() (refusals []ledgerRefusal) {
 	return []ledgerRefusal{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},
 		{store.ErrUnknownPool, http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool"},
@@ -193,7 +193,7 @@ func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
 				replaced.setFieldLocations(e)
 			}
 		}
-		p = problemFromHuma(e)
+		p = convertHumaError(e)
 	default:
 		return body, nil
 	}
@@ -210,8 +210,8 @@ const unexpectedProperty = "unexpected property"
 // maxListedErrors is the maximum number of bad fields that a problem lists.
 const maxListedErrors = 100
 
-// problemFromHuma converts an error of huma, such as an invalid body, to a problem.
-func problemFromHuma(humaError *huma.ErrorModel) *Problem {
+// convertHumaError converts an error of huma, such as an invalid body, to a problem.
+func convertHumaError(humaError *huma.ErrorModel) *Problem {
 	p := newProblem(humaError.Status, codeInvalidRequest, humaError.Detail)
 	switch humaError.Status {
 	case http.StatusUnprocessableEntity:
@@ -258,6 +258,6 @@ func (p *Problem) summary() string {
 	return strings.Join(parts, "; ")
 }
 
-func isUnknownField(err error) bool {
+func isUnknownFieldError(err error) bool {
 	return strings.Contains(err.Error(), "json: unknown field") || strings.HasSuffix(err.Error(), unexpectedProperty)
 }

@@ -80,7 +80,7 @@ func (s *results) list(ctx context.Context, request *resultQuery) (page listPage
 		return s.ledger.Results(ctx, filter)
 	}, func(r store.TaskResult) int { return len(r.Output) + len(r.Error) })
 	show := func(r store.TaskResult) operators.Result { return toAPIResult(r, request.Fields) }
-	return newPage(found, more, show, func(r store.TaskResult) string { return decimal(r.Task) }).continueAfter(bound), err
+	return newPage(found, more, show, func(r store.TaskResult) string { return formatDecimal(r.Task) }).continueAfter(bound), err
 }
 
 // toAPIResult converts a result of the ledger to the form of the API. If fields is not empty, the output has only these fields.
@@ -116,7 +116,7 @@ func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Re
 
 // summarize returns the summary of the results of batch that request asks for.
 func (s *results) summarize(ctx context.Context, request *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
-	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Matching: endedTasks(batch, store.TaskState(request.State))}
+	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Matching: countEndedTasks(batch, store.TaskState(request.State))}
 	collector := newResultCollector(request)
 	sample := store.SampleSpec{ResultFilter: request.filter(0), MaxResults: request.sampleSize(), ReadAll: sum.Matching <= int64(request.sampleSize()), WithTags: request.ByTag != ""}
 	if err := s.ledger.SampleResults(ctx, sample, collector.add); err != nil {
@@ -142,10 +142,10 @@ func (s *results) summarize(ctx context.Context, request *resultQuery, batch sto
 	return sum, err
 }
 
-// endedTasks returns the number of tasks of batch that ended in a state. If state is empty, it counts all ended tasks.
-func endedTasks(batch store.Batch, state store.TaskState) int64 {
+// countEndedTasks returns the number of tasks of batch that ended in a state. If state is empty, it counts all ended tasks.
+func countEndedTasks(batch store.Batch, state store.TaskState) int64 {
 	if state != "" {
 		return batch.Counts[state]
 	}
-	return batch.Total - openTasks(batch)
+	return batch.Total - countOpenTasks(batch)
 }

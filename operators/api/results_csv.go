@@ -105,7 +105,7 @@ func (t *resultTable) header() []string {
 }
 
 func (t *resultTable) row(result operators.Result) []string {
-	row := []string{decimal(result.Task), result.Device, result.State, jsonCellText(result.Ended), jsonCellText(result.Duration), escapeFormula(result.Error), jsonCellText(result.Dropped)}
+	row := []string{formatDecimal(result.Task), result.Device, result.State, jsonCellText(result.Ended), jsonCellText(result.Duration), escapeFormula(result.Error), jsonCellText(result.Dropped)}
 	if !t.hasRest { // without a rest column, the output is an object with only the chosen fields
 		from := map[string]json.RawMessage{}
 		if len(result.Output) > 0 {
@@ -136,7 +136,7 @@ func (t *resultTable) row(result operators.Result) []string {
 }
 
 // cellTextOrEmpty returns value as the text of a cell, or an empty string if value is nil: the output does not have the field.
-func cellTextOrEmpty(value json.RawMessage) string {
+func cellTextOrEmpty(value json.RawMessage) (text string) {
 	if value == nil {
 		return ""
 	}

@@ -18,7 +18,7 @@ const progressSteps = 100
 // now. steps is the progress that the ledger has stored, oldest first. For a batch that has ended, the last entry is the time when its
 // last task ended.
 func batchProgress(batch store.Batch, steps []store.Progress) []operators.BatchProgress {
-	now := store.Progress{At: batch.ReadAt, Ended: endedTasks(batch, ""), Failed: batch.Counts[store.Failed] + batch.Counts[store.TimedOut]}
+	now := store.Progress{At: batch.ReadAt, Ended: countEndedTasks(batch, ""), Failed: batch.Counts[store.Failed] + batch.Counts[store.TimedOut]}
 	began := store.Progress{At: earliestStart(batch)}
 	if began.At.After(now.At) {
 		began.At = now.At
@@ -27,7 +27,7 @@ func batchProgress(batch store.Batch, steps []store.Progress) []operators.BatchP
 		steps = steps[:len(steps)-1]
 	}
 	kept := append([]store.Progress{began}, lastOfEachSpan(steps, began.At, now.At)...)
-	if hasEnded := openTasks(batch) == 0 && kept[len(kept)-1].Ended == now.Ended; !hasEnded || len(kept) == 1 {
+	if hasEnded := countOpenTasks(batch) == 0 && kept[len(kept)-1].Ended == now.Ended; !hasEnded || len(kept) == 1 {
 		kept = append(kept, now)
 	}
 	shown := make([]operators.BatchProgress, len(kept))

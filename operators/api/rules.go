@@ -37,8 +37,8 @@ func (p *pools) listLimitedSubjects(ctx context.Context, in *struct {
 	return list, nil
 }
 
-// readLimits checks policies and converts them to the stored form.
-func readLimits(policies []operators.Policy) (json.RawMessage, error) {
+// toStoredLimits checks policies and converts them to the stored form.
+func toStoredLimits(policies []operators.Policy) (stored json.RawMessage, err error) {
 	if len(policies) == 0 {
 		return nil, nil
 	}
@@ -90,10 +90,10 @@ type rules struct {
 
 // readChange checks a change of windows and a change of policies, and converts both to the form of the ledger, with warnings.
 func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Change[[]operators.Window], limitChange operators.Change[[]operators.Policy]) (changed rules, err error) {
-	if changed.windows, err = convertChange(windowChange, readWindows); err != nil {
+	if changed.windows, err = convertChange(windowChange, toStoredWindows); err != nil {
 		return changed, err
 	}
-	if changed.limits, err = convertChange(limitChange, readLimits); err != nil || limitChange.Value == nil {
+	if changed.limits, err = convertChange(limitChange, toStoredLimits); err != nil || limitChange.Value == nil {
 		return changed, err
 	}
 	changed.warned, err = ws.findWarnings(ctx, *limitChange.Value)
@@ -114,8 +114,8 @@ func toAPIPolicies(stored json.RawMessage) []operators.Policy {
 	return policies
 }
 
-// readWindows checks the windows of a request and converts them to the stored form.
-func readWindows(requested []operators.Window) ([]store.Window, error) {
+// toStoredWindows checks the windows of a request and converts them to the stored form.
+func toStoredWindows(requested []operators.Window) (stored []store.Window, err error) {
 	read := make([]store.Window, len(requested))
 	for i, w := range requested {
 		read[i] = store.Window{Cron: w.Cron, Duration: w.Duration, Timezone: cmp.Or(w.Timezone, "UTC")}

@@ -44,7 +44,7 @@ type strictChecker struct {
 }
 
 // nextToken returns the next token. ok is false at the end of the input and if the input is not JSON.
-func (s *strictChecker) nextToken() (json.Token, bool) {
+func (s *strictChecker) nextToken() (token json.Token, ok bool) {
 	token, err := s.decoder.Token()
 	if text, ok := token.(string); ok && !isStorable(text) {
 		s.failed = errUnstorableText

@@ -55,7 +55,7 @@ func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error
 }
 
 // readFacts converts values, the facts of a take, to text. prefix is the path of the take in errors.
-func readFacts(prefix string, values map[string]json.RawMessage) (map[string]string, error) {
+func readFacts(prefix string, values map[string]json.RawMessage) (textByName map[string]string, err error) {
 	facts := make(map[string]string, len(values))
 	for name, value := range values {
 		text := string(value)
@@ -96,7 +96,7 @@ func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error)
 	if err := readJSONBody(ctx, &body); err != nil {
 		return nil, false, err
 	}
-	caller := actorName(ctx.Context())
+	caller := operatorName(ctx.Context())
 	if body.Takes == nil {
 		take, err := body.readTake("", caller)
 		return []policies.Take{take}, false, err
@@ -171,7 +171,7 @@ func takeProblem(err error, isList bool) error {
 }
 
 // wantsStatus reports whether the client asks for a response whose status (200 or 429) shows whether the take is allowed.
-func wantsStatus(ctx huma.Context) (bool, error) {
+func wantsStatus(ctx huma.Context) (isWanted bool, err error) {
 	switch status := ctx.Query("status"); status {
 	case "", "200":
 		return false, nil
@@ -183,11 +183,11 @@ func wantsStatus(ctx huma.Context) (bool, error) {
 
 func toAPITaken(verdict policies.Verdict, cost int64) operators.Taken {
 	taken := operators.Taken{
-		Allowed: verdict.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(verdict.Items)), RetryAfterMS: ceilUnits(verdict.Wait, time.Millisecond),
+		Allowed: verdict.Allowed, Cost: cost, Limits: make([]operators.LimitStanding, len(verdict.Items)), RetryAfterMS: roundUpToUnits(verdict.Wait, time.Millisecond),
 		CountedSince: apiTimeIfSet(verdict.Since), Repeated: verdict.Repeated, Unchecked: verdict.Unchecked,
 	}
 	for i, s := range verdict.Items {
-		taken.Limits[i] = operators.LimitStanding{Policy: verdict.Rules[i].Name, Window: s.Window, Max: s.Max, Remaining: s.Remaining, ResetMS: ceilUnits(s.Reset, time.Millisecond)}
+		taken.Limits[i] = operators.LimitStanding{Policy: verdict.Rules[i].Name, Window: s.Window, Max: s.Max, Remaining: s.Remaining, ResetMS: roundUpToUnits(s.Reset, time.Millisecond)}
 	}
 	if !verdict.Allowed {
 		if at := verdict.RefusingItem(); at >= 0 {
@@ -197,8 +197,10 @@ func toAPITaken(verdict policies.Verdict, cost int64) operators.Taken {
 	return taken
 }
 
-// ceilUnits converts duration to whole units, rounded up, so that a client that waits that long does not return too early.
-func ceilUnits(duration, unit time.Duration) int64 { return int64((duration + unit - 1) / unit) }
+// roundUpToUnits converts duration to whole units, rounded up, so that a client that waits that long does not return too early.
+func roundUpToUnits(duration, unit time.Duration) (units int64) {
+	return int64((duration + unit - 1) / unit)
+}
 
 // refusedTake is the body of a refused take: a problem together with the fields of the normal response.
 type refusedTake struct { //nolint:errname // an answer
@@ -211,9 +213,9 @@ type refusedTake struct { //nolint:errname // an answer
 func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) error {
 	taken := toAPITaken(verdict, cost)
 	if len(verdict.Items) > 0 {
-		ctx.SetHeader("RateLimit-Policy", rateFields(verdict, rateQuota))
-		ctx.SetHeader("RateLimit", rateFields(verdict, func(_ *limits.Rule, s limits.WindowUse) string {
-			return ";r=" + decimal(s.Remaining) + ";t=" + decimal(ceilUnits(s.Reset, time.Second))
+		ctx.SetHeader("RateLimit-Policy", formatRateField(verdict, formatQuota))
+		ctx.SetHeader("RateLimit", formatRateField(verdict, func(_ *limits.Rule, s limits.WindowUse) string {
+			return ";r=" + formatDecimal(s.Remaining) + ";t=" + formatDecimal(roundUpToUnits(s.Reset, time.Second))
 		}))
 	}
 	if verdict.Allowed {
@@ -227,8 +229,8 @@ func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) err
 	return writeResponse(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
 }
 
-// rateFields returns the value of a header field with one item for each policy in verdict. format returns the parameters of an item.
-func rateFields(verdict policies.Verdict, format func(*limits.Rule, limits.WindowUse) string) string {
+// formatRateField returns the value of a header field with one item for each policy in verdict. format returns the parameters of an item.
+func formatRateField(verdict policies.Verdict, format func(*limits.Rule, limits.WindowUse) string) string {
 	items := make([]string, len(verdict.Items))
 	for i, s := range verdict.Items {
 		items[i] = `"` + verdict.Rules[i].Name + `"` + format(verdict.Rules[i], s)
@@ -236,15 +238,15 @@ func rateFields(verdict policies.Verdict, format func(*limits.Rule, limits.Windo
 	return strings.Join(items, ", ")
 }
 
-// rateQuota returns the quota of rule in the window of use, for a header field. A calendar period has no window length, because its length
+// formatQuota returns the quota of rule in the window of use, for a header field. A calendar period has no window length, because its length
 // varies.
-func rateQuota(rule *limits.Rule, use limits.WindowUse) string {
-	text, per := ";q="+decimal(use.Max), rule.PerMS
+func formatQuota(rule *limits.Rule, use limits.WindowUse) string {
+	text, per := ";q="+formatDecimal(use.Max), rule.PerMS
 	if use.Window < len(rule.Windows) {
 		per = rule.Windows[use.Window].PerMS
 	}
 	if per > 0 {
-		text += ";w=" + decimal(ceilUnits(milliseconds(per), time.Second))
+		text += ";w=" + formatDecimal(roundUpToUnits(milliseconds(per), time.Second))
 	}
 	return text
 }
@@ -255,7 +257,7 @@ func (l *limitSets) returnTake(ctx huma.Context) error {
 	if err := readJSONBody(ctx, &body); err != nil {
 		return err
 	}
-	take, err := body.readTake("", actorName(ctx.Context()))
+	take, err := body.readTake("", operatorName(ctx.Context()))
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operator
 		}
 		return t.ledger.Tasks(ctx, filter)
 	}, func(t store.Task) int { return len(t.Payload) + len(t.Output) + len(t.Error) })
-	page = newPage(found, more, toAPITask, func(t store.Task) string { return decimal(t.ID) }).continueAfter(bound)
+	page = newPage(found, more, toAPITask, func(t store.Task) string { return formatDecimal(t.ID) }).continueAfter(bound)
 	if err == nil {
 		err = t.addDeviceTags(ctx, page.entries)
 	}
@@ -91,7 +91,7 @@ func (t *tasks) addDeviceTags(ctx context.Context, listed []operators.Task) erro
 
 // taskFilter converts requested to a filter of the ledger. It returns an error for invalid names.
 func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
-	if err := checkNames(requested.Device, requested.Pool); err != nil {
+	if err := checkDeviceAndPoolNames(requested.Device, requested.Pool); err != nil {
 		return store.TaskFilter{}, err
 	}
 	if requested.Retrying && requested.State == "" {
@@ -107,8 +107,8 @@ func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
 // characters of at most 4 bytes, the name of a holder at most 64.
 const maxHolderName = 1 + 4*200 + 1 + 64
 
-// checkNames returns an error for an invalid device id or pool name in a filter. An empty name is not checked.
-func checkNames(device, pool string) error {
+// checkDeviceAndPoolNames returns an error for an invalid device id or pool name in a filter. An empty name is not checked.
+func checkDeviceAndPoolNames(device, pool string) error {
 	if store.IsCaller(device) {
 		if len(device) > maxHolderName {
 			return invalidProblem("device: at most %d bytes", maxHolderName)
@@ -143,12 +143,12 @@ func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetai
 }
 
 func (t *tasks) cancel(ctx context.Context, in *IDPath) (operators.Task, error) {
-	cancelled, err := t.ledger.CancelTask(ctx, actorName(ctx), in.ID)
+	cancelled, err := t.ledger.CancelTask(ctx, operatorName(ctx), in.ID)
 	return toAPITask(cancelled), err
 }
 
 func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
-	again, err := t.ledger.RetryTask(ctx, actorName(ctx), in.ID)
+	again, err := t.ledger.RetryTask(ctx, operatorName(ctx), in.ID)
 	if err == nil {
 		t.waiters.Filler.Fill(again.Pool)
 	}
@@ -208,7 +208,7 @@ func changeTasks(
 		n, err := count(ctx, filter)
 		return operators.Bulk{Tasks: n}, err
 	}
-	done, err := change(ctx, actorName(ctx), filter, bulkLimit)
+	done, err := change(ctx, operatorName(ctx), filter, bulkLimit)
 	return operators.Bulk(done), err
 }
 
@@ -221,8 +221,8 @@ func (t *tasks) explainTask(ctx context.Context, in *IDPath) (operators.Why, err
 	return operators.Why{State: string(e.State), Reasons: reasons, Mark: (*operators.Mark)(e.Mark)}, err
 }
 
-// toAPIReasons converts causes to the form of the API. It does not advise to raise the capacity of a pool whose attempts fail; recent reads
-// them.
+// toAPIReasons converts causes to the form of the API. If many attempts in a pool fail, it omits the advice to raise the capacity of the
+// pool. recent reads the attempts.
 func toAPIReasons(ctx context.Context, recent recentAttemptsReader, causes []decision.Cause) (shown []operators.Reason, err error) {
 	shown = make([]operators.Reason, len(causes))
 	for i, c := range causes {

@@ -39,7 +39,7 @@ func WithTimeLimit(limit time.Duration, next http.Handler, onTimeout http.Handle
 }
 
 // timedPatterns lists the operations that must answer within the time limit, even if Postgres or Redis does not answer.
-func timedPatterns() []string {
+func timedPatterns() (patterns []string) {
 	return []string{
 		"GET /v1/pools/{pool}/waiting", "GET /v1/batches/{id}/waiting", "GET /v1/pools/{pool}/waiting/tasks", "GET /v1/batches/{id}/waiting/tasks",
 		"GET /v1/tasks/{id}/why", "GET /v1/devices/{id}/why",

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// checkSpan returns an error if end is not after begin, because then no task can start between them. A bound that is nil does not limit.
+// checkSpan returns an error if end is not after begin, because then no task can start between them, or if a time cannot be stored. A time
+// that is nil is not checked.
 func checkSpan(begin, end *time.Time) error {
 	if err := checkYears(begin, end); err != nil {
 		return invalidProblem("%v", err)

@@ -59,7 +59,7 @@ func toAPIPolicyUses(uses []limits.SubjectUse) []operators.PolicyUse {
 	for i, u := range uses {
 		shown[i] = operators.PolicyUse{
 			Policy: u.Rule.Name, Owner: u.Rule.Owner, Allows: u.Rule.DescribeWindow(u.Window), Subject: u.Subject.Label,
-			Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining, ResetMS: ceilUnits(u.Reset, time.Millisecond),
+			Used: u.Used, Max: u.Max, Window: u.Window, Remaining: u.Remaining, ResetMS: roundUpToUnits(u.Reset, time.Millisecond),
 		}
 	}
 	return shown

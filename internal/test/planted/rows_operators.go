@@ -163,7 +163,7 @@ func operatorsMistakes() []Mistake {
 			Tests:  []string{"operators", "cmd/dispatcher"},
 		},
 		{
-			Package: "cmd/dispatcher", Func: "leaseKeeper.environment",
+			Package: "cmd/dispatcher", Func: "leaseKeeper.commandEnvironment",
 			Old:    `"DISPATCHER_TOKEN", "DISPATCHER_TOKEN_FILE"`,
 			New:    `"DISPATCHER_TOKEN"`,
 			Breaks: "a command of dispatcher run learns where the caller's token is",
@@ -176,7 +176,7 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "cmd/dispatcher", Func: "batchWatch.requireSuccess",
-			Old:    `w.last.unsuccessful(), w.last.Counts`,
+			Old:    `w.last.countUnsuccessful(), w.last.Counts`,
 			New:    `w.last.Failed(), w.last.Counts`,
 			Breaks: "batches create --wait exits with 0 if tasks were cancelled or expired",
 		},
