@@ -127,7 +127,7 @@ func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check m
 // auditMark counts an error if the device has work but no mark. The work may be newer than the first read of the mark, and may end at any
 // time. So auditMark reads the mark again, and then the device.
 func (d *Dispatcher) auditMark(ctx context.Context, device devices.ID) error {
-	missing, err := d.Marks.IsMissing(ctx, string(device))
+	missing, err := d.Marks.IsMarkMissing(ctx, string(device))
 	if err != nil || !missing {
 		return err
 	}

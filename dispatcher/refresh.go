@@ -16,9 +16,9 @@ import (
 // maxRecordedWait is the maximum time for which a recorded wait is trusted. After that, the ledger is read again for the device.
 const maxRecordedWait = 24 * time.Hour
 
-// answerWaiting answers, without the ledger, the report of a device whose mark says that it waits for a slot. It returns nil if the report
-// must be looked up in the ledger: the queue may give the device a slot, does not know the device, or does not answer. It also returns nil
-// if the report is audited; then it sets check.isAudit.
+// answerWaiting answers the report of a device whose mark says that it waits for a slot, without a read of the ledger. It returns nil if the
+// report must be looked up in the ledger, because the queue may give the device a slot, does not know the device, or does not answer. If the
+// report is audited, answerWaiting sets check.isAudit and returns nil.
 func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check *markCheck) *reportHandling {
 	pool := check.mark.Wait.Pool
 	expected := &reporter{d: d, caller: caller, park: park} // as if there were room to park the report
@@ -40,9 +40,9 @@ func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, r
 	return h
 }
 
-// recordableWait returns the wait of a device that was refused because its pool is full, or a Wait without a pool if the wait cannot be
-// recorded. All tasks of the device must belong to one pool, have no policies, and not be urgent. newsPosition is the position in the news
-// that was read before the device. A recorded wait holds until its time Until, or until news concern the device or the pool.
+// recordableWait returns the wait of a device that was refused because its pool is full. It returns a Wait without a pool if the wait cannot be
+// recorded, because the tasks of the device belong to several pools, have policies, or are urgent. newsPosition is the position in the news that
+// was read before the device. A recorded wait is valid until its time Until, or until news concern the device or the pool.
 func (h *reportHandling) recordableWait(newsPosition int64) marks.Wait {
 	view := h.reporter.view
 	if h.reply.Reason != devices.ReasonFull || len(view.Candidates) == 0 || policies.AnyHasPolicies(view.Candidates) {
@@ -64,9 +64,9 @@ func (h *reportHandling) recordableWait(newsPosition int64) marks.Wait {
 	return wait
 }
 
-// nextStartChange returns the next time at which task may start or may no longer start, if the ledger does not change. It is zero if there
-// is no such time. isKnown is false if the time is unknown, because the task has expired or the next opening of a window is not computed
-// yet.
+// nextStartChange returns the next time at which the answer to the question whether task may start changes, if the ledger does not change. next
+// is zero if there is no such time. isKnown is false if the time is unknown, because the task has expired, or because the next opening of a
+// window is not computed yet.
 func nextStartChange(task store.Candidate, now time.Time) (next time.Time, isKnown bool) {
 	needed := time.Duration(0)
 	if task.FinishInside {
@@ -96,8 +96,8 @@ func (d *Dispatcher) recordWait(ctx context.Context, device devices.ID, check ma
 	return d.Marks.RecordWait(ctx, string(device), check.mark.Version, wait)
 }
 
-// endWaits ends the recorded waits of devices that were granted tasks. If Redis does not answer, a wait may stay recorded. If the reply
-// with the grant is lost as well, the device gets the grant late: when its turn in the queue comes, or after an audit.
+// endWaits ends the recorded waits of devices that were granted tasks. If Redis does not answer, a wait may stay recorded. If the reply with the
+// grant is lost as well, the device gets the grant only when its turn in the queue comes, or after an audit.
 func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 	if d.Marks == nil {
 		return
@@ -107,14 +107,14 @@ func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 	}
 }
 
-// auditWait counts an error if reply, which was decided from the ledger, contradicts the wait in the mark of the device. The wait may have
-// changed since check read it, so auditWait first reads the news and the mark again.
+// auditWait counts an error if reply, which was decided from the ledger, contradicts the wait in the mark of the device. Before that, it reads
+// the news and the mark again, because the wait may have changed since check read it.
 func (d *Dispatcher) auditWait(ctx context.Context, device devices.ID, check markCheck, reply devices.Reply) error {
 	switch reply.Reason {
 	case devices.ReasonFull, devices.ReasonGranted, devices.ReasonUnavailable:
 		return nil
 	}
-	holds, err := d.Marks.WaitHolds(ctx, string(device), check.mark.Wait)
+	holds, err := d.Marks.IsWaitValid(ctx, string(device), check.mark.Wait)
 	if err == nil && holds {
 		d.metrics.waits.wrong.Inc()
 		d.log.ErrorContext(ctx, "a device does not wait for a slot, but its mark says so", "device", device, "pool", check.mark.Wait.Pool, "reason", reply.Reason)

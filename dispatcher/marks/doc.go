@@ -1,12 +1,11 @@
 // Package marks keeps in Redis which devices have work, so that a report of a device without work needs no read of the ledger.
 //
-// Each device with an open task has a mark in Redis; most devices of a fleet have none. Each change that creates work adds a row to the
-// news of the ledger, in the order of the commits, and each replica marks the devices of new rows. The marks are spread over hashes. A hash
-// also stores the position in the news that its marks include, so that Redis loses both together if it loses data.
+// Each device with an open task has a mark in Redis. Most devices of a fleet have none. Each change that creates work adds a row to the news of
+// the ledger, in the order of the commits, and each replica marks the devices of new rows. The marks are spread over hashes. A hash also stores
+// the position in the news that its marks include. If Redis loses data, it loses the marks and this position together.
 //
-// A missing mark is trusted only if the position of its hash is not behind the news that this replica read some seconds ago or wrote
-// itself. So if a mark is missing although the device has work, this is trusted for five seconds at most. A superfluous mark costs one read
-// of the ledger; after that read, it is deleted.
+// A missing mark is trusted only if its hash includes the news that this replica read some seconds ago or wrote itself. So a mark that is
+// missing by mistake is trusted for at most five seconds. A superfluous mark costs one read of the ledger, after which it is deleted.
 //
 // A device has a mark as long as it has an open task, even a task that is not due yet, paused or limited.
 package marks

@@ -42,7 +42,7 @@ var (
 // ErrUnavailable is returned if Redis does not answer.
 var ErrUnavailable = errors.New("redis is unavailable")
 
-// Hashes stores the marks in Redis. It is safe for concurrent use, also by several replicas.
+// Hashes stores the marks in Redis. Several replicas may use it concurrently.
 type Hashes struct {
 	client                            redis.UniversalClient
 	mark, unmark, recordWait, endWait *redis.Script
@@ -92,7 +92,7 @@ func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading 
 	return readings
 }
 
-// parseReading converts reply, the position of a hash and the mark of a device in this hash.
+// parseReading returns the MarkReading in reply, which has two elements: the position of a hash, and the mark of a device in this hash.
 func parseReading(reply []any) MarkReading {
 	s := MarkReading{Position: missingHash}
 	if text, is := reply[0].(string); is {
@@ -121,7 +121,7 @@ func (w Wait) String() string {
 	return fmt.Sprintf("%d|%d|%s", w.Position, until, w.Pool)
 }
 
-// parseWait returns the wait with this text, or a Wait without a pool if the text is not valid.
+// parseWait returns the wait in text, which Wait.String made. If text has another form, it returns a Wait without a pool.
 func parseWait(text string) Wait {
 	position, rest, _ := strings.Cut(text, "|")
 	until, pool, _ := strings.Cut(rest, "|")
@@ -163,8 +163,8 @@ func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64,
 	return positions, nil
 }
 
-// runPipeline sends count commands to Redis in one round trip. sendCommand adds the command of an index to pipe; handleReply gets each
-// reply, also for a value that does not exist. It returns the first error.
+// runPipeline sends count commands to Redis in one round trip. sendCommand adds the command with this index to pipe. handleReply is called with
+// each reply, also if the value does not exist. runPipeline returns the first error.
 func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(pipe redis.Pipeliner, index int) redis.Cmder, handleReply func(index int, reply redis.Cmder)) error {
 	pipe := h.client.Pipeline()
 	sent := make([]redis.Cmder, count)
@@ -192,9 +192,9 @@ type HashDevices struct {
 // maxMarkedDevices is the maximum number of devices that are marked in one round trip, because a script blocks Redis while it runs.
 const maxMarkedDevices = 10_000
 
-// Mark marks the devices of byHash and moves the position of each hash in the news to `to`. byHash must contain the devices of the news
-// after position `from`, or all devices with an open task if `from` is -1. Mark does not change a hash that has not reached `from`. After
-// ErrUnavailable, some devices may be marked.
+// Mark marks the devices in byHash, and moves the position of each hash in the news to `to`. byHash must contain the devices of the news after
+// position `from`. If `from` is -1, it must contain all devices with an open task. Mark does not change a hash that has not reached `from`.
+// After ErrUnavailable, some devices may be marked.
 func (h *Hashes) Mark(ctx context.Context, from, to int64, byHash []HashDevices) error {
 	for len(byHash) > 0 {
 		calls, n := []*redisconn.Call(nil), 0
@@ -229,7 +229,7 @@ type DeviceWait struct {
 	Wait            Wait
 }
 
-// RecordWaits adds the waits to the marks of their devices, unless a mark has another version. After ErrUnavailable, some waits may be
+// RecordWaits adds each wait to the mark of its device, if the mark still has the version of the wait. After ErrUnavailable, some waits may be
 // recorded.
 func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	calls := make([]*redisconn.Call, len(waits))
@@ -239,7 +239,7 @@ func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	return h.changeWaits(ctx, "recording", calls)
 }
 
-// EndWaits gives the marks of devices new versions without a wait. After ErrUnavailable, some waits may have ended.
+// EndWaits removes the waits from the marks of devices, and gives the marks new versions. After ErrUnavailable, some waits may have ended.
 func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
 	calls := make([]*redisconn.Call, len(devices))
 	for i, device := range devices {
@@ -256,8 +256,8 @@ func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisco
 	return nil
 }
 
-// Unmark deletes the mark of a device if it still has this version. It returns ErrUnavailable if Redis does not answer.
-func (h *Hashes) Unmark(ctx context.Context, device, version string) (bool, error) {
+// Unmark deletes the mark of a device if the mark still has this version. It returns ErrUnavailable if Redis does not answer.
+func (h *Hashes) Unmark(ctx context.Context, device, version string) (deleted bool, err error) {
 	done, err := h.unmark.Run(ctx, h.client, []string{hashKey(hashIndex(device))}, device, version).Bool()
 	if err != nil {
 		return false, fmt.Errorf("deleting a mark: %w: %w", ErrUnavailable, err)

@@ -1,6 +1,6 @@
--- mark: marks devices that have work. The dispatcher answers a device without a mark without reading the
--- ledger (the SQL database), so a missing mark would keep work from its device. The script also records the
--- position in the news (rows of the ledger that list its changes) up to which the hash has all marks.
+-- mark: marks devices that have work. A device without a mark is answered without a read of the ledger (the SQL
+-- database), so a missing mark would keep work from its device. The script also records the position in the
+-- news (rows of the ledger that list its changes) up to which the hash has all marks.
 --
 -- KEYS[1]  HASH  name of a device -> its mark: "version", or "version|wait" if the device waits for a slot
 --                (record_wait.lua). A new mark has no wait
@@ -11,8 +11,8 @@
 -- ARGV[3]  version of the new marks; no other call uses the same version
 -- ARGV[4...]  names of the devices to be marked
 -- Returns  1 if the devices were marked
---          0 if the position of the hash is lower than `from`, so that marks of news between the two may
---            be missing; then nothing was written
+--          0 if the position of the hash is lower than `from`, so that marks of news between these two
+--            positions may be missing; then nothing was written
 --
 -- Invariant: a device that had an open task when the news up to the position were read has a mark, unless a
 -- later read of the ledger found that it has no work.

@@ -14,8 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Ledger is the part of the store that provides the news (the change log) and the open tasks.
-// *store.Store implements it.
+// Ledger reads the news (the change log) and the devices with open tasks. *store.Store implements it.
 type Ledger interface {
 	NewsSince(ctx context.Context, afterID int64) (store.NewsPage, error)
 	ForEachOpenDevice(ctx context.Context, batch int64, each func(device string)) error
@@ -40,8 +39,7 @@ type Config struct {
 	Panicked rescue.PanicHandler
 }
 
-// Follower updates the marks from the news of the ledger, and reads the mark of a device. It is safe for
-// concurrent use.
+// Follower updates the marks from the news of the ledger, and reads the marks of devices. It is safe for concurrent use.
 type Follower struct {
 	config    Config
 	trust     trustState
@@ -84,18 +82,18 @@ type DeviceMark struct {
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
 
-	// Wait is the wait that the mark records, if it is still valid; otherwise it has no pool. A valid wait means that the device has tasks
-	// only in this pool, and that one of them could start if it got a slot.
+	// Wait is the wait that the mark records. It has no pool if the mark records none, or one that is no longer valid. A valid wait means
+	// that the device has tasks only in this pool, and that one of them could start if it got a slot.
 	Wait Wait
-	// Position is the position in the news up to which this replica has handled the news. A wait that is read from the ledger after this is
-	// recorded with this position.
+	// Position is the position up to which this replica has handled the news. If the ledger is read after that and shows that the device
+	// waits, the wait is recorded with this position.
 	Position int64
 }
 
 // IsIdle reports whether it is known that the device has no open task.
 func (a DeviceMark) IsIdle() bool { return a.Trusted && a.Version == "" }
 
-// ReadMark reads the mark of a device from Redis. If Redis does not answer, the Read of the result is false.
+// ReadMark reads the mark of a device from Redis. If Redis does not answer, the field Read of the result is false.
 func (f *Follower) ReadMark(ctx context.Context, device string) DeviceMark {
 	reading, err := f.readCalls.Do(ctx, struct{}{}, device)
 	if err != nil {
@@ -115,8 +113,8 @@ func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	return mark
 }
 
-// LedgerTime returns the current time of the ledger. followsNews is true if this replica read the news in the last seconds, and has handled
-// all news that it read or committed.
+// LedgerTime returns the current time of the ledger. followsNews is true if this replica has read the news in the last seconds, and has handled
+// all news that it has read or committed.
 func (f *Follower) LedgerTime() (now time.Time, followsNews bool) {
 	_, now, isFresh := f.trust.requiredPosition(f.config.Now())
 	return now, isFresh && f.trust.hasHandledNews()
@@ -129,22 +127,22 @@ func (f *Follower) RecordWait(ctx context.Context, device, version string, wait 
 	return err
 }
 
-// EndWaits ends the waits of devices that were granted tasks. Call it after the commit and before the devices are answered. Then a report
-// that was read before the grant can no longer record a wait.
+// EndWaits ends the waits of devices that were granted tasks. Call it after the commit and before the devices are answered. Then a report whose
+// device was read before the grant can no longer record a wait.
 func (f *Follower) EndWaits(ctx context.Context, devices []string) error {
 	return f.config.Cache.EndWaits(ctx, devices)
 }
 
-// WaitHolds reads the news and the mark of a device again, and reports whether wait is still valid.
-func (f *Follower) WaitHolds(ctx context.Context, device string, wait Wait) (bool, error) {
+// IsWaitValid reads the news and the mark of a device again, and reports whether wait is still valid.
+func (f *Follower) IsWaitValid(ctx context.Context, device string, wait Wait) (isValid bool, err error) {
 	if err := f.Follow(ctx); err != nil {
 		return false, err
 	}
 	return f.ReadMark(ctx, device).Wait == wait, nil
 }
 
-// IsMissing reports whether Redis has no mark for a device that has work in the ledger.
-func (f *Follower) IsMissing(ctx context.Context, device string) (bool, error) {
+// IsMarkMissing reports whether the device has no mark, although its hash includes all news that the ledger has now.
+func (f *Follower) IsMarkMissing(ctx context.Context, device string) (isMissing bool, err error) {
 	read, err := f.config.Ledger.NewsSince(ctx, math.MaxInt64) // only read.Newest is needed, and no rows
 	if err != nil {
 		return false, fmt.Errorf("reading the news: %w", err)
@@ -160,14 +158,14 @@ func (f *Follower) Clear(ctx context.Context, device, version string) error {
 	return err
 }
 
-// Limits of FollowCommit, the update of the marks after a commit of this process.
+// These limits apply to FollowCommit, which updates the marks after a commit of this process.
 const (
 	wroteWait  = time.Second // time that the committing request waits for its marks, so that no other replica misses them
 	wroteLimit = time.Minute // time limit of the update, which continues in the background after wroteWait
 )
 
-// FollowCommit updates the marks with the news up to the id newestID, which this process committed, and waits at most wroteWait for that.
-// Until the marks include these news, this process treats no device without a mark as idle.
+// FollowCommit updates the marks with the news up to the id newestID, which this process has committed. It waits at most wroteWait for the
+// update. Until the marks include these news, this process treats no device without a mark as idle.
 func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 	f.trust.recordCommit(newestID)
 	done := make(chan struct{})
@@ -186,7 +184,7 @@ func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 	}
 }
 
-// followTo updates the marks until they include the news with the id newestID.
+// followTo updates the marks, so that they include the news with the id newestID.
 func (f *Follower) followTo(ctx context.Context, newestID int64) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
@@ -196,7 +194,7 @@ func (f *Follower) followTo(ctx context.Context, newestID int64) error {
 	return f.follow(ctx)
 }
 
-// Follow updates the marks with the news (rows of the change log) that all replicas committed.
+// Follow updates the marks with the news (rows of the change log) that all replicas have committed.
 func (f *Follower) Follow(ctx context.Context) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
@@ -206,7 +204,8 @@ func (f *Follower) Follow(ctx context.Context) error {
 // follow does the work of Follow. The caller must hold updateMu.
 func (f *Follower) follow(ctx context.Context) error {
 	for {
-		// The positions are read before the news, so a position above the newest news proves that the marks belong to another ledger.
+		// The positions are read before the news. So a position above the id of the newest news proves that the marks belong to another
+		// ledger.
 		positions, redisErr := f.config.Cache.ReadPositions(ctx)
 		read, err := f.readNews(ctx, positions)
 		if err := errors.Join(err, redisErr); err != nil {
@@ -239,8 +238,8 @@ func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (pa
 	return page, nil
 }
 
-// notifyNews calls OnNews with the devices of the rows that this process has not handled before. If rows are missing, or the ledger is
-// another one, it calls OnNews with an empty name.
+// notifyNews calls OnNews with the device of each row that this process has not handled before. If rows are missing, or if the rows come from
+// another ledger, it calls OnNews with an empty name.
 func (f *Follower) notifyNews(page store.NewsPage) {
 	isGap := f.lastNews < page.Oldest-1 || f.lastNews > page.Newest // some news were deleted, or this is another ledger
 	if isGap {

@@ -1,6 +1,6 @@
--- record_wait: records in the mark of a device (a field which shows that the device has work) that it waits
--- for a slot. If the device was marked again since the caller read the mark, the mark stays: a wait would
--- hide the new work.
+-- record_wait: records in the mark of a device (a field which shows that the device has work) that the device
+-- waits for a slot. If the device was marked again since the caller read the mark, the mark stays unchanged,
+-- because a wait would hide the new work.
 --
 -- KEYS[1]  HASH  the marks (mark.lua)
 -- ARGV[1]  name of the device

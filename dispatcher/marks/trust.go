@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// fresh is the time after the beginning of a read of the news for which missing marks are trusted. The pass "marks" reads the news
-	// every second.
+	// fresh is the time for which missing marks are trusted after a read of the news has begun. The pass "marks" reads the news every
+	// second.
 	fresh = 2 * time.Second
-	// maxWrongTrust is the maximum time for which a missing mark is trusted after another replica has committed news of its device. It does
-	// not depend on Redis.
+	// maxWrongTrust is the maximum time for which a missing mark is trusted after another replica has committed work for its device. This
+	// holds whatever happens to Redis.
 	maxWrongTrust = 5 * time.Second
 )
 
-// trustState records the latest reads of the news by this replica, and so the position that marks must have reached to be trusted. Its
-// times are times of this process's clock, except newsReading.ledger.
+// trustState records the latest reads of the news by this replica. They determine the position that marks must have reached to be trusted. All
+// times are of this process's clock, except newsReading.ledger.
 type trustState struct {
 	mu       sync.Mutex
 	readings []newsReading // oldest first
@@ -46,14 +46,14 @@ func (b *trustState) addReading(reading newsReading) {
 	b.dropOld(reading.began)
 }
 
-// dropOld removes the readings that are older than maxWrongTrust. The oldest of the others determines requiredPosition.
+// dropOld removes the readings that are older than maxWrongTrust. The oldest reading that remains determines requiredPosition.
 func (b *trustState) dropOld(now time.Time) {
 	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > maxWrongTrust {
 		b.readings = b.readings[1:]
 	}
 }
 
-// recordCommit records the highest id of the news that this process committed.
+// recordCommit records that this process has committed news up to the id newestID.
 func (b *trustState) recordCommit(newestID int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,8 +63,8 @@ func (b *trustState) recordCommit(newestID int64) {
 // maxPoolsWithNews is the maximum number of pools in trustState.latestOfPool, to limit memory.
 const maxPoolsWithNews = 10_000
 
-// addPoolNews records which pools the news in rows concern. handled is the id up to which this replica has now handled the news. If isGap
-// is true, news before rows are missing, which may concern any pool.
+// addPoolNews records which pools the news in rows concern. handled is the id up to which this replica has now handled the news. isGap is true
+// if news before rows are missing. The missing news may concern any pool.
 func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,7 +86,7 @@ func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 	b.handled = handled
 }
 
-// includesPoolNews reports whether wait includes all news of its pool that this replica has read or committed.
+// includesPoolNews reports whether wait was recorded after all news of its pool that this replica has read or committed.
 func (b *trustState) includesPoolNews(wait Wait) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,8 +114,8 @@ func (b *trustState) handledPosition() int64 {
 	return b.handled
 }
 
-// requiredPosition returns the position that marks must have reached to be trusted, and the time of the ledger. If the news were not read
-// within fresh, ok is false and no mark is trusted.
+// requiredPosition returns the position that marks must have reached to be trusted, and the time of the ledger. If the last read of the news
+// began longer than fresh ago, ok is false and no mark is trusted.
 func (b *trustState) requiredPosition(now time.Time) (position int64, ledger time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
 -- unmark: deletes the mark of a device (a field which shows that the device has work). If the device was
--- marked again since the caller read the mark, the mark stays: the device may have new work.
+-- marked again since the caller read the mark, the mark stays, because the device may have new work.
 --
 -- KEYS[1]  HASH  the marks (mark.lua)
 -- ARGV[1]  name of the device

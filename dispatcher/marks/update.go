@@ -9,12 +9,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// hashesPerRebuild is the number of hashes whose marks are restored from one read of all open tasks. With a quarter of the hashes, about a
-// quarter of the devices with an open task are in memory at once.
+// hashesPerRebuild is the number of hashes whose marks are rebuilt from one read of all open tasks. It is a quarter of the hashes, so that only
+// about a quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
-// update updates the marks of all hashes to position `to` in the news. positions are the positions of the hashes, and page has the news up
-// to `to`. If a part of it fails, the next call repeats this part.
+// update brings the marks of all hashes to position `to` in the news. positions are the present positions of the hashes, and page has the news
+// up to `to`. If the update of a hash fails, the next call repeats it.
 func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {
@@ -60,7 +60,8 @@ func (m *devicesByHash) hashEntries(indexes []int) []HashDevices {
 	return all
 }
 
-// markNews marks the devices of news in the outdated hashes, which have all reached position `from`, and moves their positions to `to`.
+// markNews marks the devices of news in the outdated hashes, and moves the positions of these hashes to `to`. All of them must have reached
+// position `from`.
 func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64, news []store.News) error {
 	if len(outdated) == 0 {
 		return nil
@@ -80,8 +81,8 @@ func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64,
 	return f.config.Cache.Mark(ctx, from, to, devices.hashEntries(outdated))
 }
 
-// rebuild marks the devices of all open tasks in the lost hashes. The news up to position `to` must have been read before: a task that is
-// created later has news of its own.
+// rebuild marks the devices of all open tasks in the lost hashes. The news up to position `to` must have been read before rebuild is called. A
+// task that is created later has later news.
 func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 	for ; len(lost) > 0; lost = lost[min(len(lost), hashesPerRebuild):] {
 		now := lost[:min(len(lost), hashesPerRebuild)]

@@ -1,8 +1,8 @@
 -- refresh: answers the reports of waiters (devices that wait for a slot) that keep their place in the queue.
 -- It only changes the time at which the next report of a waiter is due. If a waiter may get a slot or needs
 -- another place in the queue, its result is 0, and the caller must run serve.lua for it. refresh.lua gives no
--- slot, makes no offer and repairs nothing. So it is faster than serve.lua: 6 commands for one waiter, and one
--- more if the waiter is far back in its batch or is owed a slot (queue.lua).
+-- slot, makes no offer and repairs nothing. So it is faster than serve.lua. It needs 6 commands for one waiter,
+-- and one more if the waiter is far back in its batch or is owed a slot (queue.lua).
 --
 -- KEYS     the ten keys of the pool, as in core.lua, batch_order.lua and queue.lua
 -- ARGV[1]  JSON object:
@@ -14,7 +14,7 @@
 -- Returns  list with one number per asker: ms until its next report; 0 if it must be served by serve.lua
 --
 -- Invariant: a waiter keeps its place in the queue and its expected grant. If a key was lost or is wrong, a
--- device at most waits until the next run of serve.lua, which repairs the queue.
+-- device waits longer, but at most until the next run of serve.lua, which repairs the queue.
 
 local args = cjson.decode(ARGV[1])
 local pace = args.pace
@@ -30,8 +30,8 @@ local results = {}
 local timers = {}
 local changed = {}
 
--- is_full: reports whether no slot is free for a device that reports. The first check is cheap. It is not
--- enough after a decrease of the capacity, when slots can be free although `capacity` slots are held.
+-- is_full: reports whether no slot is free for a device that reports. The first check is cheap. After a decrease
+-- of the capacity it is not enough, because slots can then be free although `capacity` slots are held.
 local function is_full()
   if redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered then
     return true
@@ -45,8 +45,8 @@ end
 local may_wait = state and pace.period > 0 and state.now <= now + 1000 and is_full()
 
 -- steady_wait: returns the time (ms, not rounded) after which waiter w is asked to report again. It returns nil
--- or false if serve.lua must serve w: because w has or missed an offer, because its device is notified in
--- another way than before, or because w is a poller that counts as owed a slot. ahead is the number of grants
+-- or false if serve.lua must serve w. This is so if w has an offer or has missed one, if its device is notified
+-- in another way than before, or if w is a poller that counts as owed a slot. ahead is the number of grants
 -- until the grant that w is expected to get.
 local function steady_wait(w, asker, ahead)
   local capacity = state.capacity
@@ -63,8 +63,8 @@ local function steady_wait(w, asker, ahead)
     local from = w.class .. '|' .. w.batch .. '|'
     return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
   end
-  -- The grant that w expected went to another device. So `ahead` is estimated anew: as the rank of w in its
-  -- batch.
+  -- The grant that w was expected to get went to another device. So the rank of w in its batch is the new
+  -- estimate of `ahead`.
   if w.reach > 0 and ahead <= 0 then
     ahead = batch_rank()
   end
