@@ -85,7 +85,7 @@ func newProvider(db *sql.DB, dialect string) (*goose.Provider, error) {
 		// The locker tries to get the lock every second for 5 minutes, because a big migration of another replica may take that long.
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 		if err != nil {
-			return nil, fmt.Errorf("migration lock: %w", err)
+			return nil, fmt.Errorf("creating the lock of the migrations: %w", err)
 		}
 		name, opts = goose.DialectPostgres, append(opts, goose.WithSessionLocker(locker))
 	}

@@ -34,7 +34,7 @@ type ApplyAccount func(context.Context, AccountChange) error
 // accountLock is the name of the lock under which SetAccount and account changes run. No pool can have this name.
 const accountLock = "$accounts"
 
-// RecordAccountChanges makes the store record the AccountChange of each changed device. Call it before the first use.
+// RecordAccountChanges makes the store record the AccountChange of each changed device. Call it before the first use of the store.
 func (s credentials) RecordAccountChanges() { s.recordsAccountChanges = true }
 
 // ApplyAccountChanges calls apply for at most limit due changes, oldest first, and deletes the applied changes. Changes that a failed

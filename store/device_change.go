@@ -185,11 +185,11 @@ func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, b
 	if _, err := s.exec(ctx, `
 		UPDATE devices SET blocked = $2, blocked_by = $3, blocked_at = CASE WHEN $2 THEN {now} END, block_reason = $4
 		WHERE id IN (SELECT name FROM {names})`, namesInput(ids), blocked, by, note); err != nil {
-		return 0, fmt.Errorf("blocking or unblocking: %w", err)
+		return 0, fmt.Errorf("blocking or unblocking devices: %w", err)
 	}
 	if blocked {
 		if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE cancel_why = '' AND device IN (SELECT name FROM {names})`, namesInput(ids)); err != nil {
-			return 0, fmt.Errorf("stopping tasks: %w", err)
+			return 0, fmt.Errorf("asking blocked devices to stop: %w", err)
 		}
 	}
 	if err := s.credentials().recordAccountChanges(ctx, accountStateOf(blocked), ids); err != nil {

@@ -41,7 +41,7 @@ import (
 //	{new xid}    a transaction id above all transaction ids that were given
 //	{oldest xid} the lowest id of a transaction that is still in progress
 //	{next turn}  a number above the column turn of all rows of token_changes that can be read now
-//	{keys of tags}, {keys of attributes}  rows k with the column key, for a row looked with the tags or attributes of a device
+//	{keys of tags}, {keys of attributes}  rows k with the column key: one for each tag or attribute of the device in row looked
 //	{tagged $1}, {tagged $3}  device d has all the tags of the JSON object in this argument
 //	{token}      the next fencing token, for a grant that was inserted before and so holds its unique keys
 //	{last token} the last fencing token given, 0 before the first

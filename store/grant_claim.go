@@ -214,7 +214,7 @@ func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, cl
 		WHERE NOT (`+slotFitsSQL+`) OR EXISTS (
 			SELECT 1 FROM grants g WHERE g.pool = claims.pool AND g.slot = claims.slot AND g.task <> claims.task)`, claimsJSON)
 	if err != nil {
-		return fmt.Errorf("explaining claims: %w", err)
+		return fmt.Errorf("finding claims of taken slots: %w", err)
 	}
 	for _, n := range conflicts {
 		if outcomes[n].Status == ClaimLost {

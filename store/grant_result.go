@@ -184,7 +184,7 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 	if _, err := s.exec(ctx, `
 		UPDATE tasks SET state = 'succeeded', finished_at = {now}, retry_at = NULL, output = $2::json, error = $3, output_dropped = $4 WHERE id = $1`,
 		result.Task, jsonTextOrNull(result.Output), result.Error, result.Dropped); err != nil {
-		return ResultOutcome{}, fmt.Errorf("finishing the task late: %w", err)
+		return ResultOutcome{}, fmt.Errorf("ending the task by a late result: %w", err)
 	}
 	s.pendingNews.addDevices(result.Device) // this task no longer waits, so the work of the device changed
 	if _, err := s.exec(ctx, `

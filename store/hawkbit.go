@@ -83,7 +83,7 @@ func (s hawkbit) UpdateHawkbitAction(ctx context.Context, device string, grantTa
 		return err
 	})
 	if err != nil {
-		return action, false, fmt.Errorf("following the grant of a DDI device: %w", err)
+		return action, false, fmt.Errorf("updating the action of a DDI device: %w", err)
 	}
 	return action, hasOverrun, nil
 }

@@ -216,8 +216,8 @@ func (s leasesIn) dropLease(ctx context.Context, lease LeaseTask) (dropped bool,
 	return err == nil, err
 }
 
-// SetLeaseWait lets a waiting lease wait for waitFor from now. If the lease was requested again after OpenLease returned it, nothing
-// changes.
+// SetLeaseWait lets a waiting lease wait for a slot until waitFor from now. If the lease was requested again after OpenLease returned it,
+// nothing changes.
 func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.Duration) (err error) {
 	defer wrapError(&err, "extending the wait of lease %d", lease.Task)
 	_, err = s.execInTx(ctx, `UPDATE tasks SET not_after = {now} + $3 * {ms} WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms}`,

@@ -174,8 +174,8 @@ func (s tasksIn) lockRetriableTasks(ctx context.Context, taskIDs []int64) (locke
 }
 
 // retryAll makes the tasks in taskIDs pending again if that is allowed, and sets their number in done. Attempt numbers continue, and a task
-// without attempts left gets one more. The count of returned attempts is reset, but not to 0 if only this count shows that the task was
-// started, because MaxWait does not apply to a started task.
+// without attempts left gets one more. The count of returned attempts is reset. It is reset to 1 instead of 0 if only this count shows that
+// the task was started, because MaxWait does not apply to a started task.
 func (s tasksIn) retryAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := s.lockRetriableTasks(ctx, taskIDs)
 	if err != nil {

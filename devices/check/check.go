@@ -89,7 +89,7 @@ func Run(ctx context.Context, options Options) ([]Finding, error) {
 	if options.MQTT != nil {
 		stop, err := r.startMQTT() //nolint:contextcheck // the broker ends with stop
 		if err != nil {
-			return nil, fmt.Errorf("the broker of the check: %w", err)
+			return nil, fmt.Errorf("starting the broker of the check: %w", err)
 		}
 		defer stop()
 	}

@@ -121,7 +121,7 @@ func playTooLarge(r *run) {
 	r.check("too-large", without == 1, nil, "refused reports: %d with both results, %d with one, %d with one without output", together, alone, without)
 }
 
-// playNoReply does not answer a report that has a result.
+// playNoReply leaves the first report with a result without a reply.
 func playNoReply(r *run) {
 	const timeout, spread, latency = 10 * time.Second, 20 * time.Second, 5 * time.Second
 	t := r.newTask(plan{})

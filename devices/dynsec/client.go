@@ -118,7 +118,7 @@ func (c *Client) Delete(ctx context.Context, device devices.ID) error {
 	return c.sendIdempotent(ctx, command{Command: "deleteClient", Username: string(device)}, command{Command: "deleteRole", RoleName: roleName(device)})
 }
 
-// Disconnect does nothing: Set leaves no session open that was opened with an older password.
+// Disconnect does nothing, because Set leaves no session open that was opened with an older password.
 func (c *Client) Disconnect(context.Context, devices.ID) error { return nil }
 
 // Check connects if the client is not connected, and so makes sure that the account of the dispatchers has its rights.

@@ -16,7 +16,7 @@ import (
 
 const transport = string(devices.WireHawkbit) // label in metrics
 
-// Ledger keeps the newest action of each device. The product uses *store.Store.
+// Ledger keeps the newest action of each device. Package app implements it with the store.
 type Ledger interface {
 	// Action returns the newest action of a device. If the device had none, its ID is 0.
 	Action(ctx context.Context, device devices.ID) (Action, error)

@@ -59,7 +59,7 @@ func ParsePayload(raw []byte) (Payload, error) {
 		return p, fmt.Errorf("payload.deployment: %w", err)
 	}
 	if len(p.Deployment.Chunks) == 0 {
-		return p, errors.New("payload.deployment.chunks: at least one chunk")
+		return p, errors.New("payload.deployment.chunks: must have at least one chunk")
 	}
 	for i, c := range p.Deployment.Chunks {
 		if err := c.check(fmt.Sprintf("payload.deployment.chunks[%d]", i)); err != nil {
@@ -68,7 +68,7 @@ func ParsePayload(raw []byte) (Payload, error) {
 	}
 	text, err := encodeJSON(p.toBody(1<<31 - 1))
 	if err == nil && len(text) > MaxAnswer {
-		err = fmt.Errorf("payload.deployment: %d bytes as sent to devices, at most %d", len(text), MaxAnswer)
+		err = fmt.Errorf("payload.deployment: has %d bytes as sent to devices, but may have at most %d", len(text), MaxAnswer)
 	}
 	return p, err
 }
@@ -97,7 +97,7 @@ func (c Chunk) check(field string) error {
 		}
 	}
 	if len(c.Artifacts) == 0 {
-		return fmt.Errorf("%s.artifacts: at least one artifact", field)
+		return fmt.Errorf("%s.artifacts: must have at least one artifact", field)
 	}
 	for i, a := range c.Artifacts {
 		if err := a.check(fmt.Sprintf("%s.artifacts[%d]", field, i)); err != nil {
