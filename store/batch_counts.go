@@ -201,7 +201,7 @@ func (s batchesIn) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pau
 			continue
 		}
 		reason := fmt.Sprintf("%d of %d failed", failed, ended)
-		if err := s.pause(ctx, abortRuleActor, c.Batch, reason); err != nil {
+		if err := s.pauseBatch(ctx, abortRuleActor, c.Batch, reason); err != nil {
 			return nil, err
 		}
 		pausedBatches = append(pausedBatches, c.ID)

@@ -19,11 +19,11 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 		if b.Paused || b.CancelledAt != nil {
 			return nil
 		}
-		return tx.batches().pause(ctx, actor, b, reason)
+		return tx.batches().pauseBatch(ctx, actor, b, reason)
 	})
 }
 
-func (s batchesIn) pause(ctx context.Context, actor string, batch Batch, reason string) error {
+func (s batchesIn) pauseBatch(ctx context.Context, actor string, batch Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, batch.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing the batch: %w", err)

@@ -94,7 +94,7 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 		if changedCount = len(changed); err != nil || dryRun {
 			return err
 		}
-		return tx.devices().storeChanged(ctx, actor, changed)
+		return tx.devices().storeChangedDevices(ctx, actor, changed)
 	})
 	return changedCount, err
 }
@@ -133,7 +133,7 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 	return changed, nil
 }
 
-func (s devicesIn) storeChanged(ctx context.Context, actor string, rows []deviceRow) error {
+func (s devicesIn) storeChangedDevices(ctx context.Context, actor string, rows []deviceRow) error {
 	if len(rows) == 0 {
 		return nil
 	}

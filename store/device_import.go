@@ -217,7 +217,7 @@ func (p importChunk) updateSettings(ctx context.Context, registered []importRow)
 	if err != nil {
 		return err
 	}
-	return p.devices().storeChanged(ctx, p.actor, changed)
+	return p.devices().storeChangedDevices(ctx, p.actor, changed)
 }
 
 func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([]deviceRow, error) {

@@ -98,7 +98,7 @@ func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []
 	}
 	var done BulkResult
 	if !options.DryRun {
-		if err := s.cancelAll(ctx, actor, ids, &done); err != nil {
+		if err := s.cancelTasks(ctx, actor, ids, &done); err != nil {
 			return nil, err
 		}
 	}

@@ -44,7 +44,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 		dueRows[i] = rows[n]
 	}
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.grants().extend(ctx, dueRows); err != nil {
+		if err := tx.grants().extendLeases(ctx, dueRows); err != nil {
 			return err
 		}
 		outcomes, _, err = tx.grants().readRenewals(ctx, reported, len(rows))
@@ -56,8 +56,8 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	return outcomes, nil
 }
 
-// extend writes the renewals in rows. It locks the grants in one order, so that concurrent calls cannot deadlock.
-func (s grantsIn) extend(ctx context.Context, rows []reportedRow) error {
+// extendLeases writes the renewals in rows. It locks the grants in one order, so that concurrent calls cannot deadlock.
+func (s grantsIn) extendLeases(ctx context.Context, rows []reportedRow) error {
 	tasks := make([]int64, len(rows))
 	for i, r := range rows {
 		tasks[i] = r.Task

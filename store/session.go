@@ -91,7 +91,7 @@ func collect[Row any](ctx context.Context, tx session, scanDest func(*Row) []any
 
 // forEach runs query and calls handle with each row until handle returns false. scanDest is called once and returns a pointer for each
 // column.
-func forEach[Row any](ctx context.Context, tx session, scanDest func(*Row) []any, handle func(Row) bool, query string, args ...any) error {
+func forEach[Row any](ctx context.Context, tx session, scanDest func(*Row) []any, handle func(Row) (goOn bool), query string, args ...any) error {
 	rows, err := tx.QueryContext(ctx, tx.translate(query), args...)
 	if err != nil {
 		return err

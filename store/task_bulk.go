@@ -28,7 +28,7 @@ const (
 // bulkChunk tasks, each in one transaction. After an error, earlier chunks stay committed, and the call can be repeated.
 func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, filter, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
-		return tx.tasks().cancelAll(ctx, actor, tasks, done)
+		return tx.tasks().cancelTasks(ctx, actor, tasks, done)
 	})
 }
 
@@ -36,7 +36,7 @@ func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter,
 // can still start tasks. Each of them gets at least one more attempt. It works in chunks as CancelTasks does.
 func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
-		return tx.tasks().retryAll(ctx, actor, tasks, done)
+		return tx.tasks().retryTasks(ctx, actor, tasks, done)
 	})
 }
 
@@ -124,9 +124,9 @@ func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL strin
 	return taskIDs, done, err
 }
 
-// cancelAll ends the waiting tasks in taskIDs, and asks the devices of the running tasks to stop. It sets the number of ended tasks and the
+// cancelTasks ends the waiting tasks in taskIDs, and asks the devices of the running tasks to stop. It sets the number of ended tasks and the
 // number of asked devices in done.
-func (s tasksIn) cancelAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+func (s tasksIn) cancelTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
@@ -173,10 +173,10 @@ func (s tasksIn) lockRetriableTasks(ctx context.Context, taskIDs []int64) (locke
 		WHERE `+isRetriableSQL+` ORDER BY t.id FOR UPDATE OF t`, in)
 }
 
-// retryAll makes the tasks in taskIDs pending again if that is allowed, and sets their number in done. Attempt numbers continue, and a task
+// retryTasks makes the tasks in taskIDs pending again if that is allowed, and sets their number in done. Attempt numbers continue, and a task
 // without attempts left gets one more. The count of returned attempts is reset. It is reset to 1 instead of 0 if only this count shows that
 // the task was started, because MaxWait does not apply to a started task.
-func (s tasksIn) retryAll(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+func (s tasksIn) retryTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := s.lockRetriableTasks(ctx, taskIDs)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
@@ -206,7 +206,7 @@ func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, taskI
 func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
-		if err := tx.tasks().retryAll(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
+		if err := tx.tasks().retryTasks(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
 		if task, err = queryOne(ctx, tx, taskScanDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {

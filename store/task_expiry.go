@@ -103,7 +103,7 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 
 // expireWaited ends the tasks of one batch, selected by filter, that waited longer than the MaxWait of the batch. It searches at most
 // maxSearched tasks.
-func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (int, error) {
+func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (expired int, err error) {
 	q := &query{}
 	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+filter.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
 	if err != nil || len(late) == 0 {
@@ -133,7 +133,7 @@ func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (
 }
 
 // endWaiting ends at most limit waiting tasks that match the rule, and returns their number.
-func (s tasksIn) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (int, error) {
+func (s tasksIn) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
 	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {
 		return 0, err
@@ -150,10 +150,10 @@ type taskEnd struct {
 
 // endLocked ends the tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids. The caller must have locked
 // the tasks.
-func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) ([]int64, error) {
+func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) (endedIDs []int64, err error) {
 	// A claim and a change of the batch do not write the row of the task. So only a statement after the lock sees a claim or change that was
 	// committed just before.
-	endedIDs, err := collect(ctx, s.session, singleColumn[int64], `
+	endedIDs, err = collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))
 	if err != nil || len(endedIDs) == 0 {

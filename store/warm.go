@@ -31,7 +31,7 @@ func (s *Store) Warm(ctx context.Context) error {
 	s.warmed.Lock()
 	defer s.warmed.Unlock()
 	if s.warmed.rehearsed == nil {
-		if err := s.prepareRehearsed(ctx); err != nil {
+		if err := s.prepareRehearsedStatements(ctx); err != nil {
 			return fmt.Errorf("preparing statements: %w", err)
 		}
 	}
@@ -61,13 +61,13 @@ func (s *Store) Warm(ctx context.Context) error {
 	return nil
 }
 
-// prepareRehearsed prepares the statements of rehearse. The caller must hold no connection.
-func (s *Store) prepareRehearsed(ctx context.Context) error {
+// prepareRehearsedStatements prepares the statements that rehearseStatements runs. The caller must hold no connection.
+func (s *Store) prepareRehearsedStatements(ctx context.Context) error {
 	conn, err := s.db.Connx(ctx)
 	if err != nil {
 		return err
 	}
-	err = s.rehearse(ctx, conn)
+	err = s.rehearseStatements(ctx, conn)
 	_ = conn.Close()
 	s.prepared.preparePending(ctx)
 	return err
@@ -80,7 +80,7 @@ func (s *Store) mayTakeConn(heldConns int) bool {
 	return heldConns < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp runs rehearse on conn, unless it already ran on this connection. connID identifies the connection.
+// warmUp runs rehearseStatements on conn, unless it already ran on this connection. connID identifies the connection.
 func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (connID any, err error) {
 	err = conn.Raw(func(driverConn any) error {
 		connID = driverConn
@@ -90,15 +90,15 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (connID any, err er
 		return connID, err
 	}
 	for range rehearsals {
-		if err := s.rehearse(ctx, conn); err != nil {
+		if err := s.rehearseStatements(ctx, conn); err != nil {
 			return nil, err
 		}
 	}
 	return connID, nil
 }
 
-// rehearse runs the statements of reads, claims and results for the task 0, which does not exist, so nothing changes.
-func (s *Store) rehearse(ctx context.Context, conn *sqlx.Conn) error {
+// rehearseStatements runs the statements of reads, claims and results for the task 0, which does not exist, so nothing changes.
+func (s *Store) rehearseStatements(ctx context.Context, conn *sqlx.Conn) error {
 	tx, err := conn.BeginTxx(ctx, &sql.TxOptions{})
 	if err != nil {
 		return err

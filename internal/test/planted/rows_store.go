@@ -45,12 +45,12 @@ func storeMistakes() []Mistake {
 			Breaks: "a grant that is delivered again has a new token", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantsIn.extend",
+			Package: "store", Func: "grantsIn.extendLeases",
 			Old: `longestLease`, New: `renewedLengthSQL`,
 			Breaks: "a shorter renewal makes the clock guard forget the longer lease that the holder was promised", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantsIn.extend",
+			Package: "store", Func: "grantsIn.extendLeases",
 			Old: `shouldRenewSQL, toJSONInput(rows))`, New: `"reported.n >= 0", toJSONInput(rows))`,
 			Breaks: "a renewal that meets another renewal or a cancel shortens the lease or extends a cancelled one", Tests: ledger,
 		},
@@ -127,7 +127,7 @@ func storeMistakes() []Mistake {
 			Breaks: "the second page of open tasks leaves out devices, so they get no mark", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "tasksIn.retryAll",
+			Package: "store", Func: "tasksIn.retryTasks",
 			Old: `s.pendingNews.addDevices(devices...)`, New: ``,
 			Breaks: "a retried task sets no mark, and its device is told that it has nothing to do", Tests: ledger,
 		},
@@ -138,7 +138,7 @@ func storeMistakes() []Mistake {
 			Breaks: "news that commit after later news are never followed, and their devices get no mark", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "tasksIn.cancelAll",
+			Package: "store", Func: "tasksIn.cancelTasks",
 			Old: `s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), `, New: ``,
 			Breaks: "the log does not say that an operator asked a running task to stop", Tests: []string{"store", "operators/api"},
 		},
