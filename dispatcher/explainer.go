@@ -124,7 +124,7 @@ func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstaclesB
 func (x *Explainer) readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	found, err := x.ledger.CallerBoundOf(ctx, waiting.Pool, waiting.Task)
 	if err != nil {
-		x.log.WarnContext(ctx, "task explained without the maximum of callers", "pool", waiting.Pool, "err", err)
+		x.log.WarnContext(ctx, "task explained without the maximum number of slots for callers", "pool", waiting.Pool, "err", err)
 		return nil
 	}
 	return &found

@@ -69,7 +69,7 @@ func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, ob
 	ended, err := a.d.ledgerCalls.suppressions.Do(ctx, struct{}{}, list)
 	if err != nil {
 		a.mayHaveMoreDrops = true
-		a.d.log.WarnContext(ctx, "tasks that policies drop not ended; ended later", "pool", tasks[0].Pool, "err", err)
+		a.d.log.WarnContext(ctx, "tasks that policies drop not ended; they are ended later", "pool", tasks[0].Pool, "err", err)
 		return false
 	}
 	for i, c := range tasks {

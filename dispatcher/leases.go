@@ -217,7 +217,7 @@ func (d Leases) shortenLeaseWait(ctx context.Context, request LeaseRequest, open
 		after = 0
 	}
 	if err := d.config.Store.SetLeaseWait(context.WithoutCancel(ctx), opened, store.PositionTTL+after); err != nil {
-		d.log.WarnContext(ctx, "wait of a caller that left not shortened; it stays in the queue for longer", "err", err)
+		d.log.WarnContext(ctx, "wait of a caller that disconnected not shortened; the caller stays in the queue for longer", "err", err)
 	}
 }
 

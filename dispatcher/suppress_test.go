@@ -132,7 +132,7 @@ func TestARepeatedMessageIsRejected(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestManyBeyondTheQuota checks a device that has more refused tasks than one report can read and suppress.
+// TestManyBeyondTheQuota checks a device that has more refused tasks than one report can read and suppress: later reports suppress the others.
 func TestManyBeyondTheQuota(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, withLongPeriod)

@@ -50,7 +50,7 @@ func validateAll[C interface{ validate() error }](scopeName string, elements []C
 
 func (c Check) validate() error {
 	if c.Lease == "" || strings.IndexByte(c.Lease, '|') >= 0 || strings.IndexByte(c.Group, '|') >= 0 {
-		return fmt.Errorf("%w: lease %q of group %q", ErrInvalid, c.Lease, c.Group)
+		return fmt.Errorf("%w: lease %q is empty, or the lease or its group %q contains '|'", ErrInvalid, c.Lease, c.Group)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func (n *ruleKeys) subjectKey(subject Subject) string { return n.subjectPrefix +
 // checkScope returns ErrInvalid if the name would break the hash tag in the keys of the scope.
 func checkScope(scopeName string) error {
 	if scopeName == "" || strings.IndexByte(scopeName, '{') >= 0 || strings.IndexByte(scopeName, '}') >= 0 {
-		return fmt.Errorf("%w: scope %q", ErrInvalid, scopeName)
+		return fmt.Errorf("%w: scope %q is empty or contains a brace", ErrInvalid, scopeName)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func readWindowUse(rule *Rule, reply []int64) WindowUse {
 
 func (t Taking) validate() error {
 	if len(t.ID) > maxID {
-		return fmt.Errorf("%w: id %q", ErrInvalid, t.ID)
+		return fmt.Errorf("%w: id %q has more than %d bytes", ErrInvalid, t.ID, maxID)
 	}
 	for _, item := range t.Items {
 		if err := item.Rule.checkCost(t.Cost); err != nil {

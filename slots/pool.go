@@ -149,7 +149,7 @@ func newHolderArgs(holders []LedgerGrant) []holderArgs {
 
 func checkConfig(pool string, config Config) error {
 	if config.Capacity < 0 || config.Capacity > MaxCapacity || config.Version < 0 || config.Version > maxExactInt {
-		return fmt.Errorf("%w: pool %s: capacity %d, version %d", ErrInvalid, pool, config.Capacity, config.Version)
+		return fmt.Errorf("%w: pool %s: capacity %d or version %d is out of range", ErrInvalid, pool, config.Capacity, config.Version)
 	}
 	return checkPoolName(pool)
 }

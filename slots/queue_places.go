@@ -45,7 +45,7 @@ func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, ta
 	var reply queuePlacesReply
 	known, err := s.runAndDecode(ctx, s.scripts.standing, pool, args, &reply)
 	if err == nil && known && len(reply.Positions) != len(tasks) {
-		err = fmt.Errorf("%d positions for %d tasks", len(reply.Positions), len(tasks))
+		err = fmt.Errorf("the reply has %d positions for %d tasks", len(reply.Positions), len(tasks))
 	}
 	if err != nil {
 		return QueuePlaces{}, wrapUnavailable("reading the queue of", pool, err)

@@ -32,7 +32,7 @@ func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refresh
 		}
 		reply, err := s.runScript(ctx, s.scripts.refresh, pool, args).Int64Slice()
 		if err == nil && len(reply) != len(part) {
-			err = fmt.Errorf("%d results for %d devices", len(reply), len(part))
+			err = fmt.Errorf("the reply has %d results for %d devices", len(reply), len(part))
 		}
 		if err != nil {
 			return nil, wrapUnavailable("refreshing waiters of", pool, err)

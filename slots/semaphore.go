@@ -170,7 +170,7 @@ func (r *ExchangeResult) addReply(part Exchange, cmd *redis.Cmd) error {
 	var reply serveReply
 	known, err := decodeReply(cmd, &reply)
 	if err == nil && known && len(reply.Answers) != len(part.Requests) {
-		err = fmt.Errorf("%d replies to %d requests", len(reply.Answers), len(part.Requests))
+		err = fmt.Errorf("the reply has %d answers to %d requests", len(reply.Answers), len(part.Requests))
 	}
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func checkWant(device string, want Want) error {
 		return err
 	}
 	if want.TTL < time.Millisecond {
-		return fmt.Errorf("%w: ttl %s of lease %s", ErrInvalid, want.TTL, want.Lease)
+		return fmt.Errorf("%w: ttl %s of lease %s is below 1 ms", ErrInvalid, want.TTL, want.Lease)
 	}
 	return checkOrderNumbers(want.Batch, want.Task, want.Weight, want.Priority, want.LanePercent)
 }
@@ -282,7 +282,7 @@ func checkWant(device string, want Want) error {
 // checkOrderNumbers returns ErrInvalid if one of the numbers by which a script sorts tasks is out of range.
 func checkOrderNumbers(batchID, taskID int64, weight, priority, lanePercent int) error {
 	if weight < 0 || weight > 1<<20 || priority < -1<<30 || priority > 1<<30 || lanePercent < 0 || lanePercent > 100 {
-		return fmt.Errorf("%w: weight %d, priority %d, lane %d", ErrInvalid, weight, priority, lanePercent)
+		return fmt.Errorf("%w: weight %d, priority %d or lane percentage %d is out of range", ErrInvalid, weight, priority, lanePercent)
 	}
 	return checkExactInts(batchID, taskID)
 }
@@ -290,7 +290,7 @@ func checkOrderNumbers(batchID, taskID int64, weight, priority, lanePercent int)
 func checkExactInts(numbers ...int64) error {
 	for _, n := range numbers {
 		if n < 0 || n > maxExactInt {
-			return fmt.Errorf("%w: number %d", ErrInvalid, n)
+			return fmt.Errorf("%w: number %d is not between 0 and 2^53", ErrInvalid, n)
 		}
 	}
 	return nil
@@ -299,7 +299,7 @@ func checkExactInts(numbers ...int64) error {
 // checkPoolName returns ErrInvalid if the name would break the hash tag in the Redis keys of the pool.
 func checkPoolName(pool string) error {
 	if pool == "" || strings.ContainsAny(pool, "{}") {
-		return fmt.Errorf("%w: pool name %q", ErrInvalid, pool)
+		return fmt.Errorf("%w: pool name %q is empty or contains a brace", ErrInvalid, pool)
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func checkPoolName(pool string) error {
 // checkHolderNames returns ErrInvalid if a name is empty, or would break the text in which Redis stores a holder (lua/core.lua).
 func checkHolderNames(lease, device string) error {
 	if lease == "" || device == "" || strings.Contains(lease+device, "|") {
-		return fmt.Errorf("%w: lease %q of device %q", ErrInvalid, lease, device)
+		return fmt.Errorf("%w: lease %q or device %q is empty or contains '|'", ErrInvalid, lease, device)
 	}
 	return nil
 }

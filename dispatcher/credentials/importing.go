@@ -156,6 +156,6 @@ func (s *staging) dropStage(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropLimit)
 	defer cancel()
 	if err := s.ledger.DropStage(ctx, s.stage, s.ids); err != nil {
-		s.registry.config.Logger.WarnContext(ctx, "accounts of a failed import not deleted; deleted later", "in", stageKept, "err", err)
+		s.registry.config.Logger.WarnContext(ctx, "accounts of a failed import not deleted; they are deleted later", "in", stageKept, "err", err)
 	}
 }

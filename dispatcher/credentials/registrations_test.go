@@ -91,8 +91,8 @@ func (b *rateBench) expectAccepted(token string, want int) {
 	}
 }
 
-// TestAStolenFleetTokenRegistersSlowly checks a fleet token that registers unknown ids as fast as it can: after the burst, each second
-// admits only the rate. Another fleet token and known devices are not affected.
+// TestAStolenFleetTokenRegistersSlowly checks a fleet token that registers unknown ids as fast as it can: after the burst, only as many ids a
+// second are registered as the rate allows. Another fleet token and known devices are not affected.
 func TestAStolenFleetTokenRegistersSlowly(t *testing.T) {
 	t.Parallel()
 	b := newRateBench(t, credentials.FleetAny, pace.Options{Rate: 10, Burst: 1000})
@@ -126,7 +126,8 @@ func TestSessionsRegisterSlowly(t *testing.T) {
 	}
 }
 
-// TestEveryEnrollmentCounts checks a known device that enrolls again and again, which changes its account at the broker each time.
+// TestEveryEnrollmentCounts checks a known device that enrolls again and again: each enrollment counts as a registration, because it changes
+// the account of the device at the broker.
 func TestEveryEnrollmentCounts(t *testing.T) {
 	t.Parallel()
 	b := newRateBench(t, credentials.FleetEnroll, pace.Options{Rate: 1, Burst: 2})

@@ -125,7 +125,7 @@ func (k *tokenCache) LastAdmission(caller devices.Caller) (reach store.Reach, is
 
 // actorEntry returns the key and the entry of the caller's device. If another caller acted last for the device, the entry is new.
 func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastActor) {
-	key = k.keyOf(string(caller.Device))
+	key = k.deviceKey(string(caller.Device))
 	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token holds on each wire
 	callerHash := maphash.Comparable(k.seed, caller)
 	if actor = k.devices[key]; actor.caller != callerHash {
@@ -134,7 +134,7 @@ func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastAc
 	return key, actor
 }
 
-func (k *tokenCache) keyOf(device string) uint64 { return maphash.String(k.seed, device) }
+func (k *tokenCache) deviceKey(device string) uint64 { return maphash.String(k.seed, device) }
 
 // isTrusted reports whether a token that is cached until the time untilUnix (seconds since 1970) can be trusted. This time must be in the future
 // by the ledger's clock, and the changes of tokens must have been read recently.
@@ -214,7 +214,7 @@ func (k *tokenCache) ForgetAdmission(device string) {
 	if device == "" {
 		clear(k.devices)
 	}
-	key := k.keyOf(device)
+	key := k.deviceKey(device)
 	if e, is := k.devices[key]; is {
 		e.isAdmitted = false
 		k.devices[key] = e
@@ -226,7 +226,7 @@ func (k *tokenCache) dropDevice(device devices.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drops++
-	delete(k.devices, k.keyOf(string(device)))
+	delete(k.devices, k.deviceKey(string(device)))
 	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e cachedToken) bool { return e.Device == string(device) })
 }
 
@@ -246,7 +246,7 @@ func (k *tokenCache) applyTokenChanges(begun time.Time, readFrom int64, changes 
 	for _, c := range changes.Tokens {
 		if len(c.Hash) == sha256.Size {
 			delete(k.tokens, [sha256.Size]byte(c.Hash))
-			delete(k.devices, k.keyOf(c.Device))
+			delete(k.devices, k.deviceKey(c.Device))
 		} else {
 			all = true
 		}

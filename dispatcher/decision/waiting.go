@@ -54,11 +54,11 @@ func waitRules() [15]WaitRule {
 // WaitRuleFor returns the row of a reason. For an unknown reason it returns the first row.
 func WaitRuleFor(reason devices.Reason) WaitRule {
 	all := waitRules()
-	return all[max(rankOf(all[:], reason), 0)]
+	return all[max(ruleIndex(all[:], reason), 0)]
 }
 
-// rankOf returns the index of the rule for reason, or a negative number if there is none.
-func rankOf(rules []WaitRule, reason devices.Reason) int {
+// ruleIndex returns the index of the rule for reason, or a negative number if there is none.
+func ruleIndex(rules []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
@@ -66,7 +66,7 @@ func rankOf(rules []WaitRule, reason devices.Reason) int {
 // same reason, it returns the refusal with the earlier known Until.
 func nearerRefusal(a, b Choice) Choice {
 	all := waitRules()
-	ofA, ofB := rankOf(all[:], a.rankedReason()), rankOf(all[:], b.rankedReason())
+	ofA, ofB := ruleIndex(all[:], a.rankedReason()), ruleIndex(all[:], b.rankedReason())
 	switch {
 	case ofB > ofA:
 		return b

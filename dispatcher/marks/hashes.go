@@ -65,7 +65,7 @@ type MarkReading struct {
 	Position int64  // position in the news (the change log) up to which the marks of the device's hash are updated; negative if unknown
 }
 
-func hashIndex(device string) int {
+func hashIndex(device string) (index int) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(device)) // never fails
 	return int(h.Sum32() % hashCount)

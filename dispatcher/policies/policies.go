@@ -224,7 +224,7 @@ func (k *Checker) Settle(ctx context.Context, pool, committedLease string, reser
 		err = k.config.Limits.Reservations.Release(ctx, pool, reserved)
 	}
 	if err != nil {
-		k.config.Logger.WarnContext(ctx, "starts not counted; counted later", "pool", pool, "err", err)
+		k.config.Logger.WarnContext(ctx, "starts not counted; they are counted later", "pool", pool, "err", err)
 	}
 }
 
@@ -244,7 +244,7 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 		}
 		if err != nil || again {
 			if released := k.config.Limits.Reservations.Release(ctx, pool, checks); released != nil {
-				k.config.Logger.WarnContext(ctx, "reservations not given back; given back later", "pool", pool, "err", released)
+				k.config.Logger.WarnContext(ctx, "reservations not given back; they are given back later", "pool", pool, "err", released)
 			}
 		}
 		return answers, err

@@ -161,7 +161,7 @@ func (s *Sets) ForgetChanged(ctx context.Context) error {
 	for name := range kept {
 		gone[name] = true
 	}
-	s.addSetsWithMetrics(gone)
+	s.addNamesWithMetrics(gone)
 	if len(gone) == 0 {
 		return nil
 	}
@@ -182,8 +182,8 @@ func (s *Sets) ForgetChanged(ctx context.Context) error {
 	return nil
 }
 
-// addSetsWithMetrics adds the names of the sets that have metrics to names. It does so only once in idleSets calls.
-func (s *Sets) addSetsWithMetrics(names map[string]bool) {
+// addNamesWithMetrics adds the names of the sets that have metrics to names. It does so only once in idleSets calls.
+func (s *Sets) addNamesWithMetrics(names map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readings++; s.readings%idleSets != 0 {

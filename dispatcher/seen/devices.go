@@ -116,8 +116,8 @@ func (s *times) lastReport(device string) store.LastReport {
 	return s.seen[device]
 }
 
-// take removes and returns the entries to flush.
-func (s *times) take() map[string]store.LastReport {
+// takeAll removes and returns the entries to flush, by device.
+func (s *times) takeAll() (byDevice map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.seen
@@ -149,7 +149,7 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	if d.recent == nil {
 		return nil
 	}
-	times := d.fresh.take()
+	times := d.fresh.takeAll()
 	seen := make([]Sighting, 0, len(times))
 	for device, last := range times {
 		seen = append(seen, Sighting{Device: device, At: last.At})
@@ -177,13 +177,13 @@ func (d *Devices) Flush(ctx context.Context) error {
 func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
 
 func (d *Devices) flush(ctx context.Context, pending *times) error {
-	times := pending.take()
+	times := pending.takeAll()
 	// The devices are sorted, so that each statement writes few pages of the table.
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
 		n := min(len(left), maxDevicesPerWrite)
-		if err := d.ledger.TouchDevices(ctx, subset(times, left[:n])); err != nil {
-			pending.putBack(subset(times, left))
+		if err := d.ledger.TouchDevices(ctx, selectDevices(times, left[:n])); err != nil {
+			pending.putBack(selectDevices(times, left))
 			return fmt.Errorf("writing last-seen times: %w", err)
 		}
 		left = left[n:]
@@ -191,7 +191,7 @@ func (d *Devices) flush(ctx context.Context, pending *times) error {
 	return nil
 }
 
-func subset(entries map[string]store.LastReport, devices []string) map[string]store.LastReport {
+func selectDevices(entries map[string]store.LastReport, devices []string) (selected map[string]store.LastReport) {
 	some := make(map[string]store.LastReport, len(devices))
 	for _, id := range devices {
 		some[id] = entries[id]

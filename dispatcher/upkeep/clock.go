@@ -67,10 +67,10 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time
 	lapses := store.LapseCutoffs{}
 	var longest time.Duration
 	for _, length := range clock.Lengths {
-		lapses[length] = g.offsets[g.indexAt(own-length)].low.Add(own)
+		lapses[length] = g.offsets[g.offsetIndexAt(own-length)].low.Add(own)
 		longest = max(longest, length)
 	}
-	g.offsets = slices.Delete(g.offsets, 0, g.indexAt(own-longest))
+	g.offsets = slices.Delete(g.offsets, 0, g.offsetIndexAt(own-longest))
 	return lapses
 }
 
@@ -110,7 +110,7 @@ func (g *clockGuard) addReading(reading clockOffset) {
 }
 
 // takeStepBack returns how far the ledger's clock has stepped back, at least, since the last call.
-func (g *clockGuard) takeStepBack() time.Duration {
+func (g *clockGuard) takeStepBack() (atLeast time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	back := g.back
@@ -118,8 +118,8 @@ func (g *clockGuard) takeStepBack() time.Duration {
 	return back
 }
 
-// indexAt returns the index of the offset that was valid at the own time moment. It is also the lowest offset since moment.
-func (g *clockGuard) indexAt(moment time.Duration) int {
+// offsetIndexAt returns the index of the offset that was valid at the own time moment. It is also the lowest offset since moment.
+func (g *clockGuard) offsetIndexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {
 		later = len(g.offsets)

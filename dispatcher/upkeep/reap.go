@@ -80,7 +80,7 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 	}
 	lapses := k.guard.findLapses(clock, asked, k.config.Now())
 	if back := k.guard.takeStepBack(); back > clockSlack {
-		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases granted before end later by this time", "by", back)
+		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases that were granted before the step end later by this time", "by", back)
 	}
 	k.logClockTrust(ctx, clock.Now, lapses)
 	if pair, changed := k.guard.changedPair(clock.StoredPair, asked); changed {

@@ -70,7 +70,7 @@ func (p *Pools) Remove(name string) {
 }
 
 // NameSet returns the set of the names of all pools with a state at this replica. It includes pools that the ledger does not have.
-func (p *Pools) NameSet() map[string]bool {
+func (p *Pools) NameSet() (names map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	set := make(map[string]bool, len(p.all))

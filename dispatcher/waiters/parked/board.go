@@ -40,7 +40,7 @@ type Report struct {
 // messages about the end of the connection are sent within this time.
 const endRemembered = 10 * time.Second
 
-func keyOf(device string) string { return "parked:{" + device + "}" }
+func reportKey(device string) string { return "parked:{" + device + "}" }
 
 // Board exchanges messages about parked reports with the other replicas. It is safe for concurrent use.
 type Board struct {
@@ -66,7 +66,7 @@ func New(client redis.UniversalClient, database int) *Board {
 // that messages about this end may still arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns ErrUnavailable
 // if Redis does not answer.
 func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
-	reply, err := b.newest.Run(ctx, b.client, []string{keyOf(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
+	reply, err := b.newest.Run(ctx, b.client, []string{reportKey(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
 		return 0, false, fmt.Errorf("parking a report: %w: %w", ErrUnavailable, err)
 	}
@@ -86,7 +86,7 @@ func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Repor
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, r := range reports { // the script is sent as text: a pipeline would report a missing script too late
-			replies[i] = b.gone.Eval(ctx, p, []string{keyOf(r.Device)}, r.Number, endRemembered.Milliseconds())
+			replies[i] = b.gone.Eval(ctx, p, []string{reportKey(r.Device)}, r.Number, endRemembered.Milliseconds())
 		}
 		return nil
 	})

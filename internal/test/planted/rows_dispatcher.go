@@ -160,7 +160,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/credentials", Func: "tokenCache.applyTokenChanges",
-			Old: `delete(k.devices, k.keyOf(c.Device))`, New: ``,
+			Old: `delete(k.devices, k.deviceKey(c.Device))`, New: ``,
 			Breaks: "a replica accepts the token of a device after another replica revoked the token", Tests: in("credentials"),
 		},
 		{
