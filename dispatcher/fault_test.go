@@ -121,7 +121,7 @@ func TestTheCapHoldsWhileRedisIsWiped(t *testing.T) {
 	})
 }
 
-// wipeRedis deletes all data of Redis. Then it checks that the grants in the ledger do not exceed the capacity.
+// wipeRedis deletes all data of Redis. Then it checks that the ledger has at most `capacity` grants.
 func (b *testBench) wipeRedis(capacity int) {
 	b.t.Helper()
 	if err := b.redis.FlushDB(b.ctx).Err(); err != nil {

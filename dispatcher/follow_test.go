@@ -245,7 +245,7 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 	b.followPools()
 }
 
-// A pool is deleted at one replica. Every other replica must forget the pool and make no further calls for it.
+// An operator deletes a pool at one replica. Every other replica must forget the pool and make no further calls for it.
 func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)

@@ -28,7 +28,7 @@ func (e *manualClock) advance(by time.Duration) {
 	e.current = e.current.Add(by)
 }
 
-// idleSeconds returns the idle slot-seconds that a replica has counted for pool a (seconds times free slots).
+// idleSeconds returns the idle slot-seconds that a replica has counted for pool a. One free slot for one second is one slot-second.
 func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := r.Gather()

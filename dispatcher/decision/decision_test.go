@@ -41,7 +41,7 @@ func expectDecisions(t *testing.T, cases map[string]decisionCase) {
 	}
 }
 
-// afterMoment returns the time that is the duration passed after testMoment.
+// afterMoment returns testMoment plus the duration passed.
 func afterMoment(passed time.Duration) time.Time { return testMoment().Add(passed) }
 
 // acceptingSituation returns the situation of a device that accepts a task and has these candidates as open tasks.

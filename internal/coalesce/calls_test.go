@@ -28,12 +28,12 @@ type blockedCalls struct {
 	endCall    chan error // ends one call, with this error
 }
 
-// newCalls returns Calls with at most one call of each key in progress. A call has at most maxRequests requests and the time limit limit.
+// newCalls returns Calls with at most one call of each key in progress. A call has at most maxRequests requests. limit is its time limit.
 func newCalls(call func(context.Context, string, []int) ([]int, error), maxRequests int, limit time.Duration) *Calls[string, int, int] {
 	return &Calls[string, int, int]{Call: call, MayRetryAlone: isCertain, MaxConcurrent: 1, MaxSize: maxRequests, Timeout: limit}
 }
 
-// newBlockedCalls returns blockedCalls. At most lanes calls of one key are in progress, and a call has at most three requests.
+// newBlockedCalls returns blockedCalls. lanes is the maximum number of concurrent calls of one key. A call has at most three requests.
 func newBlockedCalls(t *testing.T, lanes int) *blockedCalls {
 	t.Helper()
 	r := &blockedCalls{t: t, begunCalls: make(chan []int), endCall: make(chan error)}

@@ -89,7 +89,7 @@ func TestNoisyAfterTenSecondsOfExcess(t *testing.T) {
 	}
 }
 
-// TestDeviceWithinItsRateIsNeverNoisy checks a device that sends a burst, and then reports a little below its rate.
+// TestDeviceWithinItsRateIsNeverNoisy checks a device that sends a burst, and then reports a little below its rate: it is never noisy.
 func TestDeviceWithinItsRateIsNeverNoisy(t *testing.T) {
 	t.Parallel()
 	l, c := newLimiter(100)
@@ -99,8 +99,8 @@ func TestDeviceWithinItsRateIsNeverNoisy(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded checks the number of buckets while 300,000 devices report once in ten seconds, and while more new devices report at
-// one moment than there are buckets. A device whose bucket is empty stays limited.
+// TestMemoryIsBounded checks that the number of buckets stays bounded while 300,000 devices report once in ten seconds, and while more new
+// devices report at one moment than there are buckets. A device whose bucket is empty must stay limited.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	l, c := newLimiter(100)

@@ -18,8 +18,8 @@ func keysOfAllNodes() (keys []string) {
 	return keys
 }
 
-// TestServedIsWhatTheClusterServes checks how many keys a Cluster serves that lacks a master. With
-// cluster-require-full-coverage, the default, it serves no key.
+// TestServedIsWhatTheClusterServes checks CountServedKeys for a Cluster that lacks a master. With cluster-require-full-coverage, the default,
+// such a Cluster serves no key.
 func TestServedIsWhatTheClusterServes(t *testing.T) {
 	t.Parallel()
 	for coverage, partly := range map[string]bool{"yes": false, "no": true} {
@@ -81,7 +81,7 @@ func TestExamineSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestExamineFails checks Examine if no server can be used: the error has the reason.
+// TestExamineFails checks that Examine returns an error with the reason if no server can be used.
 func TestExamineFails(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t, "--requirepass", "right")
