@@ -198,13 +198,13 @@ func (c Leases) acquireWithTimeout(ctx context.Context, pool string, request New
 	return got, err
 }
 
-// leaveQueue removes the lease of holder from the queue of pool, even if ctx has ended. If the number of the lease is unknown, the
-// parameter lease is 0. If a slot was granted in the meantime, leaveQueue releases the slot.
-func (c Leases) leaveQueue(ctx context.Context, pool, holder string, lease int64) error {
+// leaveQueue removes the lease of holder from the queue of pool, even if ctx has ended. If the id of the lease is unknown, leaseID is 0. If
+// a slot was granted in the meantime, leaveQueue releases the slot.
+func (c Leases) leaveQueue(ctx context.Context, pool, holder string, leaseID int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), responseGrace)
 	defer cancel()
-	if lease != 0 {
-		err := c.Release(ctx, pool, lease, 0)
+	if leaseID != 0 {
+		err := c.Release(ctx, pool, leaseID, 0)
 		if !HasStatus(err, http.StatusUnprocessableEntity) {
 			return err
 		}

@@ -12,9 +12,10 @@ import (
 	"strings"
 )
 
-// Operation is a row of the table of operations. The table is the tags of the fields of Pools, Batches and the other groups of calls of a
-// Client. The server takes the routes, their roles and the OpenAPI document from the table, and the command line its requests. An operation
-// whose call is a method, because it does more than one request, has its row in a field without a name.
+// Operation is a row of the table of operations. The rows are the tags of fields: the fields of Pools, Batches and the other groups of
+// calls of a Client. From the table, the server takes its routes, their roles and the OpenAPI document, and the command line takes its
+// requests. The call of some operations is a method, because it does more than one request. The row of such an operation is in a field
+// without a name.
 type Operation struct {
 	Method   string // tag op, before the path
 	Path     string // with its parameters in braces, such as /v1/pools/{pool}
@@ -27,7 +28,7 @@ type Operation struct {
 	IsLogged bool   // what it changes is written to the audit log; the tag log:"none" says that nothing is
 }
 
-// readOperation returns the row in the tags of a field. ok is false if the tags are no row.
+// readOperation returns the row that tag contains. ok is false if tag contains no row.
 func readOperation(tag reflect.StructTag) (row Operation, ok bool) {
 	method, path, ok := strings.Cut(tag.Get("op"), " ")
 	status, _ := strconv.Atoi(tag.Get("status")) // an absent status means 200
@@ -37,15 +38,15 @@ func readOperation(tag reflect.StructTag) (row Operation, ok bool) {
 	}, ok
 }
 
-// Operations returns the table of operations by their ids.
+// Operations returns the table of operations. The key of an operation is its ID.
 func Operations() map[string]Operation {
 	table := map[string]Operation{}
-	(&Client{}).eachOperation(func(row Operation, _ reflect.Value) { table[row.ID] = row })
+	(&Client{}).visitOperations(func(row Operation, _ reflect.Value) { table[row.ID] = row })
 	return table
 }
 
-// eachOperation calls visit with each row of the table and with the field of the client that has the row.
-func (c *Client) eachOperation(visit func(row Operation, field reflect.Value)) {
+// visitOperations calls visit with each row of the table, and with the field of c that has the row.
+func (c *Client) visitOperations(visit func(row Operation, field reflect.Value)) {
 	for _, group := range reflect.ValueOf(c).Elem().Fields() {
 		if group.Kind() != reflect.Struct {
 			continue
@@ -58,9 +59,9 @@ func (c *Client) eachOperation(visit func(row Operation, field reflect.Value)) {
 	}
 }
 
-// bindCalls makes the calls of the client send their requests.
+// bindCalls sets each call of the client to a function that sends the request of its operation.
 func (c *Client) bindCalls() {
-	c.eachOperation(func(row Operation, field reflect.Value) {
+	c.visitOperations(func(row Operation, field reflect.Value) {
 		if field.CanSet() {
 			if call, ok := field.Addr().Interface().(interface{ bind(*Client, Operation) }); ok {
 				call.bind(c, row)
@@ -102,48 +103,48 @@ func (o Operation) newRequest(ctx context.Context, arguments ...any) Request {
 	return request
 }
 
-// Call is an operation with one argument: the name or id of an object, or the input.
+// Call is an operation with one argument: the name or id of an object, or the input of the request.
 type Call[Argument, Answer any] func(ctx context.Context, argument Argument) (Answer, error)
 
-func (f *Call[Argument, Answer]) bind(c *Client, row Operation) {
+func (f *Call[Argument, Answer]) bind(client *Client, row Operation) {
 	*f = func(ctx context.Context, argument Argument) (Answer, error) {
-		return callJSON[Answer](ctx, c, row.newRequest(ctx, argument))
+		return callJSON[Answer](ctx, client, row.newRequest(ctx, argument))
 	}
 }
 
 // CallWith is an operation on an object with a second argument: the input, or the number of a part of the object.
 type CallWith[Key, Input, Answer any] func(ctx context.Context, key Key, input Input) (Answer, error)
 
-func (f *CallWith[Key, Input, Answer]) bind(c *Client, row Operation) {
+func (f *CallWith[Key, Input, Answer]) bind(client *Client, row Operation) {
 	*f = func(ctx context.Context, key Key, input Input) (Answer, error) {
-		return callJSON[Answer](ctx, c, row.newRequest(ctx, key, input))
+		return callJSON[Answer](ctx, client, row.newRequest(ctx, key, input))
 	}
 }
 
 // Remove is an operation on an object without an answer.
 type Remove[Key any] func(ctx context.Context, key Key) error
 
-func (f *Remove[Key]) bind(c *Client, row Operation) {
-	*f = func(ctx context.Context, key Key) error { return c.Do(ctx, row.newRequest(ctx, key), nil) }
+func (f *Remove[Key]) bind(client *Client, row Operation) {
+	*f = func(ctx context.Context, key Key) error { return client.Do(ctx, row.newRequest(ctx, key), nil) }
 }
 
 // List yields the entries of a list that match filter, page by page. It ends after an error.
 type List[Filter, Entry any] func(ctx context.Context, filter Filter) iter.Seq2[Entry, error]
 
-func (f *List[Filter, Entry]) bind(c *Client, row Operation) {
+func (f *List[Filter, Entry]) bind(client *Client, row Operation) {
 	*f = func(ctx context.Context, filter Filter) iter.Seq2[Entry, error] {
 		request := row.newRequest(ctx, filter)
-		return listEntries[Entry](ctx, c, request.Path, request.Query)
+		return listEntries[Entry](ctx, client, request.Path, request.Query)
 	}
 }
 
 // ListOf yields the entries of a list of an object, as List does.
 type ListOf[Key, Filter, Entry any] func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error]
 
-func (f *ListOf[Key, Filter, Entry]) bind(c *Client, row Operation) {
+func (f *ListOf[Key, Filter, Entry]) bind(client *Client, row Operation) {
 	*f = func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error] {
 		request := row.newRequest(ctx, key, filter)
-		return listEntries[Entry](ctx, c, request.Path, request.Query)
+		return listEntries[Entry](ctx, client, request.Path, request.Query)
 	}
 }
 

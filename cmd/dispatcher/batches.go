@@ -17,7 +17,7 @@ func batchesCommand() *cobra.Command {
 	b := o.batches()
 	list := listSpec{path: operators.Path("batches"), columns: slices.Concat(columns("ID", "NAME", "POOL"), []column{
 		{"STATE", func(e entry) string { return readProgress(e).ShownState() }},
-		{"DONE", func(e entry) string { return readProgress(e).doneText() }},
+		{"DONE", func(e entry) string { return readProgress(e).endedText() }},
 		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
 		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
 		{"ETA", func(e entry) string {

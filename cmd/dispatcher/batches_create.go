@@ -55,7 +55,7 @@ unless every task succeeded.`,
 			return b.send(s, r)
 		}),
 	}
-	b.add(command)
+	b.addTo(command)
 	operator.pools().completeFlag(command, "pool")
 	operator.devices().completeFlag(command, "device")
 	completeFlagValues(command, "format", "csv", "ndjson")
@@ -70,8 +70,8 @@ unless every task succeeded.`,
 	return requireFlag(command, "pool")
 }
 
-// add adds the flags to command.
-func (b *batchFlags) add(command *cobra.Command) {
+// addTo adds the flags to command.
+func (b *batchFlags) addTo(command *cobra.Command) {
 	fields, flags := b.fields, command.Flags()
 	fields.String("name", "", "name of the batch, for display and search")
 	fields.String("pool", "", "pool whose slots the tasks use; required")

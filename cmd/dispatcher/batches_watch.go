@@ -33,8 +33,8 @@ func (p progress) commonFailureState() string {
 	})
 }
 
-// doneText returns the number and the percentage of ended tasks, such as 41200/100000 41%.
-func (p progress) doneText() string {
+// endedText returns the number and the percentage of ended tasks, such as 41200/100000 41%.
+func (p progress) endedText() string {
 	if p.Total == 0 {
 		return "0/0"
 	}
@@ -43,7 +43,7 @@ func (p progress) doneText() string {
 
 // summaryLine returns the whole progress in one line of text.
 func (p progress) summaryLine() string {
-	text := fmt.Sprintf("%s, %d inside, %d failed", p.doneText(), p.Counts[operators.Dispatched], p.FailedTasks())
+	text := fmt.Sprintf("%s, %d inside, %d failed", p.endedText(), p.Counts[operators.Dispatched], p.FailedTasks())
 	if n := p.countUnsuccessful() - p.FailedTasks(); n > 0 {
 		text += fmt.Sprintf(", %d cancelled, expired or suppressed", n)
 	}

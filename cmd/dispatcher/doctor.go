@@ -70,7 +70,7 @@ func (e *doctorFlags) run(cmd *cobra.Command) error {
 
 // examine runs the checks of an installation.
 func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installation) []doctor.Finding {
-	config, configErr := e.settings.load(cmd.Flags())
+	config, configErr := e.settings.loadConfig(cmd.Flags())
 	if configErr != nil {
 		return []doctor.Finding{doctor.Misconfigured(configErr)}
 	}

@@ -100,7 +100,7 @@ func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) 
 			if v.Last == nil && kept != nil && (seal.Last != kept.Last || seal.Hash != kept.Hash) {
 				v.Faults = append(v.Faults, sealFault{*kept, "the ledger does not have this seal any more"})
 			}
-			v.add(seal)
+			v.addSeal(seal)
 		}
 	}
 	if v.Last == nil {
@@ -109,8 +109,8 @@ func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) 
 	return v, nil
 }
 
-// add adds the comparison of one block.
-func (v *verification) add(seal operators.EventSeal) {
+// addSeal adds the comparison of one block.
+func (v *verification) addSeal(seal operators.EventSeal) {
 	v.Last = &seal
 	if seal.Events > 0 {
 		v.Blocks, v.Events, v.First = v.Blocks+1, v.Events+int64(seal.Events), cmp.Or(v.First, &seal)

@@ -34,7 +34,7 @@ func exportLeasesCommand(pools objectKind, list listSpec) *cobra.Command {
 	var format *string
 	command := pools.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error {
 		list.path = operators.Path("pools", pool, "leases")
-		return s.export(list, *format)
+		return s.exportList(list, *format)
 	})
 	format = list.addFormatFlag(command)
 	return command

@@ -36,8 +36,8 @@ type takeFlags struct {
 	operators.Take
 }
 
-// add adds the flags of a take to flags.
-func (t *takeFlags) add(flags *pflag.FlagSet) {
+// addTo adds the flags of a take to flags.
+func (t *takeFlags) addTo(flags *pflag.FlagSet) {
 	addFacts(flags, &t.facts)
 	flags.StringVar(&t.ID, "id", "", "id of the take; a take that is repeated within 10 minutes with the same id, facts and cost is counted once")
 	flags.Int64Var(&t.Cost, "cost", 1, "how much the take uses of each maximum, 1 to 1000")
@@ -90,7 +90,7 @@ func takeFromCommand(limitSets objectKind, verb, short string) *cobra.Command {
 		return taken.refusal()
 	})
 	command.Long = short + ".\n\nExit status 1 if the action is not allowed: dispatcher limits " + verb + " SET --fact NAME=VALUE && do it"
-	t.add(command.Flags())
+	t.addTo(command.Flags())
 	return command
 }
 
@@ -146,7 +146,7 @@ func returnTakeCommand(limitSets objectKind) *cobra.Command {
 		r.Idempotent = true
 		return s.sendAndShow(r)
 	})
-	t.add(command.Flags())
+	t.addTo(command.Flags())
 	return requireFlag(command, "id")
 }
 

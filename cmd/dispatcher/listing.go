@@ -91,7 +91,7 @@ func (o *operatorFlags) newListCommands(list listSpec, short string, addFilters 
 	exported := &cobra.Command{Use: "export", Short: "Write all matching entries to standard output"}
 	exported.Flags().AddFlagSet(filters)
 	format := list.addFormatFlag(exported)
-	exported.RunE = o.withSession(func(s *session, _ []string) error { return s.export(list.withFilters(filters), *format) })
+	exported.RunE = o.withSession(func(s *session, _ []string) error { return s.exportList(list.withFilters(filters), *format) })
 	return []*cobra.Command{listed, exported}
 }
 
@@ -155,8 +155,8 @@ func (s *session) writeList(list listSpec, limit int) error {
 	return nil
 }
 
-// export writes all entries of list in this format.
-func (s *session) export(list listSpec, format string) error {
+// exportList writes all entries of list in this format.
+func (s *session) exportList(list listSpec, format string) error {
 	request := operators.Request{Method: http.MethodGet, Path: list.path, Query: list.query}
 	switch {
 	case !slices.Contains(list.formats(), format):

@@ -130,7 +130,7 @@ func (r *runner) run(connection *session, args []string) error {
 		connection.console.writeMessage("dispatcher: the lease ends in %s: the command was not started", k.remaining().Round(time.Millisecond))
 		return statusError(exitLeaseLost)
 	}
-	c, err := r.start(k, args)
+	c, err := r.startCommand(k, args)
 	switch {
 	case errors.Is(err, child.ErrDeadlinePassed):
 		connection.console.writeMessage("dispatcher: the lease has ended: the command was not started")
@@ -139,7 +139,7 @@ func (r *runner) run(connection *session, args []string) error {
 		connection.console.writeMessage("dispatcher: %v", err)
 		return statusError(child.StartErrorCode(err))
 	}
-	k.keep(ctx, c, signals)
+	k.keepWhileRunning(ctx, c, signals)
 	switch code := c.WaitExitCode(); {
 	case k.lossReason != nil:
 		connection.console.writeMessage("dispatcher: the command was ended, because its slot could not be kept: %v", k.lossReason)
@@ -150,8 +150,8 @@ func (r *runner) run(connection *session, args []string) error {
 	return nil
 }
 
-// start starts the command in args with the environment and the remaining time of the lease that keeper holds.
-func (r *runner) start(keeper *leaseKeeper, args []string) (*child.Child, error) {
+// startCommand starts the command in args with the environment and the remaining time of the lease that keeper holds.
+func (r *runner) startCommand(keeper *leaseKeeper, args []string) (*child.Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)

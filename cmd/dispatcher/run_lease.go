@@ -58,8 +58,8 @@ func hasProblemCode(err error, code string) bool {
 	return ok && p.Code == code
 }
 
-// keep renews the lease, and passes the signals that this program receives to the command, until the command has ended.
-func (k *leaseKeeper) keep(ctx context.Context, command *child.Child, signals <-chan os.Signal) {
+// keepWhileRunning renews the lease, and passes the signals that this program receives to the command, until the command has ended.
+func (k *leaseKeeper) keepWhileRunning(ctx context.Context, command *child.Child, signals <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	renewed := make(chan renewal, 1) // a slow server blocks neither signals nor the end of the command

@@ -32,7 +32,7 @@ names a file with the secret.
 Exit status 2 if settings are invalid or missing, 1 if it cannot start or
 fails, 0 after SIGTERM or SIGINT.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := settings.load(cmd.Flags())
+			config, err := settings.loadConfig(cmd.Flags())
 			if err == nil {
 				err = config.CheckComplete()
 			}
@@ -47,7 +47,7 @@ fails, 0 after SIGTERM or SIGINT.`,
 	}
 	settings = addSettings(command.Flags())
 	addSettingFlags(command.Flags())
-	restored.add(command.Flags())
+	restored.addTo(command.Flags())
 	return command
 }
 
@@ -58,8 +58,8 @@ type restoreFlag struct {
 	minStandstill time.Duration
 }
 
-// add adds the flag --after-restore to flags.
-func (f *restoreFlag) add(flags *pflag.FlagSet) {
+// addTo adds the flag --after-restore to flags.
+func (f *restoreFlag) addTo(flags *pflag.FlagSet) {
 	flags.Var(f, "after-restore",
 		"use once after Postgres was restored or lost commits: each pool grants nothing, on any replica, for the longest lease that it may have given, and for at least this duration, 5m if none is given")
 	flags.Lookup("after-restore").NoOptDefVal = "5m"
@@ -103,8 +103,8 @@ func addSettingFlags(flags *pflag.FlagSet) {
 	}
 }
 
-// load returns the configuration from the file, the environment and flags.
-func (s *settings) load(flags *pflag.FlagSet) (app.Config, error) {
+// loadConfig returns the configuration from the file, the environment and flags.
+func (s *settings) loadConfig(flags *pflag.FlagSet) (app.Config, error) {
 	var file []byte
 	var err error
 	if s.file != "" {
@@ -140,7 +140,7 @@ func migrateCommand() *cobra.Command {
 
 // withLedger opens the ledger of the configuration, runs work with it, and closes it.
 func withLedger(cmd *cobra.Command, configuration *settings, work func(*cobra.Command, *store.Store) error) (err error) {
-	config, err := configuration.load(cmd.Flags())
+	config, err := configuration.loadConfig(cmd.Flags())
 	if err != nil {
 		return usageError{err}
 	}

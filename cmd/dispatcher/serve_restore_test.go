@@ -31,7 +31,7 @@ func TestAfterRestoreTakesADuration(t *testing.T) {
 
 func parseRestore(arg string) (f restoreFlag, err error) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	f.add(flags)
+	f.addTo(flags)
 	if arg != "" {
 		err = flags.Parse([]string{arg})
 	}

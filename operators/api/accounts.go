@@ -44,10 +44,10 @@ type profiles struct {
 }
 
 func (p *profiles) register(r *routes) {
-	registerList[operators.ProfileList](r, r.operation("listProfiles"), p.list)
-	register(r, r.operation("getProfile"), p.get)
-	registerResponse(r, documentStatus[operators.ProfileChanged](r, r.operation("putProfile"), http.StatusCreated), p.put)
-	registerResponse(r, r.operation("deleteProfile"), p.delete)
+	registerList[operators.ProfileList](r, r.describeOperation("listProfiles"), p.list)
+	register(r, r.describeOperation("getProfile"), p.get)
+	registerResponse(r, documentStatus[operators.ProfileChanged](r, r.describeOperation("putProfile"), http.StatusCreated), p.put)
+	registerResponse(r, r.describeOperation("deleteProfile"), p.delete)
 }
 
 func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
@@ -97,10 +97,10 @@ type tokenStore interface {
 type tokens struct{ ledger tokenStore }
 
 func (t *tokens) register(r *routes) {
-	registerList[operators.TokenList](r, r.operation("listTokens"), t.list)
-	register(r, r.operation("createToken"), t.create)
-	register(r, r.operation("rotateOperatorToken"), t.rotate)
-	register(r, r.operation("revokeToken"), t.revoke)
+	registerList[operators.TokenList](r, r.describeOperation("listTokens"), t.list)
+	register(r, r.describeOperation("createToken"), t.create)
+	register(r, r.describeOperation("rotateOperatorToken"), t.rotate)
+	register(r, r.describeOperation("revokeToken"), t.revoke)
 }
 
 type tokenQuery struct {

@@ -25,8 +25,8 @@ type aggregate struct {
 	other   int64            // number of lists, objects and numbers that no float64 can hold
 }
 
-// add adds value, the JSON value of the field in one result.
-func (a *aggregate) add(value json.RawMessage) {
+// addValue adds value, the JSON value of the field in one result.
+func (a *aggregate) addValue(value json.RawMessage) {
 	switch jsonType(value) {
 	case "null":
 	case "text":

@@ -80,14 +80,14 @@ func New(options Options) *API {
 }
 
 // Handler returns a handler for all paths.
-func (a *API) Handler() http.Handler { return a.guard(a.mux) }
+func (a *API) Handler() http.Handler { return a.guardRequests(a.mux) }
 
 // DeviceHandler returns a handler for the paths that devices and load balancers need.
 func (a *API) DeviceHandler() http.Handler {
 	mux := http.NewServeMux()
 	a.registerDevices(mux)
 	a.health.register(mux)
-	return a.guard(mux)
+	return a.guardRequests(mux)
 }
 
 // FailReadiness makes the readiness check fail from now on, so that load balancers stop sending requests before the listener closes.

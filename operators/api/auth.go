@@ -108,12 +108,12 @@ func recordRefusal(ctx context.Context, refusals *gate.Gate, cause error, refusa
 }
 
 // problemType returns the type of the error responses in the OpenAPI document.
-func problemType() reflect.Type { return reflect.TypeFor[operators.Problem]() }
+func problemType() (errorType reflect.Type) { return reflect.TypeFor[operators.Problem]() }
 
 // ServeAs serves a request that this process makes on behalf of operator: with the same rights, checks, idempotency and audit as a request
 // over the network.
 func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request) {
-	a.guard(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
+	a.guardRequests(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
 // requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token. If it returns

@@ -60,7 +60,7 @@ func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) it
 				err = fmt.Errorf("at most %d tasks in a batch", limits.MaxTasks)
 			}
 			if err == nil {
-				err = repeats.check(&task, list.place, l.position)
+				err = repeats.checkTask(&task, list.place, l.position)
 			}
 			if !yield(task, entryProblem(list.place, l.position, err)) {
 				return
@@ -172,9 +172,9 @@ func (b *batches) awaitDuplicateTurn(ctx context.Context, batch operators.NewBat
 	return endTurn, nil
 }
 
-// check looks for an earlier task that equals task. If there is one and d.refuse is true, it returns an error; if d.refuse is false, it
+// checkTask looks for an earlier task that equals task. If there is one and d.refuse is true, it returns an error; if d.refuse is false, it
 // marks task to be skipped. For error messages, positionFormat is the format of a position in the request, and number the position of task.
-func (d *duplicates) check(task *store.NewTask, positionFormat string, number int) error {
+func (d *duplicates) checkTask(task *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil
 	}

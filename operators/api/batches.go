@@ -46,19 +46,19 @@ type batches struct {
 }
 
 func (b *batches) register(r *routes) {
-	create := r.operation("createBatch")
+	create := r.describeOperation("createBatch")
 	create = documentStatus[operators.BatchCreated](r, create, http.StatusOK) // the status of a dry run
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
 	create.Middlewares = r.newMiddlewares(b.separateTasks(r))
 	describeStreams(r, &create)
 	registerResponse(r, create, b.create)
-	registerList[operators.BatchList](r, r.operation("listBatches"), b.list)
-	register(r, r.operation("getBatch"), b.get)
-	register(r, r.operation("patchBatch"), b.patch)
-	register(r, r.operation("pauseBatch"), b.pause)
-	register(r, r.operation("resumeBatch"), b.resume)
-	register(r, r.operation("cancelBatch"), b.cancel)
+	registerList[operators.BatchList](r, r.describeOperation("listBatches"), b.list)
+	register(r, r.describeOperation("getBatch"), b.get)
+	register(r, r.describeOperation("patchBatch"), b.patch)
+	register(r, r.describeOperation("pauseBatch"), b.pause)
+	register(r, r.describeOperation("resumeBatch"), b.resume)
+	register(r, r.describeOperation("cancelBatch"), b.cancel)
 }
 
 func (b *batches) create(ctx context.Context, in *struct {
@@ -130,7 +130,7 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 		return store.Batch{}, err
 	}
 	if request.LeaseMS != 0 {
-		if err := b.leaseMin.check("lease_ms", milliseconds(request.LeaseMS)); err != nil {
+		if err := b.leaseMin.checkLease("lease_ms", milliseconds(request.LeaseMS)); err != nil {
 			return store.Batch{}, err
 		}
 	}
@@ -230,7 +230,7 @@ func (b *batches) patch(ctx context.Context, in *struct {
 		rules.applyTo(&batch.Windows, &batch.Limits)
 		return applyPatch(in.Body, batch)
 	})
-	changed.Batch, err = b.offerSlots(batch, neverStartsProblem(err))
+	changed.Batch, err = b.offerSlotsAfterChange(batch, neverStartsProblem(err))
 	return changed, err
 }
 
@@ -252,7 +252,7 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	Body *operators.PauseReason
 },
 ) (operators.Batch, error) {
-	return b.removeWaitingDevices(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, reasonOf(in.Body)))
+	return b.removeWaitingDevicesAfterChange(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, reasonOf(in.Body)))
 }
 
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
@@ -260,25 +260,25 @@ func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, erro
 	if err == nil {
 		b.waiters.Offers.AdmitBatch(batch.Pool, batch.ID)
 	}
-	return b.offerSlots(batch, err)
+	return b.offerSlotsAfterChange(batch, err)
 }
 
 func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	return b.removeWaitingDevices(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
+	return b.removeWaitingDevicesAfterChange(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
-// offerSlots offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. It returns the
+// offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. It returns the
 // result of the change: the batch changed, or changeErr. If changeErr is not nil, it offers no slots.
-func (b *batches) offerSlots(changed store.Batch, changeErr error) (operators.Batch, error) {
+func (b *batches) offerSlotsAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
 	if changeErr == nil {
 		b.waiters.Filler.Fill(changed.Pool)
 	}
 	return toAPIBatch(changed), changeErr
 }
 
-// removeWaitingDevices removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
+// removeWaitingDevicesAfterChange removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
 // starts. It returns the result of the change: the batch changed, or changeErr. If changeErr is not nil, it removes no devices.
-func (b *batches) removeWaitingDevices(changed store.Batch, changeErr error) (operators.Batch, error) {
+func (b *batches) removeWaitingDevicesAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
 	if changeErr == nil {
 		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)
 	}

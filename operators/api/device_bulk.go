@@ -53,14 +53,15 @@ type bulkBlock struct {
 	Body *blockReason
 }
 
-// blockMatchingHandler returns a handler that blocks one page of the devices that match a filter, or unblocks them if blocked is false.
-func (d *deviceOperations) blockMatchingHandler(blocked bool) func(context.Context, *bulkBlock) (operators.DevicesChanged, error) {
+// newBlockMatchingHandler returns a handler that blocks one page of the devices that match a filter if mustBlock is true, and otherwise
+// unblocks them.
+func (d *deviceOperations) newBlockMatchingHandler(mustBlock bool) func(context.Context, *bulkBlock) (operators.DevicesChanged, error) {
 	return func(ctx context.Context, in *bulkBlock) (operators.DevicesChanged, error) {
 		ids, next, err := d.selectDevices(ctx, &in.DeviceSelection)
 		if err != nil {
 			return operators.DevicesChanged{}, err
 		}
-		changed, err := d.credentials.SetAllBlocked(ctx, operatorName(ctx), ids, blocked, in.Body.text(), in.DryRun)
+		changed, err := d.credentials.SetAllBlocked(ctx, operatorName(ctx), ids, mustBlock, in.Body.text(), in.DryRun)
 		return operators.DevicesChanged{Devices: changed, NextPageToken: next}, err
 	}
 }

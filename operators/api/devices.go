@@ -48,23 +48,23 @@ type deviceOperations struct {
 }
 
 func (d *deviceOperations) register(r *routes) {
-	create := r.operation("createDevice")
+	create := r.describeOperation("createDevice")
 	create.Middlewares = r.newMiddlewares(d.handleImport)
 	describeImport(&create)
 	register(r, create, d.create)
-	registerList[operators.DeviceList](r, r.operation("listDevices"), d.list)
-	register(r, r.operation("getDevice"), d.get)
-	register(r, r.operation("explainDevice"), d.explainDevice)
-	registerList[operators.HoldingList](r, r.operation("getDeviceHistory"), d.listAttempts)
-	register(r, r.operation("patchDevice"), d.patch)
-	register(r, r.operation("retagDevices"), d.retag)
-	register(r, r.operation("deleteDevices"), d.deleteMatching)
-	register(r, r.operation("blockDevices"), d.blockMatchingHandler(true))
-	register(r, r.operation("unblockDevices"), d.blockMatchingHandler(false))
-	register(r, r.operation("deleteDevice"), d.delete)
-	register(r, r.operation("rotateToken"), d.rotateToken)
-	register(r, r.operation("blockDevice"), d.blockHandler(true))
-	register(r, r.operation("unblockDevice"), d.blockHandler(false))
+	registerList[operators.DeviceList](r, r.describeOperation("listDevices"), d.list)
+	register(r, r.describeOperation("getDevice"), d.get)
+	register(r, r.describeOperation("explainDevice"), d.explainDevice)
+	registerList[operators.HoldingList](r, r.describeOperation("getDeviceHistory"), d.listAttempts)
+	register(r, r.describeOperation("patchDevice"), d.patch)
+	register(r, r.describeOperation("retagDevices"), d.retag)
+	register(r, r.describeOperation("deleteDevices"), d.deleteMatching)
+	register(r, r.describeOperation("blockDevices"), d.newBlockMatchingHandler(true))
+	register(r, r.describeOperation("unblockDevices"), d.newBlockMatchingHandler(false))
+	register(r, r.describeOperation("deleteDevice"), d.delete)
+	register(r, r.describeOperation("rotateToken"), d.rotateToken)
+	register(r, r.describeOperation("blockDevice"), d.newBlockHandler(true))
+	register(r, r.describeOperation("unblockDevice"), d.newBlockHandler(false))
 }
 
 func (d *deviceOperations) create(ctx context.Context, in *struct{ Body operators.NewDevice }) (operators.DeviceCreated, error) {
@@ -277,10 +277,10 @@ type blockRequest struct {
 	Body *blockReason
 }
 
-// blockHandler returns a handler that blocks a device, or unblocks it if blocked is false.
-func (d *deviceOperations) blockHandler(blocked bool) func(context.Context, *blockRequest) (operators.Device, error) {
+// newBlockHandler returns a handler that blocks a device if mustBlock is true, and otherwise unblocks it.
+func (d *deviceOperations) newBlockHandler(mustBlock bool) func(context.Context, *blockRequest) (operators.Device, error) {
 	return func(ctx context.Context, in *blockRequest) (operators.Device, error) {
-		if err := d.credentials.SetBlocked(ctx, operatorName(ctx), in.ID, blocked, in.Body.text()); err != nil {
+		if err := d.credentials.SetBlocked(ctx, operatorName(ctx), in.ID, mustBlock, in.Body.text()); err != nil {
 			return operators.Device{}, err
 		}
 		return d.get(ctx, &in.DevicePath)

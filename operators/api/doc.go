@@ -4,7 +4,7 @@
 // Each resource of the operators' API (pools, batches, tasks, ...) has a type that holds the dependencies of its operations
 // and registers the operations. API combines these types. The types of requests and responses, with the rules for their
 // fields, are in package operators. These functions add an operation:
-//   - routes.operation describes it as its row in the table of operations (operators.Operation) says, with the role that it needs;
+//   - routes.describeOperation describes it as its row in the table of operations (operators.Operation) says, with the role that it needs;
 //   - register adds an operation whose response is only a body;
 //   - registerResponse adds an operation that sets its own status or headers;
 //   - registerList adds a list with its pages and its export;

@@ -40,8 +40,8 @@ type eventQuery struct {
 }
 
 func (e *events) register(r *routes) {
-	registerLive[operators.EventList](r, r.operation("listEvents"), e.list, e.streamLive)
-	registerList[operators.EventSealList](r, r.operation("listEventSeals"), e.listSeals)
+	registerLive[operators.EventList](r, r.describeOperation("listEvents"), e.list, e.streamLive)
+	registerList[operators.EventSealList](r, r.describeOperation("listEventSeals"), e.listSeals)
 }
 
 func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {

@@ -27,8 +27,8 @@ type attemptStore interface {
 type failures struct{ ledger attemptStore }
 
 func (f *failures) register(r *routes) {
-	ofPool := r.inListTurn(r.operation("getPoolFailures"))
-	ofBatch := r.inListTurn(r.operation("getBatchFailures"))
+	ofPool := r.inListTurn(r.describeOperation("getPoolFailures"))
+	ofBatch := r.inListTurn(r.describeOperation("getBatchFailures"))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
 		operators.FailureQuery

@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// guard returns a handler that passes requests to mux. It refuses requests with an unacceptable path, query or header (see requestProblem).
+// guardRequests returns a handler that passes requests to mux. It refuses requests with an unacceptable path, query or header (see requestProblem).
 // It also answers unknown paths, wrong methods and panics, so that every error response is a problem.
-func (a *API) guard(mux *http.ServeMux) http.Handler {
+func (a *API) guardRequests(mux *http.ServeMux) http.Handler {
 	return WithRecovery(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := requestProblem(r); p != nil {
 			recordRefusal(r.Context(), a.options.Gate, p, gate.Refusal{EntryPoint: gate.API, From: a.options.Gate.ClientAddress(r), Detail: "two tokens"})

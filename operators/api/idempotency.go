@@ -32,7 +32,7 @@ func idempotencyKeyParam() *huma.Param {
 // can refuse the same key with a different request. The ledger keeps the response for 24 hours (answersKept of package store).
 func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	key := ctx.Header(keyHeader)
-	if !rowOf(ctx).Once || key == "" {
+	if !operationRowOf(ctx).Once || key == "" {
 		next(ctx)
 		return nil
 	}
@@ -71,7 +71,7 @@ func (c *onceContext) Unwrap() huma.Context { return c.humaContext }
 func (c *onceContext) BodyReader() io.Reader { return io.TeeReader(c.humaContext.BodyReader(), c.hash) }
 
 // requestHash reads the rest of the body and returns the hash of the request.
-func (c *onceContext) requestHash() ([]byte, error) {
+func (c *onceContext) requestHash() (hash []byte, err error) {
 	if _, err := io.Copy(io.Discard, c.BodyReader()); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}

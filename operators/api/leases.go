@@ -49,13 +49,13 @@ type LeasePath struct {
 }
 
 func (l *leases) register(r *routes) {
-	ask := documentStatus[operators.Lease](r, r.operation("acquireLease"), http.StatusAccepted)
+	ask := documentStatus[operators.Lease](r, r.describeOperation("acquireLease"), http.StatusAccepted)
 	ask.Middlewares = append(ask.Middlewares, r.newMiddlewares(l.allowWait)...)
 	registerResponse(r, ask, l.acquire)
-	registerList[operators.LeaseList](r, r.operation("listLeases"), l.list)
-	register(r, r.operation("getLease"), l.get)
-	register(r, r.operation("renewLease"), l.renew)
-	registerResponse(r, r.operation("releaseLease"), l.release)
+	registerList[operators.LeaseList](r, r.describeOperation("listLeases"), l.list)
+	register(r, r.describeOperation("getLease"), l.get)
+	register(r, r.describeOperation("renewLease"), l.renew)
+	registerResponse(r, r.describeOperation("releaseLease"), l.release)
 }
 
 // allowWait extends the write deadline of a response that may wait for a slot; the default deadline is shorter.
@@ -139,7 +139,7 @@ func (l *leases) checkLength(ctx context.Context, pool string, lengthMS int64) e
 	if lengthMS == 0 {
 		return nil
 	}
-	if err := l.leaseMin.check("lease_ms", milliseconds(lengthMS)); err != nil {
+	if err := l.leaseMin.checkLease("lease_ms", milliseconds(lengthMS)); err != nil {
 		return err
 	}
 	poolSettings, err := l.ledger.Pool(ctx, pool)

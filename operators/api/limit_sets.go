@@ -37,10 +37,10 @@ type limitSets struct {
 }
 
 func (l *limitSets) register(r *routes) {
-	registerList[operators.LimitSetList](r, r.operation("listLimitSets"), l.list)
-	register(r, r.operation("getLimitSet"), l.get)
-	registerResponse(r, documentStatus[operators.LimitSet](r, r.operation("putLimitSet"), http.StatusCreated), l.put)
-	registerResponse(r, r.operation("deleteLimitSet"), l.delete)
+	registerList[operators.LimitSetList](r, r.describeOperation("listLimitSets"), l.list)
+	register(r, r.describeOperation("getLimitSet"), l.get)
+	registerResponse(r, documentStatus[operators.LimitSet](r, r.describeOperation("putLimitSet"), http.StatusCreated), l.put)
+	registerResponse(r, r.describeOperation("deleteLimitSet"), l.delete)
 	l.registerTakes(r)
 }
 
@@ -93,14 +93,14 @@ func toAPILimitSet(set store.LimitSet) operators.LimitSet {
 // registerTakes adds to r the operations take, peek, return and usage, which callers use thousands of times a second.
 func (l *limitSets) registerTakes(r *routes) {
 	statusParam := &huma.Param{Name: "status", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Enum: []any{200, 429}, Default: 200}, Description: "429: the status of a single take that is refused is 429 with Retry-After, and 503 if the take cannot be checked and is not allowed; all responses have the headers RateLimit-Policy and RateLimit"}
-	take := r.operation("take")
+	take := r.describeOperation("take")
 	take.Parameters = []*huma.Param{statusParam}
-	peek := r.operation("peek")
+	peek := r.describeOperation("peek")
 	peek.Parameters = take.Parameters
 	registerDirect(r, take, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Take))
 	registerDirect(r, peek, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Peek))
-	registerDirect(r, r.operation("returnTake"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
-	usage := r.operation("getUsage")
+	registerDirect(r, r.describeOperation("returnTake"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
+	usage := r.describeOperation("getUsage")
 	usage.Description = "facts.NAME=VALUE, one parameter per fact, selects the subject with these facts. Without facts, the subjects that used most are listed."
 	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "Maximum number of subjects"}}
 	registerDirect(r, usage, nil, []any{operators.Usage{}}, l.writeUsage)

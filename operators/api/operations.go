@@ -100,8 +100,8 @@ func newRoutes(documented, streams *operations, largeTurns *fair.Shares) *routes
 	}
 }
 
-// operation returns the description of the operation with this id in the table of operations. It panics if the table has no such row.
-func (r *routes) operation(id string) huma.Operation {
+// describeOperation returns the description of the operation with this id in the table of operations. It panics if the table has no such row.
+func (r *routes) describeOperation(id string) huma.Operation {
 	row, ok := r.table[id]
 	if !ok {
 		panic("the table of operations has no row " + id)

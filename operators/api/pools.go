@@ -87,23 +87,23 @@ type pools struct {
 }
 
 func (p *pools) register(r *routes) {
-	registerList[operators.PoolList](r, r.operation("listPools"), p.list)
-	register(r, r.inListTurn(r.operation("getTotals")), p.getTotals)
-	register(r, r.operation("getPool"), p.get)
-	registerResponse(r, documentStatus[operators.PoolChanged](r, r.operation("putPool"), http.StatusCreated), p.put)
-	register(r, r.operation("getSlots"), p.getSlots)
-	registerList[operators.HoldingList](r, r.operation("listHistory"), p.listHoldings)
-	register(r, r.operation("getSeries"), p.getSeries)
-	register(r, r.operation("patchPool"), p.patch)
-	registerResponse(r, r.operation("deletePool"), p.delete)
-	register(r, r.operation("pausePools"), p.pauseAll)
-	register(r, r.operation("resumePools"), p.resumeAll)
-	register(r, r.operation("pausePool"), p.pause)
-	register(r, r.operation("resumePool"), p.resume)
-	register(r, r.operation("releaseSlot"), p.releaseSlot)
-	register(r, r.operation("checkGrant"), p.checkGrant)
-	register(r, r.operation("getLimited"), p.listLimitedSubjects)
-	register(r, r.operation("getUsageOfPool"), p.getUsage)
+	registerList[operators.PoolList](r, r.describeOperation("listPools"), p.list)
+	register(r, r.inListTurn(r.describeOperation("getTotals")), p.getTotals)
+	register(r, r.describeOperation("getPool"), p.get)
+	registerResponse(r, documentStatus[operators.PoolChanged](r, r.describeOperation("putPool"), http.StatusCreated), p.put)
+	register(r, r.describeOperation("getSlots"), p.getSlots)
+	registerList[operators.HoldingList](r, r.describeOperation("listHistory"), p.listHoldings)
+	register(r, r.describeOperation("getSeries"), p.getSeries)
+	register(r, r.describeOperation("patchPool"), p.patch)
+	registerResponse(r, r.describeOperation("deletePool"), p.delete)
+	register(r, r.describeOperation("pausePools"), p.pauseAll)
+	register(r, r.describeOperation("resumePools"), p.resumeAll)
+	register(r, r.describeOperation("pausePool"), p.pause)
+	register(r, r.describeOperation("resumePool"), p.resume)
+	register(r, r.describeOperation("releaseSlot"), p.releaseSlot)
+	register(r, r.describeOperation("checkGrant"), p.checkGrant)
+	register(r, r.describeOperation("getLimited"), p.listLimitedSubjects)
+	register(r, r.describeOperation("getUsageOfPool"), p.getUsage)
 }
 
 func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
@@ -173,9 +173,9 @@ func millisecondsOr(ms *int64, byDefault time.Duration) time.Duration {
 // leaseMinimum is the shortest working time that a lease must give a device.
 type leaseMinimum time.Duration
 
-// check returns an error if lease is shorter than twice the shortest working time. The rest of the lease is for the margin (at most a fifth
+// checkLease returns an error if lease is shorter than twice the shortest working time. The rest of the lease is for the margin (at most a fifth
 // of the lease) and the time of a slow claim. fieldName is the name of the field, for the error.
-func (l leaseMinimum) check(fieldName string, lease time.Duration) error {
+func (l leaseMinimum) checkLease(fieldName string, lease time.Duration) error {
 	if minimum := 2 * time.Duration(l); lease < minimum {
 		return invalidProblem("%s: at least %d", fieldName, minimum.Milliseconds())
 	}
@@ -184,7 +184,7 @@ func (l leaseMinimum) check(fieldName string, lease time.Duration) error {
 
 // checkPool returns an error if the lease or the longest lease of the pool is too short.
 func (l leaseMinimum) checkPool(spec store.PoolSpec) error {
-	return cmp.Or(l.check("lease_ms", spec.Lease), l.check("longest_lease_ms", spec.Longest))
+	return cmp.Or(l.checkLease("lease_ms", spec.Lease), l.checkLease("longest_lease_ms", spec.Longest))
 }
 
 func toAPIPoolState(overview store.PoolOverview) operators.PoolState {

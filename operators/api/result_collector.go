@@ -38,7 +38,7 @@ func newResultCollector(query *resultQuery) *resultCollector {
 	return l
 }
 
-func (l *resultCollector) add(result store.SampledResult) {
+func (l *resultCollector) addResult(result store.SampledResult) {
 	l.scanned++
 	if !l.isInPeriod(result.Ended) {
 		return
@@ -55,7 +55,7 @@ func (l *resultCollector) add(result store.SampledResult) {
 		return
 	}
 	if value := newFieldFinder(result.Output).find(l.values.field); value != nil {
-		l.values.add(value)
+		l.values.addValue(value)
 	}
 }
 

@@ -27,7 +27,7 @@ type resultStore interface {
 type results struct{ ledger resultStore }
 
 func (s *results) register(r *routes) {
-	op := r.operation("listResults")
+	op := r.describeOperation("listResults")
 	op.Responses = listResponses()
 	register(r, r.inListTurn(op), s.get)
 	registerStream(r, op, s.export)
@@ -119,7 +119,7 @@ func (s *results) summarize(ctx context.Context, request *resultQuery, batch sto
 	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Matching: countEndedTasks(batch, store.TaskState(request.State))}
 	collector := newResultCollector(request)
 	sample := store.SampleSpec{ResultFilter: request.filter(0), MaxResults: request.sampleSize(), ReadAll: sum.Matching <= int64(request.sampleSize()), WithTags: request.ByTag != ""}
-	if err := s.ledger.SampleResults(ctx, sample, collector.add); err != nil {
+	if err := s.ledger.SampleResults(ctx, sample, collector.addResult); err != nil {
 		return nil, err
 	}
 	collector.writeTo(sum)

@@ -59,7 +59,7 @@ func (s *results) sampledFields(ctx context.Context, request *resultQuery) (name
 		return nil, nil
 	}
 	collector := newResultCollector(&resultQuery{})
-	err = s.ledger.SampleResults(ctx, store.SampleSpec{ResultFilter: request.filter(0), MaxResults: fieldSampleSize}, collector.add)
+	err = s.ledger.SampleResults(ctx, store.SampleSpec{ResultFilter: request.filter(0), MaxResults: fieldSampleSize}, collector.addResult)
 	for _, field := range collector.order {
 		if field.Name != rootField { // this field is in the last column
 			names = append(names, field.Name)

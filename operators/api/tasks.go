@@ -39,13 +39,13 @@ type taskQuery struct {
 }
 
 func (t *tasks) register(r *routes) {
-	registerList[operators.TaskList](r, r.operation("listTasks"), t.list)
-	register(r, r.operation("getTask"), t.get)
-	register(r, r.operation("explainTask"), t.explainTask)
-	register(r, r.operation("cancelTask"), t.cancel)
-	register(r, r.operation("retryTask"), t.retry)
-	register(r, r.operation("cancelTasks"), t.cancelAll)
-	register(r, r.operation("retryTasks"), t.retryAll)
+	registerList[operators.TaskList](r, r.describeOperation("listTasks"), t.list)
+	register(r, r.describeOperation("getTask"), t.get)
+	register(r, r.describeOperation("explainTask"), t.explainTask)
+	register(r, r.describeOperation("cancelTask"), t.cancel)
+	register(r, r.describeOperation("retryTask"), t.retry)
+	register(r, r.describeOperation("cancelTasks"), t.cancelAll)
+	register(r, r.describeOperation("retryTasks"), t.retryAll)
 }
 
 func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
@@ -228,7 +228,7 @@ func toAPIReasons(ctx context.Context, recent recentAttemptsReader, causes []dec
 	for i, c := range causes {
 		if c.AdvisesCapacity() {
 			advice := capacityAdvice{ledger: recent, scope: store.TaskScope{Pool: c.Actions[0].ID}}
-			if c, err = advice.check(ctx, c); err != nil {
+			if c, err = advice.removeIfFailing(ctx, c); err != nil {
 				return shown, err
 			}
 		}

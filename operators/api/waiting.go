@@ -32,8 +32,8 @@ type batchWaitingQuery struct {
 }
 
 func (w *waiting) register(r *routes) {
-	ofPool := r.inListTurn(r.operation("getPoolWaiting"))
-	ofBatch := r.inListTurn(r.operation("getBatchWaiting"))
+	ofPool := r.inListTurn(r.describeOperation("getPoolWaiting"))
+	ofBatch := r.inListTurn(r.describeOperation("getBatchWaiting"))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
 		operators.WaitingSample
@@ -41,7 +41,7 @@ func (w *waiting) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Pool: in.Pool}, in.SampleSize)
 	})
-	registerList[operators.WaitingTaskList](r, r.operation("listPoolWaiting"),
+	registerList[operators.WaitingTaskList](r, r.describeOperation("listPoolWaiting"),
 		func(ctx context.Context, in *poolWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.TaskScope{Pool: in.Pool}, in.Page, in.Code)
 		})
@@ -52,7 +52,7 @@ func (w *waiting) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Batch: in.ID}, in.SampleSize)
 	})
-	registerList[operators.WaitingTaskList](r, r.operation("listBatchWaiting"),
+	registerList[operators.WaitingTaskList](r, r.describeOperation("listBatchWaiting"),
 		func(ctx context.Context, in *batchWaitingQuery) (listPage[operators.WaitingTask], error) {
 			return w.list(ctx, store.TaskScope{Batch: in.ID}, in.Page, in.Code)
 		})
@@ -120,7 +120,7 @@ func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, 
 	page.entries = make([]operators.WaitingTask, 0, min(len(evaluated), paging.Size))
 	for i, j := range evaluated {
 		if code == "" || code == string(j.Code) {
-			cause, err := advice.check(ctx, j.Cause)
+			cause, err := advice.removeIfFailing(ctx, j.Cause)
 			if err != nil {
 				return page, err
 			}
@@ -145,9 +145,9 @@ type capacityAdvice struct {
 	recent *store.RecentAttempts
 }
 
-// check returns cause without the advice to raise the capacity if many attempts fail. It reads the attempts once, and only if a cause has
+// removeIfFailing returns cause without the advice to raise the capacity if many attempts fail. It reads the attempts once, and only if a cause has
 // this advice.
-func (c *capacityAdvice) check(ctx context.Context, cause decision.Cause) (decision.Cause, error) {
+func (c *capacityAdvice) removeIfFailing(ctx context.Context, cause decision.Cause) (decision.Cause, error) {
 	if !cause.AdvisesCapacity() {
 		return cause, nil
 	}

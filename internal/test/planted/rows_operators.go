@@ -169,7 +169,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a command of dispatcher run learns where the caller's token is",
 		},
 		{
-			Package: "cmd/dispatcher", Func: "leaseKeeper.keep",
+			Package: "cmd/dispatcher", Func: "leaseKeeper.keepWhileRunning",
 			Old:    `k.remaining() <= k.grace && k.lossReason == nil`,
 			New:    `k.remaining() <= 0 && k.lossReason == nil`,
 			Breaks: "the exit status of dispatcher run does not say that the command was ended because its lease was lost",
