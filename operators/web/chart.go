@@ -66,38 +66,38 @@ func slotUses(series operators.Series, held, capacity int) []slotUse {
 // drawPaths makes the SVG paths of the chart. The line of the capacity has points only where the capacity changes.
 func (c *chart) drawPaths() {
 	var line, limit strings.Builder
-	fmt.Fprintf(&limit, "M%.1f %.1f", c.xOf(c.uses[0].at), c.yOf(c.uses[0].capacity))
+	fmt.Fprintf(&limit, "M%.1f %.1f", c.xAtTime(c.uses[0].at), c.yForSlots(c.uses[0].capacity))
 	command := "M"
 	for i, u := range c.uses {
 		if i > 0 && u.capacity != c.uses[i-1].capacity {
-			fmt.Fprintf(&limit, "H%.1fV%.1f", c.xOf(u.at), c.yOf(u.capacity))
+			fmt.Fprintf(&limit, "H%.1fV%.1f", c.xAtTime(u.at), c.yForSlots(u.capacity))
 		}
-		fmt.Fprintf(&line, "%s%.1f %.1f", command, c.xOf(u.at), c.yOf(u.held))
+		fmt.Fprintf(&line, "%s%.1f %.1f", command, c.xAtTime(u.at), c.yForSlots(u.held))
 		command = "L"
 	}
 	fmt.Fprintf(&limit, "H%d", c.Width)
 	c.Line, c.Limit = line.String(), limit.String()
-	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.xOf(c.uses[0].at), c.Height)
+	c.Area = fmt.Sprintf("%sL%d %dL%.1f %dZ", c.Line, c.Width, c.Height, c.xAtTime(c.uses[0].at), c.Height)
 }
 
 // bandPath returns the area between the lowest and the highest number of held slots of each step.
 func (c *chart) bandPath(steps []operators.SeriesPoint) string {
 	var upper, lower strings.Builder
 	for _, s := range steps {
-		fmt.Fprintf(&upper, "L%.1f %.1f", c.xOf(s.At.Time), c.yOf(min(s.HeldMax, c.Top)))
+		fmt.Fprintf(&upper, "L%.1f %.1f", c.xAtTime(s.At.Time), c.yForSlots(min(s.HeldMax, c.Top)))
 	}
 	for _, s := range slices.Backward(steps) {
-		fmt.Fprintf(&lower, "L%.1f %.1f", c.xOf(s.At.Time), c.yOf(s.HeldMin))
+		fmt.Fprintf(&lower, "L%.1f %.1f", c.xAtTime(s.At.Time), c.yForSlots(s.HeldMin))
 	}
 	return "M" + upper.String()[1:] + lower.String() + "Z"
 }
 
-// yOf returns the y coordinate for this number of held slots. It leaves some space above the highest value.
-func (c *chart) yOf(slots int) float64 {
+// yForSlots returns the y coordinate for this number of held slots. It leaves some space above the highest value.
+func (c *chart) yForSlots(slots int) float64 {
 	return float64(c.Height) * (1 - 0.92*float64(slots)/float64(c.Top))
 }
 
-// xOf returns the x coordinate of the time at.
-func (c *chart) xOf(at time.Time) float64 {
+// xAtTime returns the x coordinate of the time at.
+func (c *chart) xAtTime(at time.Time) float64 {
 	return float64(c.Width) * (1 - float64(c.End.Sub(at))/float64(c.Span))
 }

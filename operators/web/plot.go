@@ -147,7 +147,7 @@ func (p *plot) drawBars(steps []operators.SeriesPoint, denied denials) {
 	}
 	scale, deniedScale := float64(barsHeight)/float64(max(p.MaxBar, 1)), float64(rowHeight)/float64(max(p.MaxDenied, 1))
 	for _, s := range steps {
-		x := max(p.xOf(s.At.Time)-p.BarWidth, 0)
+		x := max(p.xAtTime(s.At.Time)-p.BarWidth, 0)
 		add := func(bars *[]bar, bottom, height float64, count int64, what string) {
 			if count > 0 {
 				*bars = append(*bars, bar{x, bottom - height, height, fmt.Sprintf("%d %s in %s", count, what, p.Every)})
@@ -166,7 +166,7 @@ func (p *plot) drawCountsOfDayBefore(steps []operators.SeriesPoint) {
 	var granted, failed strings.Builder
 	d, command, scale := dayBefore{}, "M", float64(barsHeight)/float64(max(p.MaxBar, 1))
 	for _, s := range steps {
-		x := p.xOf(s.At.Time) - p.BarWidth/2
+		x := p.xAtTime(s.At.Time) - p.BarWidth/2
 		if s.GrantedDayBefore == nil || x < 0 {
 			continue
 		}
@@ -184,7 +184,7 @@ func (p *plot) drawCountsOfDayBefore(steps []operators.SeriesPoint) {
 // addAxes adds the ticks of both axes to the chart.
 func (p *plot) addAxes() {
 	for v := 0; v <= p.Top; v += levelTickDistance(p.Top) {
-		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.yOf(v) / float64(p.Height)})
+		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.yForSlots(v) / float64(p.Height)})
 	}
 	p.Times = timeTicks(p.End, p.Span)
 }

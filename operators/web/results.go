@@ -146,7 +146,7 @@ func (b *batchPages) readResults(r *http.Request, shown batch) (results, error) 
 	}
 	sum, err := b.readSummary(r, shown, asked)
 	if err == nil && asked.Aggregate == "" {
-		if asked.Aggregate = defaultField(sum.Fields); asked.Aggregate != "" {
+		if asked.Aggregate = chooseDefaultField(sum.Fields); asked.Aggregate != "" {
 			sum, err = b.readSummary(r, shown, asked)
 		}
 	}
@@ -159,7 +159,7 @@ func (b *batchPages) readResults(r *http.Request, shown batch) (results, error) 
 	}
 	s.Columns = s.Chosen["column"]
 	if len(s.Columns) == 0 {
-		s.Columns = defaultColumns(sum.Fields)
+		s.Columns = chooseDefaultColumns(sum.Fields)
 	}
 	return s, b.addResultRows(r, resultsPath(shown), &s)
 }
@@ -240,8 +240,8 @@ func newResultCell(value json.RawMessage) resultCell {
 	return resultCell{Text: string(value), Number: strings.ContainsRune("-0123456789", rune(value[0]))}
 }
 
-// defaultField returns the first numeric field. Without a numeric field, it returns the first field whose values can be counted.
-func defaultField(fields []operators.OutputField) string {
+// chooseDefaultField returns the first numeric field. Without a numeric field, it returns the first field whose values can be counted.
+func chooseDefaultField(fields []operators.OutputField) string {
 	for _, kinds := range [][]string{{"number"}, {"boolean", "text", "mixed"}} {
 		for _, f := range fields {
 			if slices.Contains(kinds, f.Type) {
@@ -252,8 +252,8 @@ func defaultField(fields []operators.OutputField) string {
 	return ""
 }
 
-// defaultColumns returns the first fields that are neither lists nor objects.
-func defaultColumns(fields []operators.OutputField) (names []string) {
+// chooseDefaultColumns returns the first fields that are neither lists nor objects.
+func chooseDefaultColumns(fields []operators.OutputField) (names []string) {
 	for _, f := range fields {
 		if len(names) < maxColumnsShown && f.Type != "list" && f.Type != "object" && !strings.Contains(f.Name, ",") {
 			names = append(names, f.Name)

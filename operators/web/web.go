@@ -83,22 +83,22 @@ func New(options Options) *Web {
 	return w
 }
 
-// Handler returns a handler that serves the dashboard, and passes requests for all other paths to the handler others.
-func (w *Web) Handler(others http.Handler) http.Handler {
+// Handler returns a handler that serves the dashboard, and passes requests for all other paths to otherPaths.
+func (w *Web) Handler(otherPaths http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", withSecurityHeaders(serveAssets()))
 	mux.Handle("GET /sign-in", withSecurityHeaders(w.auth.signInPage))
 	mux.Handle("POST /sign-in", withSecurityHeaders(w.auth.signIn))
 	mux.Handle("POST /sign-out", withSecurityHeaders(w.auth.signOut))
 	mux.Handle("GET /live", withSecurityHeaders(w.streams.serve))
-	mux.Handle("/", others)
+	mux.Handle("/", otherPaths)
 	guarded := w.auth.requireVisitor(w.site.pages)
 	unlimited, limited := withSecurityHeaders(guarded), withSecurityHeaders(api.WithTimeLimit(w.pageTimeout, api.WithRecovery(w.panicked, guarded), w.site.sendTimeoutPage).ServeHTTP)
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// Requests below /v1/ skip the lookup of a page because reports are frequent. The mux would
 		// redirect a path that is not canonical; the API answers it with an error instead.
 		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.IsCanonical(r.URL.Path) {
-			others.ServeHTTP(rw, r)
+			otherPaths.ServeHTTP(rw, r)
 			return
 		}
 		_, pattern := w.site.pages.Handler(r)
