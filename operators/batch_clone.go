@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// CloneSettings returns a new batch without tasks, with the kind, the payload and the settings of b. It omits NotBefore and NotAfter if
-// they are not after now.
-func (b Batch) CloneSettings(now time.Time) NewBatch {
-	return NewBatch{
-		Name: b.Name, Pool: b.Pool, Kind: b.Kind, Payload: b.Payload, Priority: b.Priority, Weight: b.Weight, Lane: b.Lane,
-		NotBefore: timeIfFuture(b.NotBefore, now), NotAfter: timeIfFuture(b.NotAfter, now), MaxWaitMS: b.MaxWaitMS, Windows: b.Windows, Limits: b.Limits, FinishInside: &b.FinishInside,
-		MaxAttempts: b.MaxAttempts, RetryOn: b.RetryOn, RetryBackoffMS: &b.RetryBackoffMS, OnLost: b.OnLost, LeaseMS: b.LeaseMS, MaxRunMS: b.MaxRunMS, Abort: b.Abort,
-	}
+// CloneSettings returns a new batch without tasks, with the kind, the payload and the settings of b: all fields that a batch and a new batch
+// both have. It omits NotBefore and NotAfter if they are not after now.
+func (b Batch) CloneSettings(now time.Time) (clone NewBatch) {
+	payload := b.Payload
+	b.Payload = nil                  // not encoded again, which would escape characters in it
+	text, _ := json.Marshal(b)       // cannot fail: only the payload could be invalid JSON
+	_ = json.Unmarshal(text, &clone) // cannot fail: both types have the same form of a field (TestCloneHasEverySetting)
+	clone.Payload, clone.NotBefore, clone.NotAfter = payload, timeIfFuture(b.NotBefore, now), timeIfFuture(b.NotAfter, now)
+	return clone
 }
 
 // CloneTask returns a new task for the same device as task, for a batch that CloneSettings made from b. The new task has only the payload,

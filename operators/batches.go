@@ -9,29 +9,30 @@ import (
 	"time"
 )
 
-// NewBatch is a batch to be queued. Exactly one of Devices, Tasks and Select is set.
+// NewBatch is a batch to be queued. Exactly one of Devices, Tasks and Select is set. The tag flag of a field is the help of its flag on the
+// command line.
 type NewBatch struct {
-	Name           string          `json:"name,omitempty" maxLength:"200"`
-	Pool           string          `json:"pool" minLength:"1" maxLength:"64"`
-	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"The work that the device does; you define its names"`
-	Payload        json.RawMessage `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB"`
-	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first"`
-	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's slots, among its batches with open work"`
-	Lane           string          `json:"lane,omitempty" enum:"normal,urgent" default:"normal" doc:"urgent: goes before all normal batches of the pool, whatever their weights, while urgent batches hold less than their share of the pool"`
-	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true"`
-	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"When pending tasks expire; absent: never"`
-	MaxWaitMS      int64           `json:"max_wait_ms,omitempty" minimum:"1" maximum:"7776000000" doc:"A task that was not started within this time expires. The time counts from the creation, or from a later not_before. Default: no limit"`
-	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; empty: always"`
-	Limits         []Policy        `json:"limits,omitempty" nullable:"true" doc:"How often its tasks may start, in addition to the limits of its pool"`
-	FinishInside   *bool           `json:"finish_inside,omitempty" default:"true" doc:"true: a task starts only if its whole lease fits into the open window of the batch and of the pool"`
-	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3"`
-	RetryOn        []string        `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Outcomes that are retried; absent or empty: both. To retry nothing, set max_attempts to 1"`
-	RetryBackoffMS *int64          `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Wait before the second attempt. It doubles with each attempt, with jitter, up to one hour or this value if that is longer"`
-	OnLost         string          `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"What happens to a task whose lease lapsed"`
-	LeaseMS        int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the lease of the pool"`
-	MaxRunMS       int64           `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Longest run: the lease is not renewed beyond it; default: one hour"`
+	Name           string          `json:"name,omitempty" maxLength:"200" flag:"name of the batch, for display and search"`
+	Pool           string          `json:"pool" minLength:"1" maxLength:"64" flag:"pool whose slots the tasks use; required"`
+	Kind           string          `json:"kind,omitempty" maxLength:"64" doc:"The work that the device does; you define its names" flag:"kind of work for the devices, such as speedtest"`
+	Payload        json.RawMessage `json:"payload,omitempty" doc:"Shared by all tasks; a task's own object is a merge patch (RFC 7396) to it; together at most 32 KiB" flag:"JSON that all tasks share, or @FILE"`
+	Priority       int             `json:"priority,omitempty" minimum:"-1000000" maximum:"1000000" doc:"Higher first" flag:"priority of the tasks within the batch; higher first"`
+	Weight         int             `json:"weight,omitempty" minimum:"1" maximum:"1000" default:"1" doc:"Share of the pool's slots, among its batches with open work" flag:"share of the pool's slots relative to other waiting batches, 1 to 1000 (default 1)"`
+	Lane           string          `json:"lane,omitempty" enum:"normal,urgent" default:"normal" doc:"urgent: goes before all normal batches of the pool, whatever their weights, while urgent batches hold less than their share of the pool" flag:"urgent: before all other batches of the pool, up to a share of its slots (default normal)"`
+	NotBefore      *time.Time      `json:"not_before,omitempty" nullable:"true" flag:"no task starts before this time: 2027-01-31T22:00:00Z"`
+	NotAfter       *time.Time      `json:"not_after,omitempty" nullable:"true" doc:"When pending tasks expire; absent: never" flag:"tasks that still wait at this time expire"`
+	MaxWaitMS      int64           `json:"max_wait_ms,omitempty" minimum:"1" maximum:"7776000000" doc:"A task that was not started within this time expires. The time counts from the creation, or from a later not_before. Default: no limit" flag:"tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time"`
+	Windows        []Window        `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; empty: always" flag:"when tasks may start: \"0 1 * * * 4h Asia/Shanghai\" is cron, duration, time zone (UTC if left out); may be repeated"`
+	Limits         []Policy        `json:"limits,omitempty" nullable:"true" doc:"How often its tasks may start, in addition to the limits of its pool" flag:"policies that limit how often tasks may start: a JSON list, or @FILE with one"`
+	FinishInside   *bool           `json:"finish_inside,omitempty" default:"true" doc:"true: a task starts only if its whole lease fits into the open window of the batch and of the pool" flag:"no task starts if less than its lease is left of the window"`
+	MaxAttempts    int             `json:"max_attempts,omitempty" minimum:"1" maximum:"100" default:"3" flag:"maximum attempts of each task, 1 to 100 (default 3)"`
+	RetryOn        []string        `json:"retry_on,omitempty" nullable:"true" enum:"failed,timed_out" doc:"Outcomes that are retried; absent or empty: both. To retry nothing, set max_attempts to 1" flag:"outcomes that are retried: failed, timed_out (default both)"`
+	RetryBackoffMS *int64          `json:"retry_backoff_ms,omitempty" minimum:"0" maximum:"86400000" default:"10000" doc:"Wait before the second attempt. It doubles with each attempt, with jitter, up to one hour or this value if that is longer" flag:"pause before the second attempt; doubles with each further attempt (default 10s)"`
+	OnLost         string          `json:"on_lost,omitempty" enum:"retry,fail" default:"retry" doc:"What happens to a task whose lease lapsed" flag:"what to do if a lease ends without a result: retry or fail (default retry)"`
+	LeaseMS        int64           `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" doc:"Default: the lease of the pool" flag:"lease of each task (default: the lease of the pool)"`
+	MaxRunMS       int64           `json:"max_run_ms,omitempty" minimum:"1" maximum:"604800000" doc:"Longest run: the lease is not renewed beyond it; default: one hour" flag:"time after which a lease is not renewed (default 1h)"`
 	Abort          *Abort          `json:"abort,omitempty" doc:"Rule that pauses the batch when too many tasks fail; absent: none"`
-	Duplicates     string          `json:"duplicates,omitempty" enum:"allow,refuse,skip" default:"allow" doc:"What happens to tasks of this batch with the same device, kind and payload (JSON is compared by content): allow queues all, refuse refuses the batch, skip queues only the first"`
+	Duplicates     string          `json:"duplicates,omitempty" enum:"allow,refuse,skip" default:"allow" doc:"What happens to tasks of this batch with the same device, kind and payload (JSON is compared by content): allow queues all, refuse refuses the batch, skip queues only the first" flag:"tasks equal in device, kind and payload: allow (default), refuse the batch, or skip all but the first"`
 	Devices        []string        `json:"devices,omitempty" nullable:"true" doc:"One task for each device. Use one of devices, tasks and select"`
 	Tasks          []NewTask       `json:"tasks,omitempty" nullable:"true" doc:"Tasks with their own payloads. Use one of devices, tasks and select"`
 	Select         *Selection      `json:"select,omitempty" doc:"One task for each device that has all of the tags now. Use one of devices, tasks and select"`
@@ -158,14 +159,14 @@ type BatchList struct {
 
 // BatchPatch changes some settings of a batch.
 type BatchPatch struct {
-	Priority    Change[int]       `json:"priority,omitzero" nullable:"true" minimum:"-1000000" maximum:"1000000" doc:"Priority of its tasks without their own priority"`
-	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report"`
-	Lane        Change[string]    `json:"lane,omitzero" nullable:"true" enum:"normal,urgent" doc:"In effect with the next report; held slots stay held"`
-	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. An expired batch stays expired"`
-	MaxWaitMS   Change[int64]     `json:"max_wait_ms,omitzero" nullable:"true" minimum:"1" maximum:"7776000000" doc:"null: no limit. Expired tasks stay expired"`
-	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"The complete list; null or empty: always open"`
-	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"The complete list, in addition to the limits of the pool; in effect with the next report"`
-	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"In effect from the next attempt that ends"`
+	Priority    Change[int]       `json:"priority,omitzero" nullable:"true" minimum:"-1000000" maximum:"1000000" doc:"Priority of its tasks without their own priority" flag:"priority of the tasks that have none of their own; higher first"`
+	Weight      Change[int]       `json:"weight,omitzero" nullable:"true" minimum:"1" maximum:"1000" doc:"In effect with the next report" flag:"share of the pool's slots relative to other waiting batches, 1 to 1000"`
+	Lane        Change[string]    `json:"lane,omitzero" nullable:"true" enum:"normal,urgent" doc:"In effect with the next report; held slots stay held" flag:"urgent: before all other batches of the pool, up to a share of its slots; or normal"`
+	NotAfter    Change[time.Time] `json:"not_after,omitzero" nullable:"true" doc:"null: never. An expired batch stays expired" flag:"tasks that still wait at this time expire: 2027-01-31T22:00:00Z"`
+	MaxWaitMS   Change[int64]     `json:"max_wait_ms,omitzero" nullable:"true" minimum:"1" maximum:"7776000000" doc:"null: no limit. Expired tasks stay expired" flag:"tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time"`
+	Windows     Change[[]Window]  `json:"windows,omitzero" nullable:"true" doc:"The complete list; null or empty: always open" flag:"when tasks may start: \"0 1 * * * 4h Asia/Shanghai\" is cron, duration, time zone (UTC if left out); may be repeated"`
+	Limits      Change[[]Policy]  `json:"limits,omitzero" nullable:"true" doc:"The complete list, in addition to the limits of the pool; in effect with the next report" flag:"policies that limit how often tasks may start: a JSON list, or @FILE with one"`
+	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"In effect from the next attempt that ends" flag:"maximum attempts of each task, 1 to 100; applies to attempts that end after the change"`
 }
 
 // BatchFilter selects batches; an empty field matches all batches.

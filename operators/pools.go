@@ -97,14 +97,14 @@ type PoolList struct {
 // PoolSettings has all settings of a pool that an operator can set. Capacity must be given. Package api replaces each other setting
 // that is missing by its default. Pool and PoolPatch have the same settings.
 type PoolSettings struct {
-	Capacity       int      `json:"capacity" minimum:"0" maximum:"10000"`
-	LeaseMS        *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000"`
-	Paused         *bool    `json:"paused,omitempty" default:"false"`
+	Capacity       int      `json:"capacity" minimum:"0" maximum:"10000" flag:"number of slots: how many devices and callers may hold one at once"`
+	LeaseMS        *int64   `json:"lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"300000" flag:"how long a device may hold a slot before it must renew (default 5m)"`
+	Paused         *bool    `json:"paused,omitempty" default:"false" flag:"grant nothing new"`
 	Callers        *int     `json:"callers,omitempty" nullable:"true" minimum:"0" maximum:"10000" doc:"Maximum number of slots that callers hold; 0: none. Default: the capacity"`
-	LongestLeaseMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may request; a request without a length gets the lease of the pool"`
-	LongestSleepMS *int64   `json:"longest_sleep_ms,omitempty" minimum:"1" maximum:"86400000" default:"600000" doc:"The longest time until a device far back in the queue is asked to report again; devices near the front report sooner"`
-	Limits         []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; empty: no limit except the slots"`
-	Windows        []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; empty: always"`
+	LongestLeaseMS *int64   `json:"longest_lease_ms,omitempty" minimum:"1" maximum:"86400000" default:"86400000" doc:"The longest lease that a caller may request; a request without a length gets the lease of the pool" flag:"the longest lease that a caller may ask for (default 24h)"`
+	LongestSleepMS *int64   `json:"longest_sleep_ms,omitempty" minimum:"1" maximum:"86400000" default:"600000" doc:"The longest time until a device far back in the queue is asked to report again; devices near the front report sooner" flag:"the longest time until a device far back in the queue is asked to report again (default 10m)"`
+	Limits         []Policy `json:"limits,omitempty" nullable:"true" doc:"How often tasks may start; empty: no limit except the slots" flag:"policies that limit how often tasks may start: a JSON list, or @FILE with one"`
+	Windows        []Window `json:"windows,omitempty" nullable:"true" doc:"When tasks may start; empty: always" flag:"when tasks may start: \"0 1 * * * 4h Asia/Shanghai\" is cron, duration, time zone (UTC if left out); may be repeated"`
 }
 
 // PoolPatch changes some settings of a pool.

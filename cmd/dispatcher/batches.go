@@ -81,24 +81,13 @@ func getBatchCommand(batches objectKind) *cobra.Command {
 
 func setBatchCommand(batches objectKind) *cobra.Command {
 	command := batches.setCommand("Change the settings of a batch that are given as flags; the others stay unchanged")
-	flags := command.Flags()
-	flags.Int("priority", 0, "priority of the tasks that have none of their own; higher first")
-	flags.Int("weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000")
-	flags.String("lane", "", "urgent: before all other batches of the pool, up to a share of its slots; or normal")
-	flags.Int("max-attempts", 0, "maximum attempts of each task, 1 to 100; applies to attempts that end after the change")
-	flags.String("not-after", "", "tasks that still wait at this time expire: "+exampleTime)
+	addFieldFlags(command, operators.BatchPatch{})
 	addClearFlag(command, "never-expires", "not-after", "remove the time of --not-after")
-	flags.Duration("max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
 	addClearFlag(command, "no-max-wait", "max-wait", "remove the limit of --max-wait")
-	addWindowFlag(flags)
 	addClearFlag(command, "always-open", "window", "remove all windows")
-	addLimitsFlags(command)
-	completeFlagValues(command, "lane", "normal", "urgent")
+	addClearFlag(command, "no-limits", "limits", "remove all policies")
 	return command
 }
-
-// exampleTime shows the format of times on the command line.
-const exampleTime = "2027-01-31T22:00:00Z"
 
 func cancelBatchCommand(batches objectKind) *cobra.Command {
 	var yes bool

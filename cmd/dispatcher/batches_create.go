@@ -30,7 +30,7 @@ type batchFlags struct {
 }
 
 func createBatchCommand(operator *operatorFlags) *cobra.Command {
-	b := &batchFlags{fields: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	b := &batchFlags{}
 	command := &cobra.Command{
 		Use: "create --pool POOL (-f FILE | --device ID... | --tag KEY=VALUE...)", Short: "Queue tasks: from a file, for named devices, or for all devices with certain tags",
 		Long: `Queue tasks: one for each line of a file, for each named device, or for each
@@ -59,11 +59,7 @@ unless every task succeeded.`,
 	operator.pools().completeFlag(command, "pool")
 	operator.devices().completeFlag(command, "device")
 	completeFlagValues(command, "format", "csv", "ndjson")
-	completeFlagValues(command, "retry-on", "failed", "timed_out")
-	completeFlagValues(command, "on-lost", "retry", "fail")
-	completeFlagValues(command, "lane", "normal", "urgent")
 	completeFlagValues(command, "unknown-devices", "allow", "refuse")
-	completeFlagValues(command, "duplicates", "allow", "refuse", "skip")
 	command.MarkFlagsMutuallyExclusive("file", "device", "tag")
 	command.MarkFlagsOneRequired("file", "device", "tag")
 	command.MarkFlagsMutuallyExclusive("wait", "dry-run")
@@ -72,28 +68,8 @@ unless every task succeeded.`,
 
 // addTo adds the flags to command.
 func (b *batchFlags) addTo(command *cobra.Command) {
-	fields, flags := b.fields, command.Flags()
-	fields.String("name", "", "name of the batch, for display and search")
-	fields.String("pool", "", "pool whose slots the tasks use; required")
-	fields.String("kind", "", "kind of work for the devices, such as speedtest")
-	fields.Var(new(jsonFlag), "payload", "JSON that all tasks share, or @FILE")
-	fields.Int("priority", 0, "priority of the tasks within the batch; higher first")
-	fields.Int("weight", 0, "share of the pool's slots relative to other waiting batches, 1 to 1000 (default 1)")
-	fields.String("lane", "", "urgent: before all other batches of the pool, up to a share of its slots (default normal)")
-	fields.String("not-before", "", "no task starts before this time: "+exampleTime)
-	fields.String("not-after", "", "tasks that still wait at this time expire")
-	fields.Duration("max-wait", 0, "tasks that did not start within this time expire: 30m; it counts from the creation of the batch, or from a later not-before time")
-	addWindowFlag(fields)
-	fields.Bool("finish-inside", true, "no task starts if less than its lease is left of the window")
-	fields.Int("max-attempts", 0, "maximum attempts of each task, 1 to 100 (default 3)")
-	fields.StringSlice("retry-on", nil, "outcomes that are retried: failed, timed_out (default both)")
-	fields.Duration("retry-backoff", 0, "pause before the second attempt; doubles with each further attempt (default 10s)")
-	fields.String("on-lost", "", "what to do if a lease ends without a result: retry or fail (default retry)")
-	fields.Duration("lease", 0, "lease of each task (default: the lease of the pool)")
-	fields.Duration("max-run", 0, "time after which a lease is not renewed (default 1h)")
-	fields.String("duplicates", "", "tasks equal in device, kind and payload: allow (default), refuse the batch, or skip all but the first")
-	addLimitsFlag(fields)
-	flags.AddFlagSet(fields)
+	b.fields = addFieldFlags(command, operators.NewBatch{})
+	flags := command.Flags()
 	flags.StringVarP(&b.file, "file", "f", "", "tasks as CSV or NDJSON; -: standard input")
 	flags.StringVar(&b.format, "format", "", "format of the file: csv or ndjson (default: from its name)")
 	flags.StringArrayVar(&b.devices, "device", nil, "a device that gets a task; may be repeated")

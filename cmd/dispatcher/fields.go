@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 // fieldAnnotation is the key of an annotation that names the API field that a flag sets. A flag has this annotation if
@@ -149,13 +152,46 @@ func (j *jsonFlag) read(flag string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// addLimitsFlag adds the flag --limits.
-func addLimitsFlag(flags *pflag.FlagSet) {
-	flags.Var(new(jsonFlag), "limits", "policies that limit how often tasks may start: a JSON list, or @FILE with one")
+// addFieldFlags adds a flag for each field of object, a struct of the API, with the tag flag, the help of the flag. The values of the tag
+// enum complete the flag. It returns the set of these flags.
+func addFieldFlags(command *cobra.Command, object any) *pflag.FlagSet {
+	added := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for field, value := range reflect.ValueOf(object).Fields() {
+		help, ok := field.Tag.Lookup("flag")
+		if !ok {
+			continue
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		name = strings.ReplaceAll(strings.TrimSuffix(name, "_ms"), "_", "-")
+		switch value.Interface().(type) {
+		case int, operators.Change[int]:
+			added.Int(name, 0, help)
+		case int64, *int64, operators.Change[int64]:
+			added.Duration(name, 0, help)
+		case *bool:
+			added.Bool(name, field.Tag.Get("default") == "true", help)
+		case []string:
+			added.StringSlice(name, nil, help)
+		case json.RawMessage, []operators.Policy, operators.Change[[]operators.Policy]:
+			added.Var(new(jsonFlag), name, help)
+		case []operators.Window, operators.Change[[]operators.Window]:
+			added.Var(new(windowsFlag), "window", help)
+			_ = added.SetAnnotation("window", fieldAnnotation, []string{name}) // cannot fail: the flag exists
+		default: // text or a time
+			added.String(name, "", help)
+		}
+		command.Flags().AddFlagSet(added)
+		if values := field.Tag.Get("enum"); values != "" {
+			completeFlagValues(command, name, strings.Split(values, ",")...)
+		}
+	}
+	return added
 }
 
 // addLimitsFlags adds the flag --limits, and the flag --no-limits, which removes all policies.
 func addLimitsFlags(command *cobra.Command) {
-	addLimitsFlag(command.Flags())
+	addFieldFlags(command, struct {
+		Limits []operators.Policy `json:"limits" flag:"policies that limit how often tasks may start: a JSON list, or @FILE with one"`
+	}{})
 	addClearFlag(command, "no-limits", "limits", "remove all policies")
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fleetslots/dispatcher/internal/windows"
@@ -86,12 +85,6 @@ func (f *callersFlag) UnmarshalYAML(node *yaml.Node) error {
 // windowsFlag collects windows. A value such as "0 1 * * * 4h Asia/Shanghai" contains five cron
 // fields, a duration and a time zone. The time zone may be left out.
 type windowsFlag []windows.Window
-
-// addWindowFlag adds the flag --window, which may be given several times.
-func addWindowFlag(flags *pflag.FlagSet) {
-	flags.Var(new(windowsFlag), "window", `when tasks may start: "0 1 * * * 4h Asia/Shanghai" is cron, duration, time zone (UTC if left out); may be repeated`)
-	_ = flags.SetAnnotation("window", fieldAnnotation, []string{"windows"}) // cannot fail: the flag exists
-}
 
 // String returns all windows as text, separated by commas.
 func (w *windowsFlag) String() string {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
@@ -47,15 +46,10 @@ func addPoolFilters(command *cobra.Command) {
 	completeFlagValues(command, "sort", "name", "held", "waiting", "trouble")
 }
 
-// addPoolSettings adds a flag for each setting of a pool, except its policies.
-func addPoolSettings(flags *pflag.FlagSet) {
-	flags.Int("capacity", 0, "number of slots: how many devices and callers may hold one at once")
-	flags.Duration("lease", 0, "how long a device may hold a slot before it must renew (default 5m)")
-	flags.Bool("paused", false, "grant nothing new")
-	flags.Var(new(callersFlag), "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")
-	flags.Duration("longest-lease", 0, "the longest lease that a caller may ask for (default 24h)")
-	flags.Duration("longest-sleep", 0, "the longest time until a device far back in the queue is asked to report again (default 10m)")
-	addWindowFlag(flags)
+// addPoolSettings adds the flags of the settings of a pool.
+func addPoolSettings(command *cobra.Command) {
+	addFieldFlags(command, operators.PoolSettings{})
+	command.Flags().Var(new(callersFlag), "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")
 }
 
 func createPoolCommand(pools objectKind) *cobra.Command {
@@ -69,16 +63,15 @@ func createPoolCommand(pools objectKind) *cobra.Command {
 		}
 		return s.sendFlags(http.MethodPut, path)
 	})
-	addPoolSettings(command.Flags())
-	addLimitsFlag(command.Flags())
+	addPoolSettings(command)
 	return requireFlag(command, "capacity")
 }
 
 func setPoolCommand(pools objectKind) *cobra.Command {
 	command := pools.setCommand("Change the settings of a pool that are given as flags; the others stay unchanged")
-	addPoolSettings(command.Flags())
+	addPoolSettings(command)
 	addClearFlag(command, "always-open", "window", "remove all windows")
-	addLimitsFlags(command)
+	addClearFlag(command, "no-limits", "limits", "remove all policies")
 	return command
 }
 
