@@ -13,7 +13,7 @@ import (
 // default settings, 60 slots, tasks of 20 s, and leases of 300 s (half of the run if that is less). After 3 % of the grants, the device
 // becomes silent.
 //
-// E2E_LONG=10m go test ./internal/test/e2e -run 'TestLong$' -v -timeout 60m
+//	E2E_LONG=10m go test ./internal/test/e2e -run 'TestLong$' -v -timeout 60m
 func TestLong(t *testing.T) {
 	t.Parallel()
 	length, err := time.ParseDuration(os.Getenv("E2E_LONG"))
