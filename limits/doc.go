@@ -6,7 +6,10 @@
 //
 // A start that passes is reserved under a lease id (Reservations). It counts as used until Count counts it permanently or Release gives it
 // back. Redis does not know a rule that is new or whose data was lost. Checks of such a rule return StatusUnknown until a Rebuilder has filled
-// the rule from a history of starts.
+// the rule from a history of starts. If a reservation stays open for longer than SettleWithin, all new checks of its scope return
+// StatusUnsettled until it is settled.
+//
+// The package does not apply the fields on_limited and on_error of a policy. The caller applies them with Rule.Drops and Rule.FailsOpen.
 //
 // A Taking asks the rules of a limit set (CompileSet) to count a cost now (Takes). A taking with an ID counts once, even if it is sent several
 // times within ten minutes. Return gives back the unused part of its cost. A limit set has no history. A rule that Redis does not know begins

@@ -9,7 +9,7 @@ import (
 )
 
 // SettleWithin is the maximum time for which a reservation may stay open. If a reservation of a scope is open for
-// longer, all checks of the scope return StatusUnsettled until it is settled.
+// longer, all new checks of the scope return StatusUnsettled until it is settled.
 const SettleWithin = 12 * time.Second
 
 // Limiter contains the parts that work on the counts in one Redis. They are safe for concurrent use, also by several processes.

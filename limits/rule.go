@@ -71,7 +71,8 @@ func (r *Rule) setHashes(ruleKind string, countedSettings Policy) {
 	r.policyHash = hashPolicy(nil, hashedPolicy)
 }
 
-// hashPolicy returns a hash of prefix and the settings.
+// hashPolicy returns a hash of prefix and the settings. A new field of Policy must have omitempty. Without it, each rule would get another
+// id, and limit sets would lose their counts. newRule and newSetRule must clear a new field that does not determine the counts.
 func hashPolicy(prefix []byte, settings Policy) string {
 	text, _ := json.Marshal(settings) // cannot fail: settings contain only texts and numbers
 	sum := sha256.Sum256(append(prefix, text...))

@@ -71,7 +71,7 @@ func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 // readTakeResults decodes the results in a reply of take.lua to takings. reply is the reply without its first number, the time of Redis. The
 // result is nil if reply is too short.
 func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
-	const refused, repeated, otherCost = 0, 2, 3
+	const refused, repeated, otherCost = 0, 2, 3 // as in lua/takes.lua
 	for _, t := range takings {
 		if len(reply) < 2+4*len(t.Items) {
 			return nil

@@ -1,6 +1,6 @@
 // Package slots is the semaphore. It records in Redis which of a pool's numbered slots are free, and which lease holds each held slot. Each
 // decision is one atomic script in the directory lua. core.lua decides whether a slot is given. batch_order.lua and queue.lua decide which
-// waiter gets it. serve.lua performs one step of a pool.
+// waiter gets it. turn.lua decides when a waiter must ask again. serve.lua performs one step of a pool.
 //
 // The number of held slots is the number of holders. It is not a counter, because a counter could differ from the holders. A slot is freed
 // only with the complete id of the lease that holds it.

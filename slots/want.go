@@ -33,6 +33,7 @@ type Joiner struct {
 func formatBatchID(batchID int64) string { return fmt.Sprintf("%016d", batchID) }
 
 // orderName returns a text by which the tasks of a batch are sorted. The task with the highest priority is first, then the oldest task.
+// parseTaskID, lua/queue.lua and lua/serve.lua read the task id from the text. Package store uses the same order (bestCandidates).
 func orderName(priority int, taskID int64) string {
 	return fmt.Sprintf("%010d|%016d", 1<<31-int64(priority), taskID)
 }

@@ -14,9 +14,12 @@
 // means running.
 //
 // A Store combines several parts on one connection, one for each kind of row: pools, batches, tasks, grants, devices, profiles,
-// credentials, events, news and replicas. The names of the files of a part begin with the singular of its name. There is one exception: the
-// leases of callers (lease.go, lease_bound.go) belong to grants. The types Token and Event are in device.go. Operations on the whole ledger
-// are methods of Store, in store.go, warm.go, retain.go, restore.go and postgres_state.go.
+// credentials, events, news, replicas and hawkbit. The names of the files of a part begin with the singular of its name. There is one
+// exception: the leases of callers (lease.go, lease_bound.go) belong to grants. Limit sets belong to profiles (profile.go). The types Token
+// and Event are in device.go. Operations on the whole ledger are methods of Store, in store.go, warm.go, retain.go, restore.go and
+// postgres_state.go.
+//
+// grant_view.go has the conditions for the start of a task (isEligibleSQL) and the order of a device's tasks.
 //
 // The layers below these parts: connection.go begins and ends sessions and snapshots. session.go runs statements. The statements of a part
 // are methods of a type such as tasksIn, which a session returns by the name of the part, as in tx.tasks().cancelTasks. Their helpers are in

@@ -8,7 +8,8 @@ import (
 )
 
 // isEligibleSQL returns the condition that task t of batch b, pool p and device d may be granted if a slot is free. d may be NULL: a device
-// can have tasks before it is registered.
+// can have tasks before it is registered. For one report, package decision checks most of these conditions in Go (deviceRules, taskRules).
+// openBatch and notEnded check the others.
 func isEligibleSQL() string {
 	return isStartableForSQL(taskLeaseMillis) + ` AND d.blocked IS NOT TRUE AND ` + taskTimesAllow + ` AND ` + withinMaxWait
 }
@@ -17,7 +18,7 @@ func isEligibleSQL() string {
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
 // withinMaxWait is the condition that task t was started before, or has not waited longer than the MaxWait of batch b. The wait begins at
-// the not_before of the task, if it has one.
+// the not_before of the task, if it has one. notEnded repeats this condition for batch c.
 const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
 // isStartableSQL returns the part of isEligibleSQL for batch b and pool p, for tasks without a lease length of their own.
@@ -138,6 +139,9 @@ const maxCandidates = 8
 
 // bestCandidates returns the best candidates of each batch, without the task that the device holds. The task alwaysIncludedTask is always
 // among them, unless it is 0.
+//
+// The order of tasks by priority and id is also in indexOrder, reachableSQL, waitingTasksSQL, WaitingPosition.Compare and waitingCallersSQL,
+// and in orderName of package slots.
 func (v *DeviceView) bestCandidates(alwaysIncludedTask int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))

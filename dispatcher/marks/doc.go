@@ -8,4 +8,7 @@
 // missing by mistake is trusted for at most five seconds. A superfluous mark costs one read of the ledger, after which it is deleted.
 //
 // A device has a mark as long as it has an open task, even a task that is not due yet, paused or limited.
+//
+// A mark can also record a Wait: the device has tasks only in one pool, and waits for a slot of this pool. A wait ends at its time (Until),
+// if the device is marked again, with the next news of the pool or of all pools, or with a grant (EndWaits).
 package marks

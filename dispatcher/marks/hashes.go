@@ -17,7 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// hashCount is the number of Redis hashes that store the marks. They are spread over the nodes of a Cluster.
+// hashCount is the number of Redis hashes that store the marks. They are spread over the nodes of a Cluster. A change of hashCount or
+// hashIndex must also change hashKey. Otherwise an existing hash would keep its position without the marks of the devices that it gets.
 const hashCount = 256
 
 // positionField is the field of a hash that stores its position in the news. No device has this name.

@@ -3,6 +3,9 @@
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = 0;
 
+-- A DEFAULT of this schema is not the default of a setting. Package store writes each setting of a new pool and
+-- of a new batch of tasks.
+
 -- Pools: a pool is a cap. At most `capacity` tasks of the pool run at the same time, each in one slot.
 -- windows: the recurring times in which tasks may start, as a JSON array; null means always.
 -- opens_at: the time at which the windows open next, or at which they last opened if they are open now; null

@@ -111,6 +111,7 @@ end
 
 -- order.held_per_weight: returns the ratio of batch b: its held and offered slots, divided by its weight. The
 -- lowest ratio gets the next slot. The ratio of an urgent batch with precedence is negative.
+-- order.update_batches must compute the ratios in the contest (KEYS[9]) by the same formula.
 function order.held_per_weight(q, b)
   return b.held / b.weight - (b.lane == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
 end

@@ -33,7 +33,7 @@ function turn.max_owed(capacity)
 end
 
 -- turn.timer: returns the time (ms) at which waiter w leaves the queue if its device does not report. w must
--- have no offer.
+-- have no offer. keep_for_poller (queue.lua) computes the due time of a report from this time.
 function turn.timer(pace, w)
   return w.due + pace.period + turn.KEEP_WINDOW
 end
