@@ -26,7 +26,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Config configures a Dispatcher. A field that is 0 or empty has its default value, if its comment names one.
+// Config configures a Dispatcher. A field that is 0 or empty has its default value, if its comment names one. The command serve sets LeaseMin,
+// ReportPeriod, UrgentShare and FleetMode from its settings, whose defaults are in settings.go of package app.
 type Config struct {
 	Store     Store
 	Semaphore Semaphore
@@ -51,7 +52,7 @@ type Config struct {
 	RegistrationRate pace.Options // limits the registration of unknown devices; the zero value means that there is no limit
 	BlockNewDevices  bool         // unknown devices that register themselves are blocked until an operator unblocks them
 
-	MaxParked int // maximum number of parked reports (long poll); all other reports are answered at once; default 20,000
+	MaxParked int // maximum number of parked reports (long poll); all other reports are answered at once; default 20,000, which package waiters sets
 
 	Logger     *slog.Logger          // by default, logs are discarded
 	Registerer prometheus.Registerer // by default, metrics are counted and not exported

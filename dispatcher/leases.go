@@ -68,10 +68,11 @@ type LostError struct {
 // Error returns a text that contains Detail.
 func (e *LostError) Error() string { return "the lease is lost: " + e.Detail }
 
-// ErrLeaseToken is the error of a request to end a held lease without its token.
+// ErrLeaseToken is the error of a request to end a held lease without its token. leaseProblem of package api has the text for the caller.
 var ErrLeaseToken = errors.New("token: required, because the lease is held")
 
 // ErrUnconfirmed is the error of a request with Wait 0 if the ledger or the semaphore cannot confirm a slot of the pool now.
+// leaseProblem of package api has the text for the caller.
 var ErrUnconfirmed = errors.New("no slot can be confirmed now")
 
 const (

@@ -29,9 +29,10 @@ type reportHandling struct {
 // (orphanAge of package upkeep), and shorter than the time in which a process must stop.
 const handleLimit = 8 * time.Second
 
-// HandleReport answers one report: results first, then running tasks, then redelivery, then the next task. It returns devices.ErrForbidden,
-// or devices.ErrUnavailable if nothing could be recorded; the reply reports all other problems. HandleReport does not stop when ctx ends,
-// because a half-handled report could leave a slot without a grant; it ends within 8 s.
+// HandleReport answers one report: results first, then running tasks, then redelivery, then the next task. It returns devices.ErrForbidden or
+// devices.ErrRegistrationRate if the caller is not admitted, or devices.ErrUnavailable if nothing could be recorded; the reply reports all
+// other problems. HandleReport does not stop when ctx ends, because a half-handled report could leave a slot without a grant; it ends within
+// 8 s.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
 	h, err := d.handle(ctx, caller, report, nil)
 	if err != nil {

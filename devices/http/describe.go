@@ -38,7 +38,7 @@ func Describe(operations huma.API, refusal *huma.Response) {
 	})
 }
 
-// reportBody documents the body that devices.DecodeReport accepts.
+// reportBody documents the body that devices.DecodeReport accepts. Its tags repeat the limits of package devices.
 type reportBody struct {
 	_          struct{}       `additionalProperties:"true"`
 	ID         string         `json:"id,omitempty" maxLength:"128" doc:"Chosen by the device, unique over reboots; echoed in re"`

@@ -169,6 +169,7 @@ func (in *intake) refuse(report receivedReport, reason devices.Reason) {
 
 func (in *intake) countUnhandled(reason string) { in.options.Handler.CountReport(transport, reason, 0) }
 
+// refusalReply returns the reply to a report that this package refuses without the handler. It does not use the table devices.Refusals.
 func (in *intake) refusalReply(report receivedReport, reason devices.Reason) devices.Reply {
 	decoded, _ := devices.DecodeReport(report.body) // An error does not matter: the report is refused anyway.
 	after := time.Duration((0.5 + rand.Float64()) * float64(in.options.BusyAfter))

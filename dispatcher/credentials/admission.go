@@ -17,7 +17,8 @@ type Admission struct {
 }
 
 // Admit checks that the caller may act for its device. view is the ledger's data of the device. If the device is unknown and the caller has a
-// fleet token, Admit registers the device. If Admit refuses the caller, it returns devices.ErrForbidden and changes nothing.
+// fleet token, Admit registers the device. If Admit refuses the caller, it returns devices.ErrForbidden or devices.ErrRegistrationRate and
+// changes nothing.
 func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.DeviceView) (Admission, error) {
 	admitted := Admission{Device: view.Device}
 	switch caller.Via {

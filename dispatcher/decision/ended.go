@@ -56,7 +56,8 @@ func addTooLateRemedy(cause Cause, view store.TaskView) (withRemedy Cause, isToo
 // hasPassed reports whether the time end has come. A nil end never comes.
 func hasPassed(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
-// exceedsMaxWait reports whether the task in view has never started and has waited for longer than max_wait of its batch.
+// exceedsMaxWait reports whether the task in view has never started and has waited for longer than max_wait of its batch. It is only for
+// explanations. The SQL that ends the task repeats the rule (withinMaxWait in package store).
 func exceedsMaxWait(view store.TaskView) bool {
 	from := view.Batch.CreatedAt
 	for _, begin := range []*time.Time{view.Batch.NotBefore, view.Task.NotBefore} {

@@ -166,7 +166,8 @@ func findEarlierTask(situation Situation, task store.Candidate, firstTask int64)
 	return nil
 }
 
-// GoesBefore reports whether a and b are tasks of one batch and a comes first.
+// GoesBefore reports whether a and b are tasks of one batch and a comes first. orderName of package slots and the SQL of package store repeat
+// this order.
 func GoesBefore(a, b store.Candidate) bool {
 	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0
 }

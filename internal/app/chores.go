@@ -20,6 +20,7 @@ const advanceTTLsEvery = 10 * time.Second
 // live for 20 minutes.
 const replaceConnsEvery = 15 * time.Second
 
+// newPasses returns the passes that every replica runs, with their intervals and time limits. docs/architecture.md lists them.
 func (a *App) newPasses(servers backends) *passes {
 	const limit = 30 * time.Second
 	c := loggedPasses{a.dispatcher, a.log}

@@ -22,7 +22,7 @@ import (
 
 // Config holds the settings of a dispatcher. Every field has a setting of the same name in the YAML
 // file (http_listen), in the environment (DISPATCHER_HTTP_LISTEN) and, unless it is secret, among the
-// flags (--http-listen).
+// flags (--http-listen). Each setting has a row in Settings.
 type Config struct {
 	PostgresDSN string `koanf:"postgres_dsn"`
 	RedisURL    string `koanf:"redis_url"`

@@ -111,6 +111,7 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	return d, nil
 }
 
+// config returns the settings of dev. A setting that is missing here has the zero value, not its default in Settings.
 func (d *DevServer) config(options DevOptions) Config {
 	return Config{
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(credentials.FleetAny),

@@ -65,6 +65,8 @@ func (f *transports) startAll(ctx context.Context) error {
 	return nil
 }
 
+// useHandlers makes the servers answer with operatorAPI and dashboard. If there is a separate server for operators, the server of the devices
+// serves only the paths of devices and load balancers. dashboard is nil if it is off.
 func (f *transports) useHandlers(operatorAPI *api.API, dashboard *web.Web) {
 	operators := operatorAPI.Handler()
 	if dashboard != nil {

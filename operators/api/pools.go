@@ -15,8 +15,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// defaultLease is the lease length of a pool if the PUT does not set it. Capacity has no default, because only an
-// operator knows the capacity of the external system.
+// defaultLease is the lease length of a pool if a PUT does not set it, or a PATCH sets it to null. The default tag of
+// operators.PoolSettings and the simulator repeat it. Capacity has no default, because only an operator knows the capacity of
+// the external system.
 const defaultLease = 300 * time.Second
 
 // maxWaitingShown is the maximum to which waiting devices are counted: a higher number would only mean "many", and

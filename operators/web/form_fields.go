@@ -35,7 +35,7 @@ func poolFields() formFields[operators.Pool] {
 	}
 }
 
-// batchChangeFields returns the inputs of the form that changes a batch.
+// batchChangeFields returns the inputs of the form that changes a batch. Each sets a field of operators.BatchPatch.
 func batchChangeFields() formFields[operators.NewBatch] {
 	return formFields[operators.NewBatch]{
 		{"weight", "Weight", "weight", parseInteger, func(b operators.NewBatch) string { return strconv.Itoa(b.Weight) }},

@@ -145,8 +145,8 @@ func (s *site) renderLivePage(ctx context.Context, key viewKey) (*renderedPage, 
 // the key of the message on that page (see doneMessages).
 type formAction func(r *http.Request) (next, messageKey string, err error)
 
-// addForm registers a form at pattern. A visitor needs role to submit the form, and action does its work. If the form is refused, a page
-// shows the reason.
+// addForm registers a form at pattern. A visitor needs role to submit the form, and action does its work. The API checks the visitor again, so
+// role must be the role of the called operation in package operators. If the form is refused, a page shows the reason.
 func (s *site) addForm(pattern, role string, action formAction) {
 	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		if err := s.readForm(r, role); err != nil {
