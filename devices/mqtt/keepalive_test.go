@@ -13,11 +13,11 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// TestKeepaliveIsThatOfThePage checks that the default keepalive is the one in docs/protocol.md. The tests
+// TestKeepaliveIsThatOfThePage checks that the default keepalive is the one in docs/operations.md. The tests
 // TestBrokerThatHangs and TestBrokersGiveUpASilentClient use a shorter keepalive.
 func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/protocol.md")
+	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
