@@ -183,7 +183,7 @@ func readPoolStatuses(ctx context.Context, view store.TaskView, explained store.
 // readPoolStatus reads from the semaphore the status of a pool, and the place of tasks[0] in its queue. If the semaphore does not know the
 // pool, readPoolStatus uses the counts in view, because the next report restores the pool from the ledger.
 func (x *Explainer) readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
-	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, slotWants(tasks, x.urgentShare))
+	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, newSlotWants(tasks, x.urgentShare))
 	switch {
 	case err != nil:
 		x.log.WarnContext(ctx, "task explained without the semaphore", "pool", pool, "err", err)

@@ -100,7 +100,7 @@ func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
 	tasks = drawFirstTasks(tasks, a.d.config.Jitter)
 	pool, device := tasks[0].Pool, string(a.reporter.caller.Device)
-	wants := slotWants(tasks, a.d.config.UrgentShare)
+	wants := newSlotWants(tasks, a.d.config.UrgentShare)
 	for i, c := range tasks {
 		wants[i].Lease = a.leaseID(c)
 	}
@@ -161,9 +161,9 @@ func drawFirstTasks(tasks []store.Candidate, jitter func() float64) []store.Cand
 	return firsts[dropped:]
 }
 
-// slotWants converts tasks to requests for a slot, without lease ids. urgentPercent is the percentage of a pool's slots for which urgent
+// newSlotWants converts tasks to requests for a slot, without lease ids. urgentPercent is the percentage of a pool's slots for which urgent
 // batches go first.
-func slotWants(tasks []store.Candidate, urgentPercent int) []slots.Want {
+func newSlotWants(tasks []store.Candidate, urgentPercent int) []slots.Want {
 	wants := make([]slots.Want, len(tasks))
 	for i, c := range tasks {
 		wants[i] = slots.Want{TTL: c.Lease, Batch: c.Batch, Weight: c.Weight, Priority: c.Priority, Task: c.Task}

@@ -44,10 +44,10 @@ type settlement struct {
 	ago     time.Duration
 }
 
-func newSettlements(checks []Check, started bool, age time.Duration) []settlement {
+func newSettlements(checks []Check, hasStarted bool, age time.Duration) []settlement {
 	all := make([]settlement, len(checks))
 	for i, c := range checks {
-		all[i] = settlement{c, started, age}
+		all[i] = settlement{c, hasStarted, age}
 	}
 	return all
 }

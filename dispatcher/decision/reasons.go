@@ -119,7 +119,7 @@ func (x causeWriter) unavailableCause(obstacle Obstacle) Cause {
 	}
 }
 
-func (x causeWriter) fullCause(Obstacle) Cause {
+func (x causeWriter) poolFullCause(Obstacle) Cause {
 	r := Cause{
 		Detail:   fmt.Sprintf("pool %s is full: %d of %d slots are held", x.Pool.Name, x.status.Held, x.status.Capacity),
 		Position: x.status.Position,

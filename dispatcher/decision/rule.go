@@ -78,13 +78,13 @@ func taskRules() []rule {
 			return windowObstacle(task.Window, task, s.Now), isClosedNow(task.Window, s.Now)
 		}, causeWriter.batchWindowClosedCause},
 		{CodeBatchWindow, devices.ReasonWindow, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
-			return windowObstacle(task.Window, task, s.Now), isTooShort(task.Window, task, s.Now)
+			return windowObstacle(task.Window, task, s.Now), closesTooSoon(task.Window, task, s.Now)
 		}, causeWriter.batchWindowClosedCause},
 		{CodePoolWindow, devices.ReasonWindow, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return windowObstacle(task.PoolWindow, task, s.Now), isClosedNow(task.PoolWindow, s.Now)
 		}, causeWriter.poolWindowClosedCause},
 		{CodePoolWindow, devices.ReasonWindow, blocksOneTask, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
-			return windowObstacle(task.PoolWindow, task, s.Now), isTooShort(task.PoolWindow, task, s.Now)
+			return windowObstacle(task.PoolWindow, task, s.Now), closesTooSoon(task.PoolWindow, task, s.Now)
 		}, causeWriter.poolWindowClosedCause},
 		{CodeStandstill, devices.ReasonUnavailable, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{Until: task.Standstill}, s.Now.Before(task.Standstill)
@@ -103,7 +103,7 @@ func taskRules() []rule {
 		}, causeWriter.callersFullCause},
 		{CodeFull, devices.ReasonFull, blocksAllTasks, func(s *Situation, task *store.Candidate) (Obstacle, bool) {
 			return Obstacle{}, s.FullPools[task.Pool]
-		}, causeWriter.fullCause},
+		}, causeWriter.poolFullCause},
 	}
 }
 

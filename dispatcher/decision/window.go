@@ -11,8 +11,8 @@ func isClosedNow(opening store.Opening, now time.Time) bool {
 	return !opening.Until.IsZero() && (opening.From.After(now) || !opening.Until.After(now))
 }
 
-// isTooShort reports whether a window is open now, but closes before the time that task needs has passed.
-func isTooShort(opening store.Opening, task *store.Candidate, now time.Time) bool {
+// closesTooSoon reports whether a window is open now, but closes before the time that task needs has passed.
+func closesTooSoon(opening store.Opening, task *store.Candidate, now time.Time) bool {
 	return !opening.Until.IsZero() && !isClosedNow(opening, now) && !opening.Until.After(now.Add(requiredTime(task)))
 }
 
@@ -20,7 +20,7 @@ func isTooShort(opening store.Opening, task *store.Candidate, now time.Time) boo
 // opening, or zero if they are always open. If finishInside is true, the window must stay open for the whole lease. The SQL of claims repeats
 // this rule (windowOpen in package store).
 func Closed(opening store.Opening, lease time.Duration, finishInside bool, now time.Time) bool {
-	return isClosedNow(opening, now) || isTooShort(opening, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
+	return isClosedNow(opening, now) || closesTooSoon(opening, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
 }
 
 // requiredTime returns the time that must be left in a window when task starts.

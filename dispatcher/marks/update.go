@@ -13,9 +13,9 @@ import (
 // about a quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
-// update brings the marks of all hashes to position `to` in the news. positions are the present positions of the hashes, and page has the news
+// updateMarks brings the marks of all hashes to position `to` in the news. positions are the present positions of the hashes, and page has the news
 // up to `to`. If the update of a hash fails, the next call repeats it.
-func (f *Follower) update(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
+func (f *Follower) updateMarks(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {
 		if n.Batch == 0 && n.Device == "" && !n.ChangesWaitsOnly() { // the ledger was restored: any device may have work

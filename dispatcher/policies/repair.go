@@ -31,7 +31,7 @@ func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.
 	for i, a := range answers {
 		switch a.Status {
 		case limits.StatusUnknown:
-			return true, k.rebuild(ctx, pool, checks[i].Items[a.UnknownItem].Rule.Owner, itemRules(checks[i].Items))
+			return true, k.rebuildRules(ctx, pool, checks[i].Items[a.UnknownItem].Rule.Owner, itemRules(checks[i].Items))
 		case limits.StatusUnsettled:
 			return true, k.settleOverdue(ctx, pool)
 		}
@@ -46,9 +46,9 @@ func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuild reads the past starts of a pool from the ledger, and counts them in Redis for the rules of owner. Concurrent reports share one
+// rebuildRules reads the past starts of a pool from the ledger, and counts them in Redis for the rules of owner. Concurrent reports share one
 // rebuild. It continues after they have stopped waiting for it.
-func (k *Checker) rebuild(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
+func (k *Checker) rebuildRules(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {
 		if r.Owner == owner {

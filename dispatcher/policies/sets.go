@@ -43,8 +43,8 @@ type cachedSet struct {
 	idle   int         // consecutive version reads without a take; only ForgetChanged uses it
 }
 
-// setScope returns the scope in which Redis counts the takes of a set. No pool has this prefix.
-func setScope(set string) string { return "set/" + set }
+// scopeOfSet returns the scope in which Redis counts the takes of a set. No pool has this prefix.
+func scopeOfSet(set string) string { return "set/" + set }
 
 func newSets(config Config) *Sets {
 	return &Sets{config: config, takes: newTakeMetrics(config.Meters), byName: make(map[string]*cachedSet)}

@@ -80,7 +80,7 @@ func (s *Sets) evaluate(ctx context.Context, setName string, takes []Take, send 
 	}
 	taken, err := []limits.TakeResult(nil), errNoLimits
 	if s.config.Limits != nil {
-		taken, err = send(s.config.Limits.Takes, ctx, setScope(setName), takings)
+		taken, err = send(s.config.Limits.Takes, ctx, scopeOfSet(setName), takings)
 	}
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err() // the client no longer waits
@@ -129,7 +129,7 @@ func (s *Sets) Return(ctx context.Context, set string, take Take) (returnedCost 
 	if err != nil {
 		return 0, err
 	}
-	returned, err := s.config.Limits.Takes.Return(ctx, setScope(set), takings)
+	returned, err := s.config.Limits.Takes.Return(ctx, scopeOfSet(set), takings)
 	if err != nil {
 		return 0, fmt.Errorf("returning a take to limit set %s: %w", set, err)
 	}
@@ -143,7 +143,7 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Usage.ReadUses(ctx, setScope(set), limits.NewItems(found.rules, limits.Facts{Facts: facts}))
+	uses, err := s.config.Limits.Usage.ReadUses(ctx, scopeOfSet(set), limits.NewItems(found.rules, limits.Facts{Facts: facts}))
 	if err != nil {
 		return nil, fmt.Errorf("reading the usage of limit set %s: %w", set, err)
 	}
@@ -156,7 +156,7 @@ func (s *Sets) HighestUses(ctx context.Context, set string, limit int) ([]limits
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Usage.HighestUses(ctx, setScope(set), found.rules, limit)
+	uses, err := s.config.Limits.Usage.HighestUses(ctx, scopeOfSet(set), found.rules, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the highest usage of limit set %s: %w", set, err)
 	}

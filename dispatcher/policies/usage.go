@@ -56,7 +56,7 @@ func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item
 		if mends == maxRepairs {
 			return nil, fmt.Errorf("reading the usage of %s: %w", owner, limits.ErrBusy)
 		}
-		if err := k.rebuild(ctx, pool, owner, itemRules(items)); err != nil {
+		if err := k.rebuildRules(ctx, pool, owner, itemRules(items)); err != nil {
 			return nil, err
 		}
 	}

@@ -82,12 +82,12 @@ func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 			c = clockChangeAfter(twoDaysEarlier.In(w.zone))
 		}
 		if midnight := date.Add(-c.offsetBefore); !midnight.Add(day).After(c.at) {
-			open.add(ordinaryDay, minutesFrom(begin, midnight))
+			open.addMinutes(ordinaryDay, minutesFrom(begin, midnight))
 			continue
 		}
 		for minute := range w.firingMinutes() {
 			for _, at := range w.firingsNear(c, date.Add(time.Duration(minute)*time.Minute)) {
-				open.add(perFiring, minutesFrom(begin, at))
+				open.addMinutes(perFiring, minutesFrom(begin, at))
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func (w window) openPerFiring() minuteSet {
 func (w window) openPerDay() minuteSet {
 	open, perFiring := newMinuteSet(day+w.duration), w.openPerFiring()
 	for minute := range w.firingMinutes() {
-		open.add(perFiring, minute)
+		open.addMinutes(perFiring, minute)
 	}
 	return open
 }

@@ -10,8 +10,8 @@ type minuteSet []uint64
 
 func newMinuteSet(length time.Duration) minuteSet { return make(minuteSet, length/time.Minute/64+1) }
 
-// add adds the minutes of other to m. Minute 0 of other is minute offset of m. add drops minutes after the end of m.
-func (m minuteSet) add(other minuteSet, offset int) {
+// addMinutes adds the minutes of other to m. Minute 0 of other is minute offset of m. addMinutes drops minutes after the end of m.
+func (m minuteSet) addMinutes(other minuteSet, offset int) {
 	shift := offset % 64
 	for i, word := range other {
 		if n := offset/64 + i; n < len(m) {
