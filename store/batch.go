@@ -15,7 +15,8 @@ import (
 // batches is the part of the ledger that holds the batches, with the counts of their tasks.
 type batches struct{ *connection }
 
-// Batch is a set of tasks that an operator queued in one request. Its tasks share a pool, a kind and their rules.
+// Batch is a set of tasks that an operator queued in one request. Its tasks share a pool, a kind and their rules. Package operators has the
+// defaults of requests (batch_defaults.go).
 type Batch struct {
 	ID      int64
 	Name    string

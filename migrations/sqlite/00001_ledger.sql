@@ -2,7 +2,7 @@
 -- All times are stored as integers: milliseconds since 1970.
 
 -- A DEFAULT of this schema is not the default of a setting. Package store writes each setting of a new pool and
--- of a new batch of tasks.
+-- of a new batch of tasks. The defaults are in store/pool.go and operators/batch_defaults.go.
 
 -- Pools: a pool is a cap. At most `capacity` tasks of the pool run at the same time, each in one slot.
 -- windows: the recurring times in which tasks may start, as a JSON array; null means always.
