@@ -72,7 +72,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 			}
 			created := 0
 			for part := range slices.Chunk(order, importChunkSize) {
-				n, err := (importChunk{tx, actor, importRows(newDevices, part), gotToken}).importDevices(ctx, onExisting, overlap)
+				n, err := (importChunk{tx, actor, makeImportRows(newDevices, part), gotToken}).importDevices(ctx, onExisting, overlap)
 				if created += n; err != nil {
 					return err
 				}
@@ -96,7 +96,7 @@ func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onEx
 		return err
 	}
 	for part := range slices.Chunk(importOrder(newDevices), importChunkSize) {
-		rows := importRows(newDevices, part)
+		rows := makeImportRows(newDevices, part)
 		if _, err := (importChunk{session: s.session}).changedRows(ctx, rows); err != nil {
 			return err
 		}
@@ -155,11 +155,11 @@ func importOrder(newDevices []NewDevice) (indexes []int) {
 	return order
 }
 
-// importRows returns the rows of the newDevices with these indexes. It serves one chunk at a time, because the rows of all devices would be
-// a second copy of the list.
-func importRows(newDevices []NewDevice, indexes []int) []importRow {
-	rows := make([]importRow, len(indexes))
-	for n, i := range indexes {
+// makeImportRows returns the rows of a chunk of newDevices. chunk has the indexes of its devices. The rows of all devices at once would be a
+// second copy of the list.
+func makeImportRows(newDevices []NewDevice, chunk []int) []importRow {
+	rows := make([]importRow, len(chunk))
+	for n, i := range chunk {
 		d := newDevices[i]
 		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i, update: d.Update}
 		if d.Tags != nil {

@@ -50,14 +50,14 @@ func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, sl
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 
-// applyForcedRelease ends the grant of ending, or asks its device to stop unless release.AtOnce is true. settle decides the state of the
-// task.
-func (s grantsIn) applyForcedRelease(ctx context.Context, release ForcedRelease, ending grantEnding, settle Settle) error {
+// applyForcedRelease ends a locked grant if release.AtOnce is true. Otherwise it asks the device of the grant to stop. decideState decides the
+// state of the task.
+func (s grantsIn) applyForcedRelease(ctx context.Context, release ForcedRelease, locked grantEnding, decideState Settle) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {
 		kind = "slot.released"
 	}
-	g := ending.grant
+	g := locked.grant
 	if err := s.recordEvent(ctx, Event{
 		Kind: kind, Actor: release.Actor, Pool: g.Pool, Batch: g.Batch, Task: g.Task, Device: g.Device, Token: g.Token,
 		Detail: fmt.Sprintf("slot=%d because: %s", g.Slot, release.Reason),
@@ -68,10 +68,10 @@ func (s grantsIn) applyForcedRelease(ctx context.Context, release ForcedRelease,
 		_, err := s.exec(ctx, `UPDATE grants SET cancel_why = '`+whyCancelled+`' WHERE task = $1`, g.Task)
 		return err
 	}
-	ending.grant.CancelWhy, ending.cause, ending.actor = whyCancelled, ByOperator, release.Actor
-	ending.setTaskState(settle, 0)
-	ending.event = "task." + string(ending.settlement.State)
-	return s.endGrants(ctx, []grantEnding{ending})
+	locked.grant.CancelWhy, locked.cause, locked.actor = whyCancelled, ByOperator, release.Actor
+	locked.setTaskState(decideState, 0)
+	locked.event = "task." + string(locked.settlement.State)
+	return s.endGrants(ctx, []grantEnding{locked})
 }
 
 // GrantByToken returns the grant in a pool with this fencing token. It returns ErrNotFound if there is no such grant, or if its lease has

@@ -16,7 +16,7 @@ type lapseRow struct {
 	Before int64 `json:"before_ms"`
 }
 
-// rowsJSON returns the cutoffs as statements read them, and the latest time in them.
+// rowsJSON returns the cutoffs as a JSON array, which is an argument of SQL statements, and the latest time in the cutoffs.
 func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
 	list := make([]lapseRow, 0, len(l))
 	for lease, before := range l {

@@ -236,8 +236,8 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
-		// A lease that was opened for a single try has a shorter wait. This statement does not change such a lease, so that DropLease can still
-		// delete it.
+		// A lease that was opened for a single try ends its wait before PositionTTL / 2. The condition leaves out such a lease, so
+		// that DropLease can still delete it.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err

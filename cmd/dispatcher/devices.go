@@ -161,7 +161,7 @@ The devices that match are counted first. Devices with open tasks are kept, unle
 				})
 			}
 			if bulk.hasSelection() || options.Refuse {
-				return usageError{errors.New("give either a device, or filters with which --dry-run and --refuse are possible")}
+				return usageError{errors.New("give either one device or filters; --dry-run and --refuse need filters")}
 			}
 			q := operators.Query()
 			if options.Cancel {

@@ -113,13 +113,13 @@ func changeBody(command *cobra.Command) (map[string]any, error) {
 	return body, err
 }
 
-// addClearFlag adds the boolean flag name, which sets a field to null. The flag setter sets the same field to a value. A
-// user may give only one of the two flags.
-func addClearFlag(command *cobra.Command, name, setter, help string) {
+// addClearFlag adds the boolean flag clearFlag, which sets a field to null. The flag valueFlag sets the same field to a
+// value. A user may give only one of the two flags.
+func addClearFlag(command *cobra.Command, clearFlag, valueFlag, help string) {
 	flags := command.Flags()
-	flags.Bool(name, false, help)
-	_ = flags.SetAnnotation(name, fieldAnnotation, []string{fieldName(flags.Lookup(setter))}) // fails only for a flag that does not exist
-	command.MarkFlagsMutuallyExclusive(setter, name)
+	flags.Bool(clearFlag, false, help)
+	_ = flags.SetAnnotation(clearFlag, fieldAnnotation, []string{fieldName(flags.Lookup(valueFlag))}) // fails only for a flag that does not exist
+	command.MarkFlagsMutuallyExclusive(valueFlag, clearFlag)
 }
 
 // jsonFlag is a flag whose value is JSON, or @FILE, where FILE contains JSON. Only the server validates the content of

@@ -13,8 +13,8 @@ import (
 // MaxAnswer is the maximum length of an answer in bytes, because the buffers of small clients are not longer.
 const MaxAnswer = 1100
 
-// Payload is the deployment in the payload of a task. Other members of the payload are ignored, so that devices of another wire can share
-// the payload.
+// Payload is the deployment in the payload of a task. Other members of the payload are ignored, because the same task may be for devices
+// that use another protocol and need other members.
 type Payload struct {
 	Deployment struct {
 		Chunks []Chunk `json:"chunks"`

@@ -159,7 +159,7 @@ func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64,
 		}
 	})
 	if err != nil {
-		return positions, fmt.Errorf("reading the position of the marks: %w: %w", ErrUnavailable, err)
+		return positions, fmt.Errorf("reading from Redis up to which news the marks are complete: %w: %w", ErrUnavailable, err)
 	}
 	return positions, nil
 }

@@ -173,7 +173,7 @@ func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }
 
-// FlushReached writes the time and the reach of the devices that RecordReach recorded.
+// FlushReached writes what RecordReach recorded: when each device reported, and how it can be notified.
 func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
 
 func (d *Devices) flush(ctx context.Context, pending *times) error {

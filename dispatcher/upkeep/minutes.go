@@ -32,8 +32,8 @@ const (
 	sealsPerPass  = 50   // maximum number of blocks that one call of SealEvents seals: if 100,000 events wait, it reads a part of them
 )
 
-// CountMinutes counts the events of the log by minute. All replicas together count each event once. CountMinutes stops at an id below which no
-// event can appear any more, because all transactions with lower ids have ended.
+// CountMinutes counts the events of the log by minute. All replicas together count each event once. CountMinutes stops
+// before the first event id that a transaction which is still open may have taken.
 func (k *Keeper) CountMinutes(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()

@@ -21,8 +21,10 @@ local function set_known(rule, longest, now, epoch)
   redis.call('SET', rule, 'known|' .. text(now) .. '|' .. epoch, 'PX', text(math.max(2 * longest, 3600000)))
 end
 
--- reservation: returns the member of KEYS[2] for a reserved start of the subject with the Redis key `key`. at
--- is the time of the reservation (ms, as text), group the group of its check, and lease the id of the start.
+-- reservation: returns the member of KEYS[2] for a reserved start of the subject with the Redis key `key`.
+--   at     time of the reservation (ms, as text)
+--   group  group of the check that made the reservation
+--   lease  id of the start
 local function reservation(key, at, group, lease)
   return subject_name(key) .. '|' .. at .. '|' .. group .. '|' .. lease
 end

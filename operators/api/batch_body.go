@@ -275,7 +275,7 @@ func (l *bodyList) separateList() (rest []byte, err error) {
 }
 
 // skipList reads past the list in field, a field of the body. decoder reads the body from input. If the list has an entry, skipList records
-// its name and its offset in l.
+// in l the name of the list and the offset of the list in the body.
 func (l *bodyList) skipList(decoder *json.Decoder, input *limitedReader, field string) error {
 	token, err := decoder.Token()
 	if err != nil || token == nil {

@@ -253,7 +253,7 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	Body *operators.PauseReason
 },
 ) (operators.Batch, error) {
-	return b.removeWaitingDevicesAfterChange(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, reasonOf(in.Body)))
+	return b.removeWaitersAfter(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, reasonOf(in.Body)))
 }
 
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
@@ -265,7 +265,7 @@ func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, erro
 }
 
 func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	return b.removeWaitingDevicesAfterChange(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
+	return b.removeWaitersAfter(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
 // offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. It returns the
@@ -277,13 +277,13 @@ func (b *batches) offerSlotsAfterChange(changed store.Batch, changeErr error) (o
 	return toAPIBatch(changed), changeErr
 }
 
-// removeWaitingDevicesAfterChange removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
-// starts. It returns the result of the change: the batch changed, or changeErr. If changeErr is not nil, it removes no devices.
-func (b *batches) removeWaitingDevicesAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
-	if changeErr == nil {
+// removeWaitersAfter takes the result of a change of the store that prevents starts: a batch and an error. Without an error, it removes the
+// devices that wait with a task of the batch from the queue of its pool. It returns the result in the form of the API.
+func (b *batches) removeWaitersAfter(changed store.Batch, errOfChange error) (answer operators.Batch, err error) {
+	if errOfChange == nil {
 		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)
 	}
-	return toAPIBatch(changed), changeErr
+	return toAPIBatch(changed), errOfChange
 }
 
 // toStoredAbort converts the abort rule of a request to the form of the ledger. It returns nil if requested is nil.

@@ -115,8 +115,8 @@ type spool struct {
 	turns *fair.Shares
 }
 
-// storeBody reads the complete body. The caller may read stored until it calls release. If body could not be read, err may have another
-// cause; longBodyReader.readError returns the cause.
+// storeBody reads the complete body. The caller may read stored until it calls release. If body cannot be read
+// to its end, the caller gets the reason from longBodyReader.readError(err).
 func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
 	leave, err := awaitTurn(ctx, s.turns)
 	if err != nil {

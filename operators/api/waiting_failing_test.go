@@ -9,7 +9,7 @@ import (
 )
 
 // TestFailingAttemptsAreShown checks a pool whose devices fail, with tasks that are tried again. The summaries of the waiting tasks of the
-// pool and of the batch show the failed attempts with their errors, and do not advise to raise the capacity. The series counts the failures.
+// pool and of the batch show the failed attempts with their errors, and do not advise to raise the capacity. The minutes of the history of the pool count the failures.
 func TestFailingAttemptsAreShown(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

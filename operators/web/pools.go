@@ -101,8 +101,8 @@ func (p *poolPages) loadList(r *http.Request, redisData firstPageData) (page, er
 	}, nil
 }
 
-// severity returns a number that is higher for a pool that needs attention: a pool with trouble, or with tasks most of which do not start
-// without help.
+// severity returns how much a pool needs attention: 2 if it has trouble, 1 if most of its waiting tasks start only after somebody has acted,
+// otherwise 0.
 func (c shownPool) severity() int {
 	switch {
 	case len(c.Trouble) > 0:

@@ -9,7 +9,7 @@
 --   offer       a free slot that is reserved for one waiter for some seconds
 --   poller      a waiter to which no offer is sent: its device only polls, or it missed an offer, or an
 --               update of kind 'away' arrived
---   kept slot   a free slot that is reserved for a poller until it reports. It is an offer that is not sent
+--   kept slot   a free slot that is reserved for a poller until its next report: an offer without a message
 --   foreseen    number of the grant that is expected to give the waiter a slot. The grants of the pool are
 --               numbered: state.grants is the number of the latest grant
 --   owed        a poller is owed a slot if its expected grant is overdue by `capacity` grants: at its latest
@@ -38,8 +38,9 @@
 --     kept      true if the offer is a kept slot
 
 -- KEYS[7]  timer  ZSET  device of a waiter -> time (ms). The meaning of the time depends on the class of the waiter:
---     class O     time at which the offer lapses, or at which an unsent offer is returned again
---     class T, P  time at which the waiter is removed because its device did not report
+--     class O     (has an offer) time at which the offer lapses. For an offer that is not sent yet: time at which a
+--                 script returns the offer to a replica again, so that the replica sends it
+--     class T, P  (no offer) time at which the waiter is removed because its device did not report
 
 -- KEYS[8]  batch  HASH
 --     batch  -> the record of a batch (batch_order.lua)

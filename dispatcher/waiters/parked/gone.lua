@@ -5,8 +5,8 @@
 -- ARGV[1]  number of the report whose connection has ended
 -- ARGV[2]  TTL of KEYS[1] in ms
 -- Returns  a number:
---     1  no newer report of the device is known, so the end was recorded. Until the TTL is over, newest.lua
---        returns gap = 1 for the next parked report, because messages about this end may still arrive
+--     1  no newer report of the device is known, so the end was recorded. newest.lua returns gap = 1 for the
+--        next report if a replica parks it before the TTL is over
 --     0  a newer report of the device was parked, so nothing was written
 
 local newest = redis.call('GET', KEYS[1])

@@ -118,7 +118,7 @@ func (f *fleet) newDevices(count int) []*device {
 	return devices
 }
 
-// update updates the devices, which meet the faults in turn.
+// update updates the devices. Each device meets one fault: the first device the first fault, and so on. After the last fault, the first follows.
 func (f *fleet) update(devices []*device) {
 	f.Helper()
 	all := faults()

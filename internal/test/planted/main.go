@@ -70,7 +70,7 @@ func locateAll(root string) ([]mutation.Mistake, error) {
 	var all []mutation.Mistake
 	var failed []error
 	for _, m := range Mistakes() {
-		located, err := m.locate(root)
+		located, err := m.toEdit(root)
 		all, failed = append(all, located), append(failed, err)
 	}
 	return all, errors.Join(failed...)

@@ -31,8 +31,8 @@ func Mistakes() []Mistake {
 	return slices.Concat(storeMistakes(), dispatcherMistakes(), redisMistakes(), devicesMistakes(), operatorsMistakes(), appMistakes())
 }
 
-// locate returns the edit for the mistake in the tree at root. It returns an error if Old does not occur exactly once.
-func (m Mistake) locate(root string) (mutation.Mistake, error) {
+// toEdit returns the edit of a source file that makes the mistake in the tree at root. It returns an error if Old does not occur exactly once.
+func (m Mistake) toEdit(root string) (edit mutation.Mistake, err error) {
 	file, content, start, end, err := m.findSource(root)
 	if err != nil {
 		return mutation.Mistake{}, fmt.Errorf("%s %s: %w", m.Package, m.Func, err)

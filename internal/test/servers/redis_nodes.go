@@ -122,22 +122,22 @@ func (c *RedisNodes) IsMaster(i int) bool {
 	return strings.Contains(role, "role:master")
 }
 
-// WaitFailedOver waits until another node than failed serves this key. It returns the index of this node.
-func (c *RedisNodes) WaitFailedOver(key string, failed int) (now int) {
+// WaitFailedOver waits until a node other than the node with the index failedNode serves this key. It returns the index of that node.
+func (c *RedisNodes) WaitFailedOver(key string, failedNode int) (newNode int) {
 	c.tb.Helper()
 	c.waitUntil("failover", func() error {
 		for i, node := range c.Nodes {
-			if i == failed || !c.IsMaster(i) {
+			if i == failedNode || !c.IsMaster(i) {
 				continue
 			}
 			if withRedis(node.Addr, func(client *redis.Client) error { return client.Type(context.Background(), key).Err() }) == nil {
-				now = i
+				newNode = i
 				return nil
 			}
 		}
 		return errors.New("nobody has the key")
 	})
-	return now
+	return newNode
 }
 
 // WaitAllNodesUp waits until all nodes run and the replicas have the data of their masters.
