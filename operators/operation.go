@@ -63,7 +63,7 @@ func (c *Client) visitOperations(visit func(row Operation, field reflect.Value))
 func (c *Client) bindCalls() {
 	c.visitOperations(func(row Operation, field reflect.Value) {
 		if field.CanSet() {
-			if call, ok := field.Addr().Interface().(interface{ bind(*Client, Operation) }); ok {
+			if call, ok := reflect.TypeAssert[interface{ bind(*Client, Operation) }](field.Addr()); ok {
 				call.bind(c, row)
 			}
 		}
