@@ -59,7 +59,7 @@ test test-long test-slowest: export GORACE = atexit_sleep_ms=0
 
 .PHONY: test
 test: deps ## Run the tests of every change, with the race detector
-	go test -short -vet=off $(RACE) -p 2 -timeout 15m ./...
+	go test -short -vet=off $(RACE) -p 3 -timeout 15m ./...
 	cd internal/test/kubernetes && go test -vet=off -count=1 ./... # the cache of results does not see files outside of a module
 
 .PHONY: test-long
@@ -70,7 +70,7 @@ test-long: deps ## Run all tests: also many cases, large numbers and long faults
 
 .PHONY: test-slowest
 test-slowest: deps ## Run the tests anew and show the 20 slowest, in seconds
-	@go test -short -vet=off -count=1 $(RACE) -p 2 -timeout 15m -json ./... | sed -nE \
+	@go test -short -vet=off -count=1 $(RACE) -p 3 -timeout 15m -json ./... | sed -nE \
 		's/.*"Action":"(pass|fail)","Package":"[^"]*dispatcher\/([^"]*)","Test":"([^"]*)","Elapsed":([0-9.]+).*/\4\t\2\t\3/p' | \
 		sort -rn | head -20
 
