@@ -1,6 +1,6 @@
--- mark: marks devices that have work. A device without a mark is answered without a read of the ledger (the SQL
--- database), so a missing mark would keep work from its device. The script also records the position in the
--- news (rows of the ledger that list its changes) up to which the hash has all marks.
+-- mark: marks devices that have work. If a device has no mark, its report is answered without a read of the
+-- ledger (the SQL database). So a device with work must have a mark. The script also records the position in
+-- the news (rows of the ledger that list its changes) up to which the hash has all marks.
 --
 -- KEYS[1]  HASH  name of a device -> its mark: "version", or "version|wait" if the device waits for a slot
 --                (record_wait.lua). A new mark has no wait
@@ -14,8 +14,8 @@
 --          0 if the position of the hash is lower than `from`, so that marks of news between these two
 --            positions may be missing; then nothing was written
 --
--- Invariant: a device that had an open task when the news up to the position were read has a mark, unless a
--- later read of the ledger found that it has no work.
+-- Invariant: each device that had an open task when the caller read the news up to the stored position has a
+-- mark. The only exception is a device for which a later read of the ledger found no work.
 
 local from = tonumber(ARGV[1])
 local position = tonumber(redis.call('HGET', KEYS[1], '') or '-1')

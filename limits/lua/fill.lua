@@ -34,8 +34,8 @@
 
 -- Result of a step: the rule is known already, so the step was not done.
 local DONE_BEFORE = 0
--- Result of a step: another process fills the rule, or the state or the spec of the rule does not allow the
--- step.
+-- Result of a step: the step was not done, because another process fills the rule, or because the state or the
+-- spec of the rule does not allow the step.
 local BUSY = 2
 -- Result of a step: the step is done.
 local OK = 1
@@ -50,7 +50,7 @@ local state, at = read_rule_state(rule)
 local is_mine = state and state ~= 'known' and string.match(redis.call('GET', rule), '|([^|]*)$') == token
 
 -- write_state: writes the state of the rule ("filling" or "settling"), the current time and the token to the key
--- of the rule. Other processes see from the time that this process still works. Returns OK.
+-- of the rule. The time shows other processes that this process still works. Returns OK.
 local function write_state(state_name)
   redis.call('SET', rule, state_name .. '|' .. text(now) .. '|' .. token, 'PX', text(10 * takeover))
   return OK

@@ -62,7 +62,8 @@ local REMEMBER = 60000
 -- Maximum time in ms by which a stored time may be later than the time of Redis. If a stored time is even
 -- later, the clock of Redis was set back.
 local MAX_AHEAD = 1000
--- Status of a check: Redis may lack starts of one of its rules, which must first be filled from the history.
+-- Status of a check: Redis may lack starts that a rule of the check counts. This rule must first be filled from
+-- the history.
 local UNKNOWN = 0
 -- Status of a check: one of its rules refuses the start.
 local LIMITED = 1

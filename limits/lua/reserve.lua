@@ -67,14 +67,15 @@ local function forget_rule(item)
   return UNKNOWN
 end
 
--- counted_entry: returns the entry of the reply for a window that counted starts fill. window is its index from
--- 1, wait the time (ms) until the window allows a start, and ago the age (ms) of the start that blocks it.
+-- counted_entry: returns the entry of the reply for a window that is full of counted starts. The parameters are
+-- the index of the window (from 1), the time (ms) until it allows a start, and the age (ms) of the start that
+-- blocks it.
 local function counted_entry(window, wait, ago)
   return { window = window - 1, wait = wait, ago = ago, only_reserved = 0 }
 end
 
--- reserved_entry: returns the entry of the reply for a window that only counted starts and reservations together
--- fill. wait and ago are 0, because nobody knows when the reservations end.
+-- reserved_entry: returns the entry of the reply for a window that is full only if reservations count, too. Its
+-- fields wait and ago are 0, because nobody knows when the reservations end.
 local function reserved_entry(window)
   return { window = window - 1, wait = 0, ago = 0, only_reserved = 1 }
 end
@@ -82,7 +83,8 @@ end
 -- check_sliding: evaluates an item whose rule has sliding windows. pending lists the times (ms) of the
 -- reservations of its subject. If all windows allow the start, it returns nil. If a stored time is in the
 -- future, it returns a status (forget_rule). Otherwise it returns the entry of the full window with the longest
--- wait. An entry with only_reserved = 1 has no known wait, so it is returned only if there is no other.
+-- wait. An entry with only_reserved = 1 has no known wait, so it is returned only if no full window has a known
+-- wait.
 local function check_sliding(item, pending)
   local s = item.spec
   local blocking = nil

@@ -52,7 +52,8 @@ local function trim_list(s, key, now, length)
   if length > s.cap then
     redis.call('LTRIM', key, '0', text(s.cap - 1))
   elseif length % 4 == 0 then
-    -- After every fourth start, up to 8 expired times are deleted. So more times are deleted than added.
+    -- After every fourth start, at most 8 expired times are deleted. So expired times are deleted faster than
+    -- starts add times.
     for _ = 1, 8 do
       local last = tonumber(redis.call('LINDEX', key, '-1') or nil)
       if not last or last > now - s.longest then
@@ -72,7 +73,7 @@ local function count_start(s, key, at, now)
   end
   local window_start, n = read_count(key)
   if s.kind == 'F' then
-    -- If the start is older than the current window because it is counted late, the current window counts it.
+    -- A start that is older than the current window was reported late. It is counted in the current window.
     if not window_start or at >= window_start + s.longest then
       window_start = at
       n = 0

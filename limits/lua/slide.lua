@@ -18,7 +18,7 @@ local function nth_of_item(item, n)
 end
 
 -- count_after: returns how many stored times of the item are later than `edge` (ms). Usually all times are
--- later, so the oldest time is compared first. If it is not later, a binary search follows.
+-- later, so the oldest time is compared first. If the oldest time is not later, a binary search follows.
 local function count_after(item, edge)
   local low = 0
   local high = item.n

@@ -6,7 +6,7 @@
 -- MODE     a constant that scripts.go puts in front of the script. T: take. P: write nothing. R: give back
 -- ARGV[1]  epoch of Redis: the name of a period in which Redis lost no data
 -- ARGV[2...]  for each taking:
---     cost    in the modes T and P: the cost; in mode R: the total part of the cost to give back
+--     cost    in the modes T and P: the cost; in mode R: how much of the cost is to be given back in total
 --     n       number of keys of the taking: 2 for each item, and 1 more if the taking has an id
 --     specs   for each item: the spec of its rule (keys.lua)
 -- Returns  a list of numbers: the time of Redis (ms), then in the modes T and P for each taking:
@@ -37,7 +37,8 @@ local function read_item(key, spec)
   local item = { rule = KEYS[key], key = KEYS[key + 1], spec = read_spec(spec) }
   if item.spec.kind == 'C' then
     item.from, item.to = period_containing(item.spec, now)
-    -- Mode R also needs the previous period. The spec contains it only if the current period is the second one.
+    -- Mode R also needs the previous period. The spec contains it only if the current period is the second
+    -- period of the spec.
     return item, item.from and (MODE ~= 'R' or item.from == item.spec.starts[2])
   end
   return item, true

@@ -1,4 +1,4 @@
--- times: functions for times, which all scripts of this directory use that count starts or takings.
+-- times: functions for times. All scripts of this directory that count starts or takings use them.
 
 -- check: ends the script with the error "limits: bad <what>" if ok is nil or false.
 local function check(ok, what)

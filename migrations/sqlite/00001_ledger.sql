@@ -58,8 +58,9 @@ CREATE INDEX pools_windows_due ON pools (windows_due) WHERE windows_due IS NOT N
 -- max_run_ms: the longest duration of a grant with all its renewals; 0 means 1 hour.
 -- abort_failure, abort_min: the abort rule. It pauses the batch if at least abort_min tasks have ended, and the
 --   share abort_failure of them has failed or timed out.
--- abort_ended: the number of tasks that had succeeded, failed or timed out when the batch was last resumed.
--- abort_failed: the number of tasks in abort_ended that had failed or timed out. The abort rule ignores these tasks.
+-- abort_ended: the number of tasks that had succeeded, failed or timed out when the batch was last resumed. The
+--   abort rule ignores these tasks.
+-- abort_failed: the number of tasks in abort_ended that had failed or timed out.
 -- cancelling: true if the batch is cancelled and may still have open tasks.
 -- system: true if the batch contains the leases of callers. Operators cannot queue tasks into this batch.
 -- failed_tasks: the number of tasks that failed or timed out.
@@ -261,9 +262,9 @@ CREATE TABLE batch_progress (
 -- dispatched.
 -- own_priority: true if the task has a priority of its own; false means that it has the priority of its batch.
 -- payload, output: stored as text, so that they are returned byte for byte.
--- attempts: the number of counted attempts. Attempts in the column returned are not counted.
--- returned: the number of attempts that the device handed back because it could not do the task at that time; these
---   attempts do not count.
+-- attempts: the number of attempts, without the attempts that the column returned counts.
+-- returned: the number of attempts in which the device handed the task back because it could not do the task at
+--   that time.
 -- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
 --   end of the backoff after an attempt.
 -- lease_ms: the length of a lease of this task until its first renewal; null means that the batch or the pool
@@ -295,8 +296,8 @@ CREATE TABLE tasks (
 -- primary key, at most a fixed number of ids at a time.
 
 -- Used to find the best open tasks of a device in each of its batches, and to list all tasks of a device.
--- Only this index has the expression batch * 1. So the planner uses this index for a query with batch * 1,
--- whatever its statistics are (viewsText in the package store).
+-- Only this index has the expression batch * 1. So a query with batch * 1 uses this index, whatever the
+-- statistics of the planner are (viewsText in the package store).
 CREATE INDEX tasks_of_device ON tasks (device, state, (batch * 1), own_priority, retry_at, priority DESC, id);
 -- Used to read the tasks of a batch in one state in the order of their ids, and to find out whether a batch
 -- has open tasks.
@@ -326,11 +327,11 @@ INSERT INTO grant_token VALUES (0);
 
 -- Grants in force: one row for each slot in use. The unique keys make a second grant of a slot, a device or a
 -- task impossible.
--- lease: the id under which Redis has the slot.
+-- lease: the id of the lease that holds the slot in Redis.
 -- max_until: the lease cannot be renewed beyond this time.
 -- lease_ms: the length of a renewal if its request does not ask for another length.
--- longest_ms: the longest length that the lease ever had; null means lease_ms. The reaper (the background job
---   that ends grants) uses it to decide when the lease is over.
+-- longest_ms: the longest length that the lease ever had; null means that it is the value of lease_ms. The
+--   reaper (the background job that ends grants) uses it to decide when the lease is over.
 -- redelivered: how often the grant was sent to the device again.
 -- cancel_why: the reason why the device is asked to stop; empty means that it is not asked to stop.
 CREATE TABLE grants (
@@ -388,8 +389,8 @@ CREATE INDEX attempts_of_task ON attempts (task);
 -- start) count these starts.
 CREATE INDEX attempts_of_pool ON attempts (pool, token);
 
--- Results of devices that ended no grant, because they were late or unknown. They are kept so that a result
--- that is sent again gets the same answer as before.
+-- Results that ended no grant, because they were late or unknown. They are kept so that a result that is sent
+-- again gets the same answer as before.
 -- known: true if the result is late: its grant had ended before. false if the result is unknown: its grant is
 --   not in the ledger.
 CREATE TABLE late_results (
@@ -467,7 +468,8 @@ CREATE INDEX devices_reachable ON devices (id) WHERE reach <> 0;
 -- Used to subtract the blocked devices from the number of waiting devices. Few devices are blocked, so this
 -- index is small.
 CREATE INDEX devices_blocked ON devices (id) WHERE blocked;
--- Used to find devices of a batch that speak hawkBit's DDI. The index is empty in a fleet without such devices.
+-- Used to count the devices of a batch that speak hawkBit's DDI. In a fleet without such devices, the index is
+-- empty.
 CREATE INDEX devices_hawkbit ON devices (id) WHERE wire = 'hawkbit';
 -- Used to list the noisy devices. Few devices were ever noisy, so this index is small.
 CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
@@ -478,8 +480,8 @@ CREATE INDEX devices_noisy ON devices (id) WHERE noisy_at IS NOT NULL;
 -- last: the highest number that is used up. A restore of the ledger raises it by 1,000,000, because the lost part
 --   of the ledger may have used the next numbers.
 -- task, token: the task and the fencing token of the grant of the action.
--- state: 'open'; 'installed' or 'closed' (the device reported its success, or another end); 'overrun' (the grant
---   ended without a result, and the device sent a request after that).
+-- state: 'open'; 'installed' (the device reported success); 'closed' (the device reported another end);
+--   'overrun' (the grant ended without a result, and the device sent a request after that).
 -- asks: true if the answers to the next requests of the device ask the device for its attributes.
 CREATE TABLE hawkbit_actions (
     device TEXT PRIMARY KEY,
@@ -645,7 +647,8 @@ CREATE INDEX events_of_actor_kind ON events (actor_kind, id) WHERE actor_kind <>
 CREATE INDEX events_of_kind ON events (kind, id) WHERE kind NOT LIKE 'task.%';
 
 -- Seals of the events, used to detect a change of the log. A seal covers a block of events and the hash of the
--- previous seal. The first row is the start of the chain: retention has deleted its events, or it never had any.
+-- previous seal. The first row is the start of the chain. It has no events, or retention has deleted its
+-- events.
 -- after: the last event of the previous seal. The block has the events with after < id <= last. Because the column
 --   is unique, no seal has two successors.
 -- events: the number of events in the block; 0 in the first row.

@@ -68,7 +68,7 @@ function order.queue_size(q)
 end
 
 -- order.count_members: returns how many members of the class KEYS[5] (the queue) contains. The arguments after
--- q are those of order.member_range.
+-- q are the arguments of order.member_range.
 function order.count_members(q, class, ...)
   -- No command is needed if no device waits, or if the class is O (waiters with an offer) and no slot is
   -- offered.
@@ -140,8 +140,8 @@ local function weight_in_sum(b)
 end
 
 -- read_waiters: sets b.has_waiters to whether batch b has waiters, and b.has_notifiable to whether one of these
--- can be notified and has no offer. If b has no waiters or is closed, it raises the virtual time of b to
--- state.time. Otherwise b would be preferred later because it got no slots in this time.
+-- can be notified and has no offer. If b has no waiters or is closed, read_waiters raises the virtual time of b
+-- to state.time. Otherwise b would be preferred later because it got no slots in this time.
 local function read_waiters(q, b)
   b.has_notifiable = order.count_members(q, 'T', b.name) > 0
   b.has_waiters = b.has_notifiable
@@ -240,8 +240,8 @@ function order.update_batches(q)
     q.changed[name] = nil
     if b.has_notifiable then
       local ratio = b.closed and CLOSED_RATIO or b.held / b.weight
-      -- An urgent batch gets two members, one with precedence and one without. For any other batch both names
-      -- are equal, so ZADD writes one member, which gets the second score.
+      -- An urgent batch gets two members, one with precedence and one without. For any other batch, the two
+      -- members are equal, so ZADD writes one member, which gets the second score.
       redis.call(
         'ZADD',
         q.contest,
@@ -339,8 +339,8 @@ function order.position(q, device, want)
   local rank = batch_rank
   -- Sum of the weights of all batches with waiters and of this batch, which may have no waiter yet.
   local weights = math.max(q.state.weights - b.counted_weight, 0) + b.weight
-  -- The next `lead` grants are assumed to go to this batch. `lead` is the number of slots that the batch lacks
-  -- to its share. For an urgent batch, `lead` is at least `room`.
+  -- The batch has `lead` slots less than its share, so the next `lead` grants are assumed to go to the batch.
+  -- For an urgent batch, `lead` is at least `room`.
   local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
   -- After the first `lead` grants, the batch gets b.weight of every `weights` grants of the pool.
   if rank > lead then

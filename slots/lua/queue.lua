@@ -49,7 +49,7 @@
 --         kept    time (ms) up to which the budget for kept slots is spent (keep_for_poller)
 --         capacity  number of slots after the latest change of the queue
 --         offered   number of offered slots after the latest change of the queue
---         vain    number of offers in a row that lapsed unused; kept slots do not count
+--         vain    number of successive offers that lapsed unused; kept slots do not count
 --         offer   id of the latest offer
 --         now     time (ms) of the latest change of the queue
 --         time, weights, percent, lane, urgent  as in batch_order.lua
@@ -86,16 +86,16 @@ local KEEP_WINDOW = turn.KEEP_WINDOW
 local KEEP_GRACE = 1000
 local KEEP_DIVISOR = turn.KEEP_DIVISOR
 -- The budget for kept slots is 1 / KEEP_DIVISOR of the time of all slots. Kept slots may overdraw this budget
--- by MAX_KEPT_AHEAD, in ms multiplied by slots.
+-- by MAX_KEPT_AHEAD slot-milliseconds (the number of slots multiplied by ms).
 local MAX_KEPT_AHEAD = 200000
--- Number of unused offers in a row after which new offers are shorter (SHORTER_FACTOR). A device that does not
--- answer then blocks a slot for less time.
+-- Number of successive unused offers after which new offers are shorter (SHORTER_FACTOR). A device that does
+-- not answer then blocks a slot for less time.
 local LAPSED_SERIES = 10
 -- Divisor for the duration of shorter offers.
 local SHORTER_FACTOR = 6
 
--- offer_time: returns the time (ms) at which waiter w got its offer. It computes the time from the id of the
--- offer, which is the same time in microseconds.
+-- offer_time: returns the time (ms) at which waiter w got its offer. The id of the offer is this time in
+-- microseconds.
 local function offer_time(w)
   return math.floor(tonumber(w.offer) / 1000)
 end
@@ -141,7 +141,8 @@ local function move_waiter(q, w, class)
   q.offered = offered_count(q) + delta
   q.size = order.queue_size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
-    -- keep_for_poller charged the budget for the time until w.ends. The rest of this time is credited again.
+    -- keep_for_poller charged the budget for kept slots with the time until w.ends. The rest of this time is
+    -- credited again.
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * KEEP_DIVISOR / math.max(q.pool.capacity, 1)
     end
@@ -166,8 +167,8 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.owed, w.device)
   else
     -- Time at which handle_timers must handle w. If w has a sent offer, the offer lapses then. If w has an
-    -- unsent offer, the offer is returned again then. If w has no offer and does not report before, it leaves
-    -- the queue then.
+    -- unsent offer, the offer is returned again then. If w has no offer, it leaves the queue then, unless it
+    -- reports before.
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
       or turn.timer(q.pace, w)
     redis.call('ZADD', q.queue, 0, member())

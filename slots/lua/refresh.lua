@@ -30,8 +30,9 @@ local results = {}
 local timers = {}
 local changed = {}
 
--- is_full: reports whether no slot is free for a device that reports. The first check is cheap. After a decrease
--- of the capacity it is not enough, because slots can then be free although `capacity` slots are held.
+-- is_full: reports whether no slot is free for a device that reports. The first check is cheap and counts free
+-- slot numbers. After a decrease of the capacity, slot numbers can be free although `capacity` slots are held,
+-- so a second check compares the number of held slots with the capacity.
 local function is_full()
   if redis.call('ZCOUNT', KEYS[2], 0, 0) <= state.offered then
     return true
@@ -63,8 +64,8 @@ local function steady_wait(w, asker, ahead)
     local from = w.class .. '|' .. w.batch .. '|'
     return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
   end
-  -- The grant that w was expected to get went to another device. So the rank of w in its batch is the new
-  -- estimate of `ahead`.
+  -- w did not get the grant that it was expected to get. So the rank of w in its batch becomes the new estimate
+  -- of `ahead`.
   if w.reach > 0 and ahead <= 0 then
     ahead = batch_rank()
   end

@@ -59,11 +59,11 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
-  -- A joiner that waits already keeps its place in two cases: if it has an offer, or if neither of these
-  -- conditions is true:
+  -- A joiner that waits already keeps its place if it has an offer. Otherwise it keeps its place, except in two
+  -- cases:
   --  The new task is urgent.
-  --  The joiner missed an offer, and the new task is newer than the task with which it waits. It may have
-  --  finished the older task. So a device that is gone misses at most one offer for each of its tasks.
+  --  The joiner missed an offer, and the new task is newer than the task with which it waits. The device may
+  --  have finished the older task. So a device that is gone misses at most one offer for each of its tasks.
   if w and w.batch == j.batch then
     order.set_closed(q, order.load_batch(q, j.batch, j), false)
   end

@@ -5,8 +5,8 @@
 -- ARGV[1]  number of the report whose connection has ended
 -- ARGV[2]  TTL of KEYS[1] in ms
 -- Returns  a number:
---     1  no newer report of the device is known, so the end was recorded. newest.lua returns gap = 1 for the
---        next report if a replica parks it before the TTL is over
+--     1  the end was recorded, because no newer report of the device is known. Until the TTL is over, the next
+--        call of newest.lua for the device returns gap = 1
 --     0  a newer report of the device was parked, so nothing was written
 
 local newest = redis.call('GET', KEYS[1])

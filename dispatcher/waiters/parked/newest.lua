@@ -10,11 +10,11 @@
 -- ARGV[4]  name of the device
 -- Returns  a list of two values:
 --     number  number of this report, as text
---     gap     1 if the connection of the previous report has ended and the TTL that gone.lua then set is not
---             over, otherwise 0
+--     gap     1 if gone.lua recorded that the connection of the previous report ended, and the TTL of this
+--             record is not over; otherwise 0
 --
--- Invariant: a number is at least the time in microseconds, so later reports of a device have higher
--- numbers even if Redis loses KEYS[1].
+-- Invariant: the number of a report is at least its time in microseconds, so later reports of a device have
+-- higher numbers even if Redis loses KEYS[1].
 
 local time = redis.call('TIME')
 local number = tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -1,8 +1,8 @@
 -- needed: returns the Redis commands that the program needs, but that this Redis user may not use or that this
--- server does not have. So a missing right is reported before another script fails. The script writes a text to
--- a key with a TTL of one second, and calls each command on this key. Most permitted commands fail without
--- effect, because the key has the wrong type, or because another node of the Redis Cluster owns the key. Only
--- errors about rights and unknown commands count.
+-- server does not have. So the program can report a missing right before another script fails. The script
+-- writes a text to a key with a TTL of one second, and calls each command on this key. Most permitted commands
+-- fail without effect, because the key has the wrong type, or because another node of the Redis Cluster owns
+-- the key. Only errors about rights and unknown commands count.
 --
 -- KEYS     none
 -- ARGV[1]  name of the key
