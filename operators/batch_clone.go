@@ -7,7 +7,7 @@ import (
 )
 
 // CloneSettings returns a new batch without tasks, with the kind, the payload and the settings of b: all fields that a batch and a new batch
-// both have. It omits NotBefore and NotAfter if they are not after now.
+// both have. It keeps NotBefore and NotAfter only if they are after now.
 func (b Batch) CloneSettings(now time.Time) (clone NewBatch) {
 	payload := b.Payload
 	b.Payload = nil                  // not encoded again, which would escape characters in it
@@ -18,7 +18,7 @@ func (b Batch) CloneSettings(now time.Time) (clone NewBatch) {
 }
 
 // CloneTask returns a new task for the same device as task, for a batch that CloneSettings made from b. The new task has only the payload,
-// the priority and the times that task does not inherit from b. It has no time that is not after now.
+// the priority and the times that task does not inherit from b. Of these times, it has only those after now.
 func (b Batch) CloneTask(task Task, now time.Time) NewTask {
 	clone := NewTask{Device: task.Device, Payload: diffMergePatch(b.Payload, task.Payload), NotBefore: timeIfFuture(task.NotBefore, now), NotAfter: timeIfFuture(task.NotAfter, now)}
 	if task.Priority != b.Priority {

@@ -113,7 +113,7 @@ func (c LimitSets) Return(ctx context.Context, set string, take Take) (int64, er
 	return answer.Returned, err
 }
 
-// takeRequest returns the request for an action (take, peek or return) of a limit set. idempotent becomes Request.Idempotent.
+// takeRequest returns the request for an action (take, peek or return) of a limit set. isIdempotent becomes Request.Idempotent.
 func takeRequest(set, action string, body any, isIdempotent bool) Request {
 	return Request{Method: http.MethodPost, Path: Path("limits", set, action), Body: body, Idempotent: isIdempotent}
 }

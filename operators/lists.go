@@ -102,8 +102,8 @@ type LivePosition struct {
 var errSilent = errors.New("no heartbeat for " + maxSilence.String())
 
 // Follow reads a live list and calls handle with each entry after position. It ends when ctx ends, when handle returns an error, or when
-// the server refuses the request. After a lost connection it connects again and resumes after the last entry that was read. If no server
-// was reached before any id was received, it returns the error.
+// the server refuses the request. After a lost connection it connects again and resumes after the last entry that was read. If it cannot
+// reach a server and has not received any id yet, it returns the error.
 func (c *Client) Follow(ctx context.Context, path string, query url.Values, position LivePosition, handle func(json.RawMessage) error) error {
 	pause := firstReconnectPause
 	for {

@@ -42,7 +42,8 @@ func adviceFor(err error) (advice string) {
 	return ""
 }
 
-// adviceAfterLoss returns what the user can do after lost, the error of a request that got no answer.
+// adviceAfterLoss returns a text about what the user can do after a request got no answer. lost is the error of this
+// request.
 func adviceAfterLoss(lost *operators.LostError) string {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](lost)
 	switch {

@@ -126,8 +126,9 @@ func mediaTypeOf(file, format string) (name string, err error) {
 	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
 }
 
-// attachFile makes request send the content of a file in this format, or of stdin if file is "-". The file is opened
-// again each time the request is sent. Standard input can be read only once, so a request with stdin is sent only once.
+// attachFile makes request send the content of file, or of stdin if file is "-". format is the format of this content.
+// The file is opened again each time the request is sent. Standard input can be read only once, so a request with stdin
+// is sent only once.
 func attachFile(request *operators.Request, file, format string, stdin io.Reader) (err error) {
 	if request.ContentType, err = mediaTypeOf(file, format); err != nil {
 		return err

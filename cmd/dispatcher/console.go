@@ -36,9 +36,9 @@ func (c *console) writeMessage(format string, args ...any) {
 	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
-// show writes the members of object, one per line, except the members named in omitted. As the state of a batch, it
-// writes ShownState, which describes better than the stored state what the batch does now. With --output json, it writes
-// the whole object unchanged.
+// show writes the members of object, one per line, except the members named in omitted. For a batch, it writes the
+// result of ShownState and not the stored state, because ShownState tells people more. With --output json, it writes the
+// whole object unchanged.
 func (c *console) show(object json.RawMessage, omitted ...string) error {
 	if c.isJSON {
 		return writeJSON(c.out, object, jsonIndent)

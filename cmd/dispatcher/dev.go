@@ -129,9 +129,8 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) er
 	return withDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
 }
 
-// withDemo calls run, which runs a server until ctx ends. When the server has started, run calls its parameter onStarted.
-// withDemo then calls its own onStarted and, if runDemo is not nil, runs runDemo at the same time as the server. An error
-// of run or runDemo ends both.
+// withDemo calls run, which runs a server until ctx ends. When the server has started, withDemo calls onStarted. If
+// runDemo is not nil, withDemo then runs it concurrently with the server. An error of run or runDemo ends both.
 func withDemo(ctx context.Context, run func(ctx context.Context, onStarted func()) error, onStarted func(), runDemo func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -83,8 +83,8 @@ func readKeptSeal(file string) (*operators.EventSeal, error) {
 	return kept.Last, nil
 }
 
-// verifyEvents compares the events with their seals, beginning with the seal kept. If kept is nil, it begins with the
-// first seal.
+// verifyEvents compares the events with their seals. It begins with kept, a seal that the user stored earlier. If
+// kept is nil, it begins with the first seal.
 func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) {
 	v, after := verification{Faults: []sealFault{}}, int64(-1)
 	if kept != nil {
@@ -109,7 +109,7 @@ func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) 
 	return v, nil
 }
 
-// addSeal adds the comparison of one block.
+// addSeal counts the block of events that seal protects, and records a fault if its events do not match the seal.
 func (v *verification) addSeal(seal operators.EventSeal) {
 	v.Last = &seal
 	if seal.Events > 0 {

@@ -152,8 +152,9 @@ func (j *jsonFlag) read(flag string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// addFieldFlags adds a flag for each field of object, a struct of the API, with the tag flag, the help of the flag. The values of the tag
-// enum complete the flag. It returns the set of these flags.
+// addFieldFlags adds a flag to command for each field of object that has the struct tag `flag`, and returns the set of these flags.
+// object is a struct of the API. The tag `flag` contains the help of the flag. The tag `enum` contains the values that the shell
+// completes.
 func addFieldFlags(command *cobra.Command, object any) *pflag.FlagSet {
 	added := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for field, value := range reflect.ValueOf(object).Fields() {

@@ -197,7 +197,7 @@ func (s *session) getAndShow(path string, query url.Values, answer any, writeTex
 	return writeText()
 }
 
-// showTable reads the object at a path, and shows the entries of its members lists as a table.
+// showTable reads the object at a path. It shows as one table the entries of all members whose names are in lists.
 func (s *session) showTable(path string, query url.Values, columns []column, lists ...string) error {
 	var answer map[string]json.RawMessage
 	return s.getAndShow(path, query, &answer, func() error {

@@ -111,7 +111,7 @@ func slotHolder(slot entry) string {
 	return slot.text("device")
 }
 
-// slotState returns the state of a slot as the text of a cell, and in it whether the device was asked to stop.
+// slotState returns the state of a slot as the text of a cell. The text also says if the device was asked to stop.
 func slotState(slot entry) string {
 	if slot.text("cancel") != "" {
 		return slot.text("state") + ", asked to stop"

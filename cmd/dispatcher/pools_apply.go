@@ -137,8 +137,9 @@ func (s *session) forEachPool(pools []poolSettings, run func(i int) error) (done
 	return len(pools), nil
 }
 
-// checkPool returns the change that makes the pool existing equal to wanted. If existing is nil, the change creates the
-// pool. checkPool asks the server in a dry run, and writes the warnings of the server as messages.
+// checkPool returns the change that makes a pool equal to wanted. existing is the pool on the server. If it is nil, the
+// change creates the pool. checkPool sends the change to the server as a dry run, and writes the warnings of the server
+// as messages.
 func (s *session) checkPool(wanted poolSettings, existing entry) (poolChange, error) {
 	change := poolChange{Pool: wanted.Name, Action: actionUnchanged, request: operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", wanted.Name), Body: wanted}}
 	if existing == nil {

@@ -35,7 +35,8 @@ func (s *session) showUsage(path string, query url.Values) error {
 	return s.showTable(path, query, slices.Concat(columns("POLICY", "SUBJECT"), []column{used}, columns("ALLOWED=allows", "OF=owner"), []column{resetColumn()}), "highest", "usage")
 }
 
-// resetColumn returns the column with the time until a part of the usage ends. The column is empty if nothing is used.
+// resetColumn returns the column with the time until the usage of a policy next decreases. A cell is empty if nothing
+// is used.
 func resetColumn() column {
 	return column{"RESETS IN", func(e entry) string {
 		var use operators.PolicyUse

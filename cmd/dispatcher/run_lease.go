@@ -101,7 +101,7 @@ type renewal struct {
 	err   error
 }
 
-// renew sends one request to renew the lease held, and returns the result.
+// renew sends one request to renew the lease in held, and returns the result.
 func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
 	ctx, cancel := context.WithTimeout(ctx, max(time.Until(held.UsableUntil)/3, retryPause))
 	defer cancel()

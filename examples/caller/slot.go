@@ -51,7 +51,7 @@ func (s *slot) acquire(ctx context.Context, out io.Writer) error {
 }
 
 // extend sets s.ends after a response. requestedAt is the time at which the request was sent. The server began
-// the lease at least renewed.HeldMS later, so the lease does not end before s.ends.
+// the lease at least renewed.HeldMS after this time, so the lease does not end before s.ends.
 func (s *slot) extend(renewed operators.Lease, requestedAt time.Time) {
 	s.ends = requestedAt.Add(time.Duration(renewed.HeldMS+renewed.LeaseMS) * time.Millisecond)
 }
@@ -98,8 +98,8 @@ func (s *slot) renew(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// giveBack gives back the slot, or the position in the queue. If the server does not answer, the slot is
-// free at the end of its lease, and the position a minute after the latest response.
+// giveBack gives back the slot, or the position in the queue. If the server does not answer, the slot
+// becomes free at the end of its lease, and the position is lost a minute after the latest response.
 func (s *slot) giveBack(ctx context.Context) {
 	if s.Lease.Lease == 0 {
 		return

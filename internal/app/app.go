@@ -34,8 +34,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Time limits of Stop: drainGrace for the requests in flight, and stopGrace for all. drainGrace is longer than handleLimit of package
-// dispatcher. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in docker-compose.yml.
+// Time limits of Stop: drainGrace limits the wait for requests in flight, and stopGrace limits all steps together. drainGrace is
+// longer than handleLimit of package dispatcher. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in
+// docker-compose.yml.
 const (
 	drainGrace = 9 * time.Second
 	stopGrace  = 10 * time.Second

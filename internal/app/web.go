@@ -84,7 +84,7 @@ type presence struct {
 	started time.Time
 }
 
-// newPresence returns the presence of this process, which has started at this time, with a new random id.
+// newPresence returns the presence of this process, with a new random id. started is the time at which the process started.
 func newPresence(ledger presenceStore, version string, started time.Time) *presence {
 	host, err := os.Hostname()
 	if err != nil {

@@ -41,7 +41,7 @@ type keyQueue[In, Out any] struct {
 	waiting      []*caller[In, Out]
 }
 
-// caller is one caller of Do. It waits until done is closed. Before that, out and err are set.
+// caller is one caller of Do. It waits until done is closed. out and err are set before done is closed.
 type caller[In, Out any] struct {
 	in       In
 	deadline time.Time // time at which the caller's ctx ends; the zero time means never

@@ -1,4 +1,4 @@
-// Package deadline divides the time of an answer among the steps that make it.
+// Package deadline divides the time limit of a request among the steps that answer it.
 package deadline
 
 import (

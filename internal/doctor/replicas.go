@@ -12,7 +12,7 @@ const (
 	maxReapAge      = 2 * time.Minute // maximum accepted age of the reaper's last run
 )
 
-// replicasUnknown is the number of running replicas if the ledger cannot be read.
+// replicasUnknown stands for the number of running replicas if the ledger cannot be read.
 const replicasUnknown = -1
 
 // checkReplicas checks the running replicas. ownVersion is the version of this program.

@@ -77,7 +77,7 @@ func (b *breaker) recordLostSend() {
 	b.recordFailure()
 }
 
-// recordFailure counts an outage, unless the latest answer of the node was a failure too. The caller holds mu.
+// recordFailure counts an outage, unless the previous call to the node failed, too. The caller holds mu.
 func (b *breaker) recordFailure() {
 	if !b.lastFailed {
 		b.lastFailed = true

@@ -243,7 +243,7 @@ func (d *device) randomWorkTime(granted *grant) time.Duration {
 	return work
 }
 
-// handleRefusal handles the answer that refuses the whole report sent. The device never sends the same bytes again.
+// handleRefusal handles an answer that refuses the whole report. sent is this report. The device never sends the same bytes again.
 func (d *device) handleRefusal(sent sentReport) {
 	d.fleet.count.add(&d.fleet.count.Refused, 1)
 	if e := d.journal.handleRefusedResults(sent.report.Results); e != nil {

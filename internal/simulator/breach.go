@@ -45,7 +45,7 @@ func (l *leases) leaseOf(token int64) *lease {
 	return &lease{}
 }
 
-// inForceAt reports whether the lease plus margin ends after at. margin is Config.Margin.
+// inForceAt reports whether the time at is before the end of the lease plus margin. margin is Config.Margin.
 func (l *lease) inForceAt(at time.Time, margin time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

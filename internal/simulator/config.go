@@ -55,8 +55,8 @@ type Config struct {
 	Timeout          time.Duration // ignored by an endless run
 	ExternalAddr     string        // address of the external system; "" means a free loopback port
 	Endless          bool          // keeps the queue filled until the context ends
-	// If FillUntil is not nil, the run keeps the queue filled until this channel is closed. The run ends when all tasks have ended, and
-	// then compares all tasks.
+	// If FillUntil is not nil, the run keeps the queue filled until this channel is closed. When all tasks have ended, the run compares
+	// them with the journals of the devices, and ends.
 	FillUntil <-chan struct{}
 }
 

@@ -11,8 +11,8 @@ import (
 // because the dispatcher's promises rely on it.
 //
 // "Per grant" means that device.startTask decides at random when a task starts, and again when the task starts again
-// after a reboot. At most one of Silent, Gone and Reboot occurs: Gone is drawn only if Silent was not, and Reboot
-// only if neither was.
+// after a reboot. At most one of Silent, Gone and Reboot occurs. The probability of Gone applies only if Silent does
+// not occur. The probability of Reboot applies only if neither occurs.
 type Faults struct {
 	Silent      float64 // per grant: holds the slot to the end of the lease and sends no report
 	Gone        float64 // per grant: becomes silent, and never reports again

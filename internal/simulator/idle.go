@@ -36,8 +36,8 @@ type Handoff struct {
 	Entered  Quantiles // part of Total: grant received -> inside
 }
 
-// measureHandoff returns the durations of the handoffs in gaps. findStart returns how the device with the grant token
-// began its task.
+// measureHandoff returns the durations of the handoffs in gaps. findStart returns how the device whose grant has this
+// token began its task.
 func measureHandoff(gaps []Gap, findStart func(token int64) (Start, bool)) (handoff Handoff) {
 	var total, notified, granted, entered []time.Duration
 	for _, g := range gaps {
@@ -69,8 +69,8 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// longestDelays returns the longest time between the due time of a start and its grant, and the longest time between
-// begin and a grant. The due times of starts are spread evenly over the time bound.
+// longestDelays returns the longest time from the due time of a start to its grant, and the longest time from begin
+// to a grant. The due times of the starts are spread evenly over a period of length bound that starts at begin.
 func longestDelays(starts []Start, begin time.Time, bound time.Duration) (longestDelay, longestWait time.Duration) {
 	for i, s := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))

@@ -127,7 +127,7 @@ func waitSuccess(ctx context.Context, operation paho.Token) bool {
 	}
 }
 
-// send publishes a report as soon as the first attempt to connect has ended, and does not wait for that. It does not check
+// send publishes a report as soon as the first attempt to connect has ended. send returns at once. It does not check
 // whether the broker received the report, because the device sends a report again if no reply arrives.
 func (l *mqttLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
 	select {

@@ -16,8 +16,8 @@ func trickyValues() (jsonValues []string) {
 	}
 }
 
-// randomOutput returns a random output for a task that worked for the time worked. The output is compact JSON and
-// different each time.
+// randomOutput returns a random output for a task. worked is the work time of the task. The output is compact
+// JSON and different each time.
 func (d dice) randomOutput(task int64, worked time.Duration) json.RawMessage {
 	b := append([]byte(`{"task":`), strconv.FormatInt(task, 10)...)
 	b = append(b, `,"worked_ms":`...)

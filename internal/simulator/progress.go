@@ -24,7 +24,7 @@ func (p *printer) writeLine(format string, args ...any) {
 
 func (p *printer) isDue() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
 
-// showRegistered writes the number of devices that have a token, if a line is due or all devices have one.
+// showRegistered writes the number of devices that have a token, if a line is due or all devices have a token.
 func (p *printer) showRegistered(made, total int) {
 	if made == total || p.isDue() {
 		p.writeLine("         registered %d of %d devices", made, total)

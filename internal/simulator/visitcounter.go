@@ -77,8 +77,8 @@ func (j *visitCounter) Stats() ExternalStats {
 	return j.stats
 }
 
-// clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least inside. The arrival
-// has already been counted, because the call of onFull may take long.
+// clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least inside, the number
+// of devices inside. It is called after the arrival was counted, because onFull may take long.
 func (j *visitCounter) clearIfCapacityRaised(overSuspicion *suspicion, inside int) {
 	if j.onFull == nil {
 		return
@@ -126,7 +126,7 @@ func (j *visitCounter) countArrival(visitor *visit) (overSuspicion *suspicion, i
 	return overSuspicion, j.stats.Inside
 }
 
-// addSuspicion records that more than allowed of the leases concerned may be in force now. The caller holds mu.
+// addSuspicion records that more leases in concerned may be in force now than the number allowed. The caller holds mu.
 func (j *visitCounter) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }

@@ -102,7 +102,7 @@ const (
 	reasonWake        = "wake"
 )
 
-// listViolations describes how the reply, as the answer to the report sent, violates the protocol. It does not check errors and pushes.
+// listViolations describes how the reply to the report in sent violates the protocol. It does not check errors and pushes.
 func (r reply) listViolations(sent report) []string {
 	var found []string
 	if r.Reason == "" {
@@ -120,8 +120,8 @@ func (r reply) listViolations(sent report) []string {
 	return append(found, r.listMissingAnswers(sent)...)
 }
 
-// listMissingAnswers describes what the reply lacks as the answer to the report sent: an outcome for each result, and each running task in
-// exactly one of the lists renewed and cancel.
+// listMissingAnswers describes what is missing in the reply to the report in sent. The reply must have an outcome for each result. It must
+// name each running task in exactly one of the lists renewed and cancel.
 func (r reply) listMissingAnswers(sent report) []string {
 	var found []string
 	acks, answers := map[key]int{}, map[key]int{}

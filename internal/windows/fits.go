@@ -53,7 +53,8 @@ func firstCommonOpening(minOpen time.Duration, sets []Set) (start time.Time, fou
 	return time.Time{}, false
 }
 
-// commonOpenMinutes returns the minutes in which all sets are open. It examines the period of this length from begin on. Minute 0 is begin.
+// commonOpenMinutes returns the minutes in which all sets are open. It examines the period that starts at begin and has this length. Minute 0
+// starts at begin.
 func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minuteSet {
 	all := newMinuteSet(length)
 	for i, s := range sets {
@@ -71,8 +72,8 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 	return all
 }
 
-// addOpenMinutes adds to open the minutes between begin and end in which the window is open. It computes the open minutes of a day without a
-// change of clocks only once.
+// addOpenMinutes adds the minutes between begin and end in which the window is open to the set open. It computes the open minutes of a day
+// without a change of clocks only once.
 func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
@@ -93,7 +94,7 @@ func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	}
 }
 
-// minutesFrom returns the number of whole minutes from begin to at.
+// minutesFrom returns the number of whole minutes from the time begin to the time at.
 func minutesFrom(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
 
 // openPerFiring returns the minutes, counted from a firing, in which the window is open because of this firing.

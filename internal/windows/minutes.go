@@ -23,7 +23,7 @@ func (m minuteSet) addMinutes(other minuteSet, offset int) {
 	}
 }
 
-// findRun returns the start of the first minLength or more consecutive minutes in the set.
+// findRun returns the start of the first run of at least minLength consecutive minutes in the set.
 func (m minuteSet) findRun(minLength int) (start int, found bool) {
 	length := 0
 	for i, word := range m {

@@ -268,8 +268,8 @@ func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, erro
 	return b.removeWaitersAfter(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
-// offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. It returns the
-// result of the change: the batch changed, or changeErr. If changeErr is not nil, it offers no slots.
+// offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. changed and
+// changeErr are the result of the change, which it returns in the form of the API. If changeErr is not nil, it offers no slots.
 func (b *batches) offerSlotsAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
 	if changeErr == nil {
 		b.waiters.Filler.Fill(changed.Pool)
@@ -277,8 +277,9 @@ func (b *batches) offerSlotsAfterChange(changed store.Batch, changeErr error) (o
 	return toAPIBatch(changed), changeErr
 }
 
-// removeWaitersAfter takes the result of a change of the store that prevents starts: a batch and an error. Without an error, it removes the
-// devices that wait with a task of the batch from the queue of its pool. It returns the result in the form of the API.
+// removeWaitersAfter removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents starts
+// of its tasks. changed and errOfChange are the result of the change, which it returns in the form of the API. If errOfChange is not nil,
+// it removes no device.
 func (b *batches) removeWaitersAfter(changed store.Batch, errOfChange error) (answer operators.Batch, err error) {
 	if errOfChange == nil {
 		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)

@@ -115,8 +115,9 @@ type spool struct {
 	turns *fair.Shares
 }
 
-// storeBody reads the complete body. The caller may read stored until it calls release. If body cannot be read
-// to its end, the caller gets the reason from longBodyReader.readError(err).
+// storeBody reads the complete body and returns a reader of the stored bytes. The caller may use stored until
+// it calls release. If body cannot be read to its end, the caller gets the reason from
+// longBodyReader.readError(err).
 func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
 	leave, err := awaitTurn(ctx, s.turns)
 	if err != nil {

@@ -132,15 +132,16 @@ func textMedia() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-// writeStream writes all pages of a list in the form that the client accepts. first is the first page, and readPage reads the page of a
-// next token.
+// writeStream writes all pages of a list in the form that the client accepts. first is the first page, and readPage reads the page that
+// a page token selects.
 func writeStream[Entry any](response huma.Context, first listPage[Entry], readPage func(token string) (listPage[Entry], error)) {
 	write := entryEncoder[Entry]{csv: acceptedStreamType(response.Header("Accept")) == operators.TypeCSV}
 	writeStreamWith(response, write.encode, first, readPage)
 }
 
-// writeStreamWith writes all pages of a list. first is the first page, readPage reads the page of a next token, and encode formats the
-// entries of a page. If it fails half-way, it breaks the connection, because a client must not take a part for the complete list.
+// writeStreamWith writes all pages of a list. first is the first page, readPage reads the page that a page token selects, and encode
+// formats the entries of a page. If it fails half-way, it breaks the connection, so that a client does not take a part for the
+// complete list.
 func writeStreamWith[Entry any](response huma.Context, encode func([]Entry) ([]byte, error), first listPage[Entry], readPage func(token string) (listPage[Entry], error)) {
 	form := acceptedStreamType(response.Header("Accept"))
 	response.SetHeader("Content-Type", form)

@@ -145,7 +145,7 @@ func addOperation[Request, Response any](r *routes, target *operations, operatio
 	if operation.MaxBodyBytes == 0 {
 		operation.Middlewares = append(operation.Middlewares, target.newMiddlewares(r.awaitLargeTurn)...)
 	}
-	// Registered at target.API, not at target itself, because huma looks for its own configuration type in its argument.
+	// The argument is target.API and not target, because huma looks for its own configuration type in this argument.
 	huma.Register(target.API, operation, func(ctx context.Context, in *Request) (out *Response, err error) {
 		if path, ok := any(in).(nameChecker); ok {
 			err = path.checkName()

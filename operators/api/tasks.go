@@ -190,8 +190,8 @@ func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, er
 	return done, err
 }
 
-// changeTasks changes the tasks that match the filter of request with change, or only counts them with count in a dry run. change gets the
-// actor, the filter and the maximum number of tasks.
+// changeTasks calls change, which changes the tasks that match the filter of request. In a dry run, it calls count instead, which only
+// counts these tasks. change gets the actor, the filter and the maximum number of tasks.
 func changeTasks(
 	ctx context.Context, request *bulkQuery,
 	change func(context.Context, string, store.TaskFilter, int) (store.BulkResult, error),

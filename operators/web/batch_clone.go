@@ -19,8 +19,8 @@ const (
 	clonePageSize = 1000 // tasks that are read in one request
 )
 
-// cloneFormValues returns the form inputs for a new batch with the kind, the payload and the settings of source. It omits times that are
-// not after now.
+// cloneFormValues returns the form inputs for a new batch with the kind, the payload and the settings of source. It keeps only times
+// after now.
 func cloneFormValues(source operators.Batch, now time.Time) url.Values {
 	f := newBatchValues(source.CloneSettings(now))
 	f.Set("from", strconv.FormatInt(source.ID, 10))

@@ -91,8 +91,8 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 	return shown.describeTrouble(f.now())
 }
 
-// latestState returns the state of the server failed that the latest checks found. If they found the server healthy, they ran before it
-// failed. Then latestState returns failed unchanged.
+// latestState returns the state that the latest checks found for the server in failed. If they found the server healthy, they ran
+// before it failed. Then latestState returns failed unchanged.
 func (f *frame) latestState(ctx context.Context, failed api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return failed

@@ -44,7 +44,7 @@ func listRemedyRoutes() []remedyRoute {
 	}
 }
 
-// remedyRenderer adds buttons to the texts of remedies on a page. A remedy is an advice against the reason why a task waits.
+// remedyRenderer adds buttons to the texts of remedies on a page. A remedy is advice how to remove the reason why a task waits.
 type remedyRenderer struct {
 	may           func(role string) bool
 	returnAddress string // address of the page

@@ -93,7 +93,7 @@ func (s *sessions) openWithLink(ctx context.Context, from netip.Addr, linkSecret
 }
 
 // openSession stores a new session of the operator token with this hash and returns the secret of the session. actor is the owner of the
-// token, who signs in from the address from.
+// token, and from is the actor's address.
 func (s *sessions) openSession(ctx context.Context, actor string, from netip.Addr, tokenHash []byte) (secret string, err error) {
 	secret = rand.Text() + rand.Text()
 	return secret, s.ledger.OpenSession(ctx, actor, from.String(), hashToken(secret), tokenHash, sessionLife)

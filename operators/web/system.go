@@ -45,7 +45,7 @@ func (s System) checkDependencies(ctx context.Context) []dependency {
 	return s.describeDependencies(s.Checks(ctx))
 }
 
-// publishedChecks returns the results of the stateByName that another replica published with its heartbeat, sorted by name.
+// publishedChecks describes the dependencies in stateByName, the states that another replica published with its heartbeat, sorted by name.
 func (s System) publishedChecks(stateByName map[string]string) []dependency {
 	list := make([]api.Dependency, 0, len(stateByName))
 	for _, name := range slices.Sorted(maps.Keys(stateByName)) {

@@ -58,7 +58,7 @@ func (j *journal) keepResult(added result) {
 	j.save()
 }
 
-// removeResult removes the result of the grant ended. It does not save the journal.
+// removeResult removes the result of the grant in ended. It does not save the journal.
 func (j *journal) removeResult(ended grant) {
 	j.Results = slices.DeleteFunc(j.Results, func(r result) bool { return r.grant == ended })
 }

@@ -23,8 +23,8 @@ type work struct {
 	end, lease, renewAt float64
 }
 
-// extend sets the end of the lease to leaseEnd, unless the lease already ends later. The device renews after half of the remaining time,
-// unless this half is too short.
+// extend sets the end of the lease to leaseEnd, unless the lease already ends later. The device renews after half of the remaining time.
+// If this half is below a second and below a quarter of a lease, it does not renew.
 func (w *work) extend(leaseEnd float64) {
 	w.end, w.renewAt = max(w.end, leaseEnd), never
 	if half := (w.end - monotonicNow()) / 2; half >= min(1, w.lease/4) && w.why == "" {
