@@ -39,7 +39,7 @@ type attempt struct {
 	nonce         string            // part of the lease ids of this attempt
 	steps         *waiters.Steps    // steps of the handoff that led to the attempt; nil records nothing
 
-	// The fields below hold the progress of the attempt. The fields from granted on are its outcome.
+	// The fields below hold the progress of the attempt. The field granted and the fields after it are its outcome.
 	offeredPools     []string                    // pools in which a slot is offered to the device
 	full             map[string]bool             // pools without a free slot
 	obstacles        map[int64]decision.Obstacle // obstacles found by policies, by task id
@@ -113,9 +113,8 @@ func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err err
 	return a.confirmGrant(ctx, asked)
 }
 
-// confirmGrant checks that the grant is still in force. It reads the device again if more than maxUnconfirmedAge has passed since
-// requestedAt: meanwhile another replica may have delivered the grant, and the device may have ended it. It returns errRepaired if the
-// grant has ended.
+// confirmGrant checks that the grant is still in force. It reads the device again if more than maxUnconfirmedAge has passed since requestedAt.
+// In this time, another replica may have delivered the grant, and the device may have ended it. It returns errRepaired if the grant has ended.
 func (a *attempt) confirmGrant(ctx context.Context, requestedAt time.Time) error {
 	for a.granted != nil && a.d.config.Now().Sub(requestedAt) > maxUnconfirmedAge {
 		requestedAt = a.d.config.Now()

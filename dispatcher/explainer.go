@@ -85,7 +85,7 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 	return <-explained, nil
 }
 
-// lookups reads the facts that explain a task and that neither its TaskView nor its policies contain.
+// lookups reads the facts for the explanation of a task that are missing in its TaskView and are not found by its policies.
 type lookups interface {
 	// readPoolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the device that the parameter view
 	// describes.
@@ -133,8 +133,8 @@ func (x *Explainer) readCallerBound(ctx context.Context, waiting store.Candidate
 // markShare is the part of the remaining time of a request that DeviceMark may take.
 const markShare = 0.5
 
-// DeviceMark returns the mark of a device in Redis, and in the same value whether the ledger has work for the device. DeviceMark returns nil
-// if Redis or the ledger does not answer in time. A failure does not count as an outage of the ledger.
+// DeviceMark returns the mark of a device in Redis, together with the information whether the ledger has work for the device. DeviceMark returns
+// nil if Redis or the ledger does not answer in time. A failure does not count as an outage of the ledger.
 func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision.Mark {
 	if x.marks == nil {
 		return nil
@@ -200,8 +200,8 @@ func (x *Explainer) readPoolStatus(ctx context.Context, pool string, tasks []sto
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns the last report of the device in view that the ledger or this replica has recorded, accurate to store.SeenPrecision
-// for a device that only polls. It is zero if the device never reported.
+// lastReport returns the last report of the device in view that the ledger or this replica has recorded. For a device that only polls, its time
+// is accurate to store.SeenPrecision. If the device never reported, lastReport returns zero.
 func (x *Explainer) lastReport(view store.TaskView) store.LastReport {
 	seen := x.seen.LastReport(view.Task.Device)
 	if d := view.Device; d != nil && d.LastSeen != nil && d.QuietUntil != nil && d.LastSeen.After(seen.At) {

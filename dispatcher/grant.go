@@ -130,8 +130,8 @@ func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
-// drawFirstTasks returns the first task of each batch; the semaphore needs no other. If there are more than slots.MaxWants batches, it
-// drops batches at random, and drops an urgent batch only if no other is left. jitter returns a number in [0,1).
+// drawFirstTasks returns the first task of each batch, because the semaphore needs no other tasks. If there are more than slots.MaxWants
+// batches, it drops batches at random. It drops urgent batches only if no other batches are left. jitter returns a number in [0,1).
 func drawFirstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidate {
 	indexByBatch := make(map[int64]int)
 	var firsts []store.Candidate

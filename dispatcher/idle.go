@@ -29,8 +29,8 @@ const (
 // isNextAudit counts a report that could be answered from a mark, and reports whether this report must be looked up to audit the mark.
 func (d *Dispatcher) isNextAudit() bool { return d.auditable.Add(1)%auditInterval == 0 }
 
-// markCheck is the result of a check of a device's mark. At most one of isIdle, mayWait and isAtLookupLimit is true. If none is, the report
-// is looked up in the ledger.
+// markCheck is the result of a check of a device's mark. At most one of isIdle, mayWait and isAtLookupLimit is true. If all are false, the
+// report is looked up in the ledger.
 type markCheck struct {
 	isIdle          bool        // the device has no work
 	mayWait         bool        // according to its mark, the device waits in the queue of the pool mark.Wait.Pool; the queue may contradict
@@ -77,8 +77,8 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 	return check
 }
 
-// answerFromMark refuses a report without a read of the ledger. refusal is what the mark of the device says. untilTurn is the time after
-// which a device in the queue of a full pool reports again. If park is not nil and there is room, the report may be parked.
+// answerFromMark refuses a report without a read of the ledger. refusal follows from the mark of the device. untilTurn is the time after which a
+// device in the queue of a full pool reports again. If park is not nil and there is room, the report may be parked.
 func (d *Dispatcher) answerFromMark(caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration) *reportHandling {
 	from := &reporter{d: d, caller: caller, view: store.DeviceView{Now: check.mark.Now}, storedPool: check.mark.Wait.Pool}
 	from.replaceOlder(park)

@@ -120,8 +120,8 @@ func (d Leases) acquire(ctx context.Context, request LeaseRequest, began time.Ti
 	return d.leaseAfterReply(ctx, request, opened, reply, began)
 }
 
-// leaseAfterReply reads the lease opened after its holder was answered with reply, and returns it. If mustRetry is true, the lease has
-// changed since the reply, and acquire must be called again.
+// leaseAfterReply is called after the holder of the lease in opened was answered with reply. It reads the lease again and returns it. If
+// mustRetry is true, the lease has changed since the reply, and acquire must be called again.
 func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opened store.LeaseTask, reply devices.Reply, began time.Time) (lease Lease, mustRetry bool, err error) {
 	lease, err = d.readLease(ctx, opened.Task, began)
 	switch {
@@ -242,7 +242,7 @@ func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task 
 	}
 }
 
-// deleteNoWaitLease deletes the lease opened, if request does not wait and has created the lease.
+// deleteNoWaitLease deletes the lease in opened if request has Wait 0 and has created this lease.
 func (d Leases) deleteNoWaitLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask) {
 	if request.Wait > 0 || !opened.Created {
 		return

@@ -132,7 +132,7 @@ func (h *reportHandling) endWait(state waiters.WaitState) {
 	}
 }
 
-// attemptAgain makes another attempt after the message wake has arrived. If final is true, the answer must be sent now. Otherwise the report
+// attemptAgain makes another attempt after a message, wake, has arrived. If final is true, the answer must be sent now. Otherwise the report
 // stays parked.
 func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
 	done, ok := h.d.Waiters.ParkedReports.BeginDecision(ctx)

@@ -64,9 +64,9 @@ func (h *reportHandling) recordableWait(newsPosition int64) marks.Wait {
 	return wait
 }
 
-// nextStartChange returns the next time at which the answer to the question whether task may start changes, if the ledger does not change. next
-// is zero if there is no such time. isKnown is false if the time is unknown, because the task has expired, or because the next opening of a
-// window is not computed yet.
+// nextStartChange returns the next time at which task begins or ceases to be allowed to start, if the ledger does not change. next is zero if
+// there is no such time. isKnown is false if the time is unknown, because the task has expired, or because the next opening of a window is not
+// computed yet.
 func nextStartChange(task store.Candidate, now time.Time) (next time.Time, isKnown bool) {
 	needed := time.Duration(0)
 	if task.FinishInside {

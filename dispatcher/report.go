@@ -30,9 +30,8 @@ type reportHandling struct {
 const handleLimit = 8 * time.Second
 
 // HandleReport answers one report: results first, then running tasks, then redelivery, then the next task. It returns devices.ErrForbidden or
-// devices.ErrRegistrationRate if the caller is not admitted, or devices.ErrUnavailable if nothing could be recorded; the reply reports all
-// other problems. HandleReport does not stop when ctx ends, because a half-handled report could leave a slot without a grant; it ends within
-// 8 s.
+// devices.ErrRegistrationRate if the caller is not admitted, or devices.ErrUnavailable if nothing could be recorded. The reply reports all other
+// problems. HandleReport does not stop when ctx ends, because a half-handled report could leave a slot without a grant. It returns within 8 s.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
 	h, err := d.handle(ctx, caller, report, nil)
 	if err != nil {
@@ -145,7 +144,7 @@ func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	}
 	err := h.d.config.Store.MergeAttributes(ctx, string(h.reporter.caller.Device), h.report.Attributes)
 	if errors.Is(err, store.ErrTooLarge) {
-		// An error would discard the results in the same report.
+		// This failure is not returned as an error, because an error would discard the results in the same report.
 		h.reply.Code = devices.CodeAttributesTooLarge
 		h.reply.Detail = fmt.Sprintf("attributes: at most %d keys and %d bytes after the merge; the stored attributes are unchanged", devices.MaxAttributeKeys, devices.MaxAttributes)
 		return nil

@@ -13,7 +13,7 @@ const (
 	// accountLimit is the maximum time that a transaction of the ledger waits for the MQTT broker. It is less than the time that other
 	// transactions wait for the rows that this transaction locks.
 	accountLimit = 2500 * time.Millisecond
-	// turnLimit is the maximum time that a request waits for earlier transactions. It is short, because a client waits for the response.
+	// turnLimit is the maximum time that a request waits until it may use the MQTT broker. It is short, because a client waits for the response.
 	turnLimit = 3 * time.Second
 	// changesPart is the maximum number of changes in one transaction. It is small, because for each change the broker writes its whole
 	// list of accounts.
@@ -51,11 +51,11 @@ func newAccounts(brokerAccounts Accounts, ledger accountLedger) *accounts {
 	return &accounts{Accounts: brokerAccounts, ledger: ledger, turn: turn}
 }
 
-// brokerAsksLedger reports whether the broker calls AuthenticateSession for each session. Any other broker checks the secret itself and does
-// not pass it on. The secret is the device's own token, if the device has one.
+// brokerAsksLedger reports whether the broker calls AuthenticateSession for each session. Any other broker checks the password itself, and the
+// dispatcher does not receive it. The password is the device's own token, if the device has one.
 func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
-// acquireTurn waits until this goroutine may use the broker, but at most for limit. If it returns nil, the caller must call releaseTurn.
+// acquireTurn waits until this goroutine may use the broker. It waits no longer than limit. If it returns nil, the caller must call releaseTurn.
 func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -56,7 +56,7 @@ func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error 
 	return err
 }
 
-// checkOwner returns devices.ErrForbidden if found, the stored token of the caller, belongs to another device. findErr is the error of the
+// checkOwner returns devices.ErrForbidden if the stored token of the caller belongs to another device. found and findErr are the results of the
 // search for this token. If findErr is not nil, checkOwner returns it.
 func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
 	if findErr == nil && found.Device != string(caller.Device) {

@@ -51,7 +51,7 @@ func registrantOf(caller devices.Caller) string {
 	return registrantSession
 }
 
-// fleetTokenName returns "fleet:" and the first eight digits of the hash of a fleet token. They distinguish the two tokens of a rotation,
+// fleetTokenName returns "fleet:" and the first eight digits of the hash of a fleet token. The digits distinguish the two tokens of a rotation,
 // and do not reveal a random token.
 func fleetTokenName(hash [sha256.Size]byte) string {
 	return store.FleetTokenPrefix + hex.EncodeToString(hash[:4])

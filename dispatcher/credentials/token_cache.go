@@ -35,7 +35,7 @@ type tokenCache struct {
 	drops      int       // number of times that tokens were dropped
 }
 
-// cachedToken is a token in the cache. It is trusted until the time until, in seconds since 1970.
+// cachedToken is a token in the cache. Its field until is the time at which it is no longer trusted, in seconds since 1970.
 type cachedToken struct {
 	store.Token
 	until uint32

@@ -84,8 +84,8 @@ func (p *CauseGroup) add(explained ExplainedTask) {
 	}
 }
 
-// scaleCounts sets the count of each group so that all counts add up to totalTasks. Each count is Evaluated scaled by totalTasks/evaluatedTasks and rounded
-// down. The tasks that the rounding leaves go to the groups with the largest remainders.
+// scaleCounts sets the count of each group so that all counts add up to totalTasks. Each count is the group's Evaluated multiplied by
+// totalTasks/evaluatedTasks, and rounded down. The tasks that are lost by rounding are added to the groups with the largest remainders.
 func scaleCounts(groups []CauseGroup, evaluatedTasks int, totalTasks int64) {
 	type rest struct {
 		group     int
@@ -160,7 +160,7 @@ func findCodeText(code Code) codeText {
 // PassesByItself reports whether a cause with this code ends by itself, without an action of an operator or the return of a device.
 func PassesByItself(code Code) bool { return bool(findCodeText(code).passes) }
 
-// comparePermanence sorts codes whose causes do not pass by themselves before codes whose causes do.
+// comparePermanence sorts codes whose causes do not pass by themselves before all other codes.
 func comparePermanence(a, b Code) int {
 	return compareTrueFirst(!PassesByItself(a), !PassesByItself(b))
 }

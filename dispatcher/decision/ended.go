@@ -53,7 +53,7 @@ func addTooLateRemedy(cause Cause, view store.TaskView) (withRemedy Cause, isToo
 	return cause, false
 }
 
-// hasPassed reports whether the time end has come. A nil end never comes.
+// hasPassed reports whether now is at or after end. If end is nil, it returns false.
 func hasPassed(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
 // exceedsMaxWait reports whether the task in view has never started and has waited for longer than max_wait of its batch. It is only for

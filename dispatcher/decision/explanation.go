@@ -90,7 +90,7 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 }
 
 // explainWaiting returns the causes for which the task in view waits: a revoked token, all obstacles, and other causes, such as a device that
-// does not report. task is the same task as a candidate. The causes that do not pass by themselves come first.
+// does not report. task is the candidate for the same task. The causes that do not pass by themselves come first.
 func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
 	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
 	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), facts.CallerBound

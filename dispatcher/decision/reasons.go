@@ -288,8 +288,8 @@ func (x causeWriter) estimateStart() time.Time {
 	return x.Now.Add(max(turn, asks))
 }
 
-// timeToReport returns the time until the device reports again. The queue knows this time if the device waits in it. For any other device,
-// the time has jitter, so it is known only if the report is not due soon.
+// timeToReport returns the time until the device reports again. The queue knows this time if the device waits in it. For any other device, the
+// time is not exact because of jitter. Then isKnown is true only if the report is not due soon.
 func (x causeWriter) timeToReport() (left time.Duration, isKnown bool) {
 	if x.status.InQueue {
 		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace

@@ -66,8 +66,8 @@ func untilDelay(timing Timing, refusal Choice, now time.Time, _ time.Duration) t
 }
 
 // outageDelay returns the delay of a device that was refused because a server did not answer. It is a few seconds, because most servers
-// answer again soon. In a longer outage, it is a random time within a report period. If refusal.Until is known (the end of a standstill after
-// a restore), it is the time until then.
+// answer again soon. In a longer outage, the delay is a random time within a report period. If refusal.Until is known (the end of a standstill
+// after a restore), the delay is the time until then.
 func outageDelay(timing Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !refusal.Until.IsZero():

@@ -164,8 +164,8 @@ func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64,
 	return positions, nil
 }
 
-// runPipeline sends count commands to Redis in one round trip. sendCommand adds the command with this index to pipe. handleReply is called with
-// each reply, also if the value does not exist. runPipeline returns the first error.
+// runPipeline sends commands with the indexes from 0 to count-1 to Redis in one round trip. sendCommand adds the command with this index to
+// pipe. handleReply is called with each reply, even if the value that the command asked for does not exist. runPipeline returns the first error.
 func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(pipe redis.Pipeliner, index int) redis.Cmder, handleReply func(index int, reply redis.Cmder)) error {
 	pipe := h.client.Pipeline()
 	sent := make([]redis.Cmder, count)

@@ -82,8 +82,8 @@ type DeviceMark struct {
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
 
-	// Wait is the wait that the mark records. It has no pool if the mark records none, or one that is no longer valid. A valid wait means
-	// that the device has tasks only in this pool, and that one of them could start if it got a slot.
+	// Wait is the wait that the mark records. It has no pool if the mark records no valid wait. A valid wait means that the device has tasks only
+	// in this pool, and that one of them could start if it got a slot.
 	Wait Wait
 	// Position is the position up to which this replica has handled the news. If the ledger is read after that and shows that the device
 	// waits, the wait is recorded with this position.
@@ -165,7 +165,7 @@ const (
 )
 
 // FollowCommit updates the marks with the news up to the id newestID, which this process has committed. It waits at most wroteWait for the
-// update. Until the marks include these news, this process treats no device without a mark as idle.
+// update. Until the marks include these news, this process does not trust missing marks.
 func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 	f.trust.recordCommit(newestID)
 	done := make(chan struct{})

@@ -25,8 +25,8 @@ const (
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// repairState repairs the state for which Redis could not answer a check: an unknown rule, or overdue reservations. It repairs only the state
-// of the first such answer. If mustRetry is true, the caller must send the checks again.
+// repairState repairs the state because of which Redis could not answer a check: an unknown rule, or overdue reservations. It repairs only the
+// state that the first such answer reports. If mustRetry is true, the caller must send the checks again.
 func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (mustRetry bool, err error) {
 	for i, a := range answers {
 		switch a.Status {

@@ -28,7 +28,7 @@ type Verdict struct {
 	Unchecked bool           // Redis did not answer: Allowed follows on_error, and Items is empty
 }
 
-// globalID returns an id that differs from the ids of all other callers. If t.ID is empty, it returns "".
+// globalID returns an id that differs from the ids of the takes of all other callers. If t.ID is empty, it returns "".
 func (t Take) globalID() string {
 	if t.ID == "" {
 		return ""
@@ -109,7 +109,8 @@ func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 	return takings, nil
 }
 
-// uncheckedVerdicts returns the verdicts of count takes that Redis did not check. They are allowed only if all policies fail open.
+// uncheckedVerdicts returns one verdict for each of several takes (their number is count) that Redis did not check. The takes are allowed only
+// if all policies fail open.
 func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
 	if v.Allowed = failsOpen(k.rules); !v.Allowed {

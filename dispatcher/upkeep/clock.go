@@ -128,7 +128,8 @@ func (g *clockGuard) offsetIndexAt(moment time.Duration) int {
 }
 
 // changedPair returns the pair of times to store: the trusted time of the ledger for the longest lease in force, and the host's time at
-// askedAt. mustStore is false if no time is trusted, or if the difference of the two times is still that of stored, within pairSlack.
+// askedAt. mustStore is false if no time is trusted, or if the difference of the two times differs by at most pairSlack from the difference of
+// the times in stored.
 func (g *clockGuard) changedPair(stored *store.ClockPair, askedAt time.Time) (pair store.ClockPair, mustStore bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// background runs work in goroutines of its own. The answer to the report that caused the work does not wait for it.
+// background runs work in goroutines of its own. The answer to the report that caused the work does not wait for the work.
 type background struct {
 	ctx context.Context //nolint:containedctx // it outlives the contexts of the reports
 

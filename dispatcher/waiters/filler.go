@@ -45,7 +45,7 @@ func (f *Filler) Fill(pool string) {
 }
 
 // FillAll finds devices for the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a
-// second. Each call also visits some other pools in turn, to remove devices that no longer report from their queues.
+// second. Each call also visits some other pools in turn, and removes from their queues the devices that no longer report.
 func (f *Filler) FillAll(ctx context.Context) error {
 	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	if err != nil {

@@ -95,8 +95,8 @@ func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer 
 	return timed
 }
 
-// runRounds carries out the round first and the rounds that follow from it, at most maxRounds in total. A round follows if a device cannot
-// use its offer, because the semaphore then offers the slot to the next waiter.
+// runRounds carries out one round, first, and the rounds that follow from it, at most maxRounds in total. A round follows if a device cannot use
+// its offer, because the semaphore then offers the slot to the next waiter.
 func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

@@ -49,7 +49,7 @@ func NewParkedReport(device string, wait time.Duration) *ParkedReport {
 // Signal returns a channel that receives a value when Poll has something new to return.
 func (p *ParkedReport) Signal() <-chan struct{} { return p.signal }
 
-// WakeCall combines the messages that a report received since the previous Poll. The zero value means that there were none.
+// WakeCall combines the messages that a report received since the previous Poll. The zero value means that there were no messages.
 type WakeCall struct {
 	Woken   bool
 	Offered []string // pools of the messages: in each, a slot may be offered to the device

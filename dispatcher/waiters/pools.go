@@ -125,8 +125,8 @@ func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	return searched
 }
 
-// roundRobin returns at most limit elements of the list sorted. It begins behind the element last, and continues at the start of the list.
-// newLast is the last returned element, or last if there is none.
+// roundRobin returns at most limit elements of sorted, a sorted list. It begins behind the element that is equal to last, and continues at the
+// start of the list. newLast is the last returned element, or last if there is none.
 func roundRobin(sorted []string, last string, limit int) (next []string, newLast string) {
 	from, found := slices.BinarySearch(sorted, last)
 	if found {
@@ -192,14 +192,14 @@ func (p *Pools) isUrgentSearchResting(pool string, now time.Time) bool {
 	return now.Before(p.stateOf(pool).urgentRestUntil)
 }
 
-// restUrgentSearch prevents another search for devices with urgent tasks of a pool before the time until.
+// restUrgentSearch prevents further searches for devices with urgent tasks of a pool. until is the time at which the next search may begin.
 func (p *Pools) restUrgentSearch(pool string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stateOf(pool).urgentRestUntil = until
 }
 
-// RestartSearches makes the next pass search every pool from its first batch. It is called after tasks that had ended wait again.
+// RestartSearches makes the next pass search every pool from its first batch. It is called after ended tasks were made pending again.
 func (p *Pools) RestartSearches() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -71,8 +71,8 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGone records that the connections of the reports in ended are closed. gone are those of the reports whose devices have parked no newer
-// report at any replica.
+// findGone records that the connections of the reports in ended are closed. gone has the reports whose devices have parked no newer report at
+// any replica.
 func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
 	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.localReports.hasReport(report.Device) })
 	if r.board == nil || len(gone) == 0 {

@@ -62,9 +62,9 @@ func New(client redis.UniversalClient, database int) *Board {
 }
 
 // RegisterNewest records that this replica parks a report of the device, and makes it the newest report of the device at all replicas. number
-// is higher than the numbers of all earlier reports of the device. gap is true if the connection of the previous report has just ended, so
-// that messages about this end may still arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns ErrUnavailable
-// if Redis does not answer.
+// is higher than the numbers of all earlier reports of the device. gap is true if the connection of the previous report has just ended. Then
+// messages about the end of that connection may still arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns
+// ErrUnavailable if Redis does not answer.
 func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
 	reply, err := b.newest.Run(ctx, b.client, []string{reportKey(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
@@ -80,8 +80,8 @@ func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL tim
 	return number, reply[1] == int64(1), nil
 }
 
-// RecordEnded records that the connections of parked reports have ended. gone are those of reports whose devices have parked no newer report.
-// RecordEnded returns ErrUnavailable if Redis does not answer.
+// RecordEnded records that the connections of parked reports have ended. gone has the elements of reports whose devices have parked no newer
+// report. RecordEnded returns ErrUnavailable if Redis does not answer.
 func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
