@@ -113,7 +113,7 @@ func TestAParkedDeviceWithoutWorkLeavesTheQueue(t *testing.T) {
 	}, withLongPeriod, func(c *dispatcher.Config) { c.Offer = long })
 }
 
-// awaitQueueLength waits until the queue of a pool has want waiters.
+// awaitQueueLength waits until the number of waiters in the queue of a pool is want.
 func (b *testBench) awaitQueueLength(pool string, want int) {
 	b.t.Helper()
 	b.awaitCondition("queue of "+pool, func() bool {

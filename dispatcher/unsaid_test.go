@@ -17,7 +17,7 @@ import (
 // in internal/app).
 const passInterval = 500 * time.Millisecond
 
-// setOfferClock sets the clock by which offers end to moment plus the duration after.
+// setOfferClock sets the clock that determines the end of offers to the time moment plus the duration after.
 func (b *testBench) setOfferClock(moment time.Time, after time.Duration) {
 	b.mini.SetTime(moment.Add(after))
 }

@@ -21,7 +21,8 @@ func (l *Limiter) SetSettleWithin(d time.Duration) {
 	r.reserve, r.settle, r.overdue, l.Rebuilder.fill = s.reserve, s.settle, s.overdue, s.fill
 }
 
-// Boundaries returns the starts of four calendar periods: the period before the time around, the period that contains it, and the next two.
+// Boundaries returns the starts of four calendar periods: the period that contains the time in the parameter around, the period before it, and
+// the next two, in the order of time.
 func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
 	return periodStarts(period, zone, around)
 }

@@ -176,7 +176,7 @@ func namedHourlyPolicy(name string, maxStarts int64) limits.Policy {
 	return p
 }
 
-// TestWhatIsNoTakingIsRefused checks that an invalid taking (a request to a limit set) is refused before anything
+// TestWhatIsNoTakingIsRefused checks that an invalid take (a request to a limit set) is refused before anything
 // is sent to Redis.
 func TestWhatIsNoTakingIsRefused(t *testing.T) {
 	t.Parallel()

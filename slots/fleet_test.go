@@ -90,7 +90,7 @@ func (f *simulatedFleet) setClock(now time.Duration) {
 	}
 }
 
-// addDevices adds n devices of a batch. Each device asks for the first time at a random time between at and at+spread.
+// addDevices adds n devices of a batch. Each device asks for the first time at a random time between the times at and at+spread.
 func (f *simulatedFleet) addDevices(n int, batch int64, reach slots.Reach, at, spread time.Duration) (added []*simulatedDevice) {
 	for range n {
 		task := int64(len(f.devices) + 1)

@@ -120,7 +120,7 @@ func TestLongSleepsLeaveNoSlotIdle(t *testing.T) {
 	}
 }
 
-// meanHeld returns the mean number of held slots in the period that begins at from and has this length.
+// meanHeld returns the mean number of held slots in the period that begins at the time from and has this length.
 func (f *simulatedFleet) meanHeld(from, length time.Duration) float64 {
 	var sum time.Duration
 	for i, at := range f.grantsAt {

@@ -54,7 +54,7 @@ func (l *ledger) insertDevices(n int) {
 	l.exec(`VACUUM ANALYZE devices`)
 }
 
-// recordSeen records the last-seen time at for every step-th of the devices with a number n, from <= n < to.
+// recordSeen records the parameter at as the last-seen time of every step-th device whose number is at least from and below to.
 func (l *ledger) recordSeen(at time.Time, from, to, step int) {
 	l.Helper()
 	seen := map[string]store.LastReport{}

@@ -23,7 +23,7 @@ func (l *ledger) sealBlocks(lastEvent int64, size int) {
 	}
 }
 
-// sealPage is the result of CheckSeals. It holds the entry of the events that are not sealed apart from the seals.
+// sealPage is the result of CheckSeals. Seals has the sealed blocks, and Unsealed has the entry of the events that are not sealed yet.
 type sealPage struct {
 	Seals    []store.CheckedSeal
 	Unsealed store.CheckedSeal

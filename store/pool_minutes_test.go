@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// countMinutes counts all complete events into the minutes of their pools, three events at a time.
+// countMinutes adds all complete events to the counts per minute of their pools, three events at a time.
 func (l *ledger) countMinutes() {
 	l.Helper()
 	mark, err := l.ReadEventPosition(l.Context(), -1)
@@ -25,8 +25,8 @@ func (l *ledger) countMinutes() {
 	}
 }
 
-// heldAt computes, from the minutes of a pool, the number of held slots and the capacity at the end of the minute
-// that is minutesAgo minutes in the past.
+// heldAt computes, from the counts per minute of a pool, the number of held slots and the capacity at the end of
+// the minute that is minutesAgo minutes in the past.
 func heldAt(m store.PoolMinutes, minutesAgo int64) (held, capacity int) {
 	held, capacity = m.Held, m.CapacityBefore
 	for _, one := range m.Minutes {
@@ -39,8 +39,8 @@ func heldAt(m store.PoolMinutes, minutesAgo int64) (held, capacity int) {
 	return held, capacity
 }
 
-// TestMinutesTellWhatWasHeld checks that the minutes of a pool show how many slots were held at each time, whenever
-// the events are counted. Each event counts once, even if several replicas count.
+// TestMinutesTellWhatWasHeld checks that the counts per minute of a pool show how many slots were held at each
+// time, whenever the events are counted. Each event counts once, even if several replicas count.
 func TestMinutesTellWhatWasHeld(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -130,8 +130,8 @@ func TestMistakesOfTheConfigurationAreLines(t *testing.T) {
 	}
 }
 
-// The address has the scheme https, but its port has no TLS; then its certificate is not trusted. Both must be reported at once. The error
-// must not say that the command may have been executed, because a list changes nothing.
+// Two wrong addresses must be reported at once: one has the scheme https although its port has no TLS, and the other has a certificate
+// that is not trusted. The error must not say that the command may have been executed, because a list changes nothing.
 func TestWrongSchemeIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())

@@ -86,7 +86,7 @@ func TestDevicesCheckOverTLS(t *testing.T) {
 	}
 }
 
-// Without a device, devices check prints the rules as JSON: it has seen none of them.
+// Without a device, devices check prints the rules as JSON. The state of each rule is not_seen or not_checkable.
 func TestDevicesCheckFailsWithoutADevice(t *testing.T) {
 	t.Parallel()
 	code, stdout, stderr := runProgram(t, nil, "devices", "check", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--wait", "1ms", "--json")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestEventsVerify changes the log of events behind the back of the dispatcher, and checks that `events verify` finds it.
+// TestEventsVerify changes the log of events directly in the database, and checks that `events verify` finds the change.
 func TestEventsVerify(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)

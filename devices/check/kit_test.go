@@ -50,7 +50,7 @@ func (p *program) kill() {
 	_ = p.process.Wait()
 }
 
-// check runs the check against the program, in the scenarios whose names contain the text only.
+// check runs the check against the program, in those scenarios whose names contain the text of the parameter only.
 func (p *program) check(t *testing.T, only string) map[string]check.Finding {
 	t.Helper()
 	p.dir = t.TempDir()

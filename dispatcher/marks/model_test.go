@@ -354,7 +354,8 @@ func (w *worldModel) endTasks(i int) {
 	}
 }
 
-// nextNews returns the next row of the news. by is the replica that commits the row, if it knows that the row was committed; otherwise nil.
+// nextNews returns the next row of the news. by is the replica that commits the row. If this replica does not know that the row was committed,
+// by is nil.
 func (w *worldModel) nextNews() (n store.News, by *replicaModel) {
 	n = store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
 	if w.rand.IntN(2) == 0 {
@@ -378,8 +379,8 @@ func (w *worldModel) changePool() {
 	w.news = append(w.news, n)
 }
 
-// checkWait checks an answer of the replica by to a report of device i, which was given from the recorded wait. The answer is wrong if a
-// change that the wait does not include was made by this replica, or more than five seconds ago.
+// checkWait checks an answer to a report of device i that was given from the recorded wait. by is the replica that answered. The answer
+// is wrong if a change that the wait does not include was made by this replica, or more than five seconds ago.
 func (w *worldModel) checkWait(i int, wait Wait, by *replicaModel) {
 	w.keptWaits++
 	included := int(wait.Until.Sub(waitsForever()).Milliseconds())

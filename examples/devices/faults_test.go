@@ -47,7 +47,7 @@ const (
 	crossing       = 300 * time.Millisecond // a report that a wake caused may cross the answer to the report before it
 )
 
-// maxCutAttempts is the number of attempts to report during one cut that is taken for a loop without pauses.
+// If a device attempts to report more than maxCutAttempts times during one cut, it counts as a loop without pauses.
 const maxCutAttempts = 40
 
 // longWait is a time of ten seconds or more. A device gets half a second instead, so that a trial is short.
@@ -155,7 +155,7 @@ func (d *deviceFaults) take(s step) bool {
 	return true
 }
 
-// recordKill is called when the device is killed: it has forgotten that it was asked to wait.
+// recordKill is called when the device is killed. A killed device forgets that it was asked to wait.
 func (f *faults) recordKill(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

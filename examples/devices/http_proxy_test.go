@@ -32,7 +32,7 @@ func newHTTPProxy(t *trial, target string, certificate *tls.Config) string {
 	return server.Listener.Addr().String()
 }
 
-// longestPark replaces what a device prefers, so that a trial is short.
+// longestPark replaces the value of the device's header Prefer, so that a trial is short.
 const longestPark = "wait=3"
 
 // ServeHTTP handles one report. A lost report or reply closes its connection.

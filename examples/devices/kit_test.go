@@ -145,8 +145,8 @@ func (p deviceProgram) start(command []string, url, device, tokenFile, journal s
 	return func() *exec.Cmd { return exec.Command(command[0], args...) }
 }
 
-// requireInstalled skips the test if a Debian package is not installed, and fails it under CI. Its sign is a program or
-// the path of a file.
+// requireInstalled skips the test if a Debian package is not installed, and fails it under CI. The package counts as
+// installed if sign exists, which is the name of a program or the path of a file.
 func requireInstalled(t *testing.T, name, sign string) {
 	t.Helper()
 	if !filepath.IsAbs(sign) {

@@ -43,11 +43,11 @@ type reply struct {
 	}
 }
 
-// maxReportRate is the number of reports of one device in a second that is taken for a loop without a pause.
+// If one device sends more than maxReportRate reports in a second, it counts as a loop without a pause.
 const maxReportRate = 20
 
-// maxOutcomes is the number of delivered outcomes after which a device no longer reports a result. The first ones may not
-// reach it: it is killed then, or has closed the connection.
+// After maxOutcomes delivered outcomes of a result, a device must no longer report this result. It may miss the first
+// outcomes, because it is killed or has closed the connection.
 const maxOutcomes = 4
 
 // traffic records what devices and the server say to each other, and what violates the protocol.

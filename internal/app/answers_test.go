@@ -218,8 +218,8 @@ func (a *queriedDispatcher) checkAnswer(t *testing.T, one timedAnswer, postgres 
 const idleAnswerTime = 250 * time.Millisecond
 
 // expectComplete checks that all requests were answered completely without Redis. It repeats the requests that were
-// late, because a busy machine is late as well. If a request is late even after end has ended the fault, the
-// missing Redis is not the cause.
+// late, because a busy machine is late as well. It then calls end, which ends the fault. If a request is late even
+// after that, the missing Redis is not the cause.
 func (a *queriedDispatcher) expectComplete(t *testing.T, answers []timedAnswer, end func()) {
 	t.Helper()
 	missing := func() (list []timedAnswer) {

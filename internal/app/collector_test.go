@@ -63,7 +63,7 @@ func scrapeText(t *testing.T, gatherers ...prometheus.Gatherer) string {
 	return w.Body.String()
 }
 
-// sampleLines returns the lines of a scrape that contain a sample of one of the metrics names.
+// sampleLines returns the lines of a scrape that contain a sample of a metric whose name is in names.
 func sampleLines(text string, names ...string) (lines []string) {
 	for line := range strings.Lines(text) {
 		name, _, _ := strings.Cut(line, "{")

@@ -70,7 +70,7 @@ func (i *instance) startBreakableLongPoll(t *testing.T, device string) (cut func
 	return link.Cut
 }
 
-// waitForParked waits until want reports are parked at this replica.
+// waitForParked waits until the number of reports that are parked at this replica is want.
 func (i *instance) waitForParked(t *testing.T, want string) {
 	t.Helper()
 	eventually(t, want+" parked", func() bool {

@@ -47,8 +47,8 @@ func newTestReplica(t *testing.T, config Config) testReplica {
 	return testReplica{i, a}
 }
 
-// expectSoonGranted checks several devices: the replica one receives their results and creates their batches, and
-// the replica other parks their reports. Each new task must soon be granted.
+// expectSoonGranted checks several devices at two replicas. The replica in one receives their results and creates
+// their batches, and the replica in other parks their reports. Each new task must soon be granted.
 func expectSoonGranted(t *testing.T, one, other testReplica) {
 	t.Helper()
 	one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":10}`)

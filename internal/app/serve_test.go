@@ -66,8 +66,8 @@ func startApp(t *testing.T, a *App) *instance {
 	return i
 }
 
-// exchangeTask creates a pool with a task. A device takes this task at the replica one and sends its result to the
-// replica other.
+// exchangeTask creates a pool with a task. A device takes this task at the first replica (one) and sends its
+// result to the second replica (other).
 func exchangeTask(t *testing.T, one, other *instance) {
 	t.Helper()
 	one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1}`)

@@ -60,7 +60,7 @@ type callerOutcome struct {
 	err     error
 }
 
-// startCaller starts a caller with the request in. It returns as soon as the caller waits or its call has begun.
+// startCaller starts a caller. in is the caller's request. It returns as soon as the caller waits or its call has begun.
 func (r *blockedCalls) startCaller(ctx context.Context, key string, in int) <-chan callerOutcome {
 	r.t.Helper()
 	before := r.callerCount(key)
@@ -116,7 +116,7 @@ func (r *blockedCalls) expectNoKeys() {
 	})
 }
 
-// waitUntil calls is again and again until it returns true.
+// waitUntil calls the function is again and again until it returns true.
 func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick, late := time.NewTicker(time.Millisecond), time.After(waitLimit)

@@ -42,8 +42,8 @@ type reportShape struct {
 	results int
 }
 
-// receiveReports runs one device that reports in the way via. The server answers each report with the function
-// answer, which gets the number of the report, from 1. receiveReports returns the first reports.
+// receiveReports runs one device. via is the way in which it reports. The server answers each report with the
+// function answer, which gets the number of the report, from 1. receiveReports returns the first reports.
 func receiveReports(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []reportShape {
 	t.Helper()
 	seen := make(chan reportShape, 1000)

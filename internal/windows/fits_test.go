@@ -79,8 +79,8 @@ func TestEverythingFitsIntoWhatIsNeverClosed(t *testing.T) {
 	}
 }
 
-// longestOpening goes through the openings from now to end and returns the longest time for which all sets are
-// open. It stops as soon as this time exceeds enough.
+// longestOpening examines the openings between the times now and end, and returns the longest time for which
+// all sets are open. It stops as soon as this time is longer than enough.
 func longestOpening(sets []windows.Set, now, end time.Time, enough time.Duration) (longest time.Duration) {
 	for now.Before(end) && longest <= enough {
 		from, until := now, now.AddDate(1, 0, 0)

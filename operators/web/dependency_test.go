@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// outageBegan is the time at which the outage began that these tests simulate.
+// outageBegan is the start of the outage that these tests simulate.
 var outageBegan = time.Date(2026, 3, 1, 3, 4, 5, 0, time.UTC) //nolint:gochecknoglobals // a constant
 
 // withDependency makes the health checks of a replica report this state of a server (Redis or Postgres).

@@ -58,8 +58,8 @@ func TestPagesShowFailingAttempts(t *testing.T) {
 	b.pauseAndResumeWithTwoSlots(tab)
 }
 
-// pauseAndResumeWithTwoSlots does in a browser what an operator does if the system behind pool p is down: from the mark on the first page
-// to the pause, and later with two slots on. Each step takes at most three clicks.
+// pauseAndResumeWithTwoSlots does in a browser what an operator does if the system behind pool p is down: it follows the mark on the
+// first page, pauses the pool, and later resumes it with two slots. Each step takes at most three clicks.
 func (b *testReplica) pauseAndResumeWithTwoSlots(tab *tab) {
 	b.Helper()
 	expectPool := func(capacity int, paused bool) {

@@ -93,8 +93,8 @@ func TestNewsMissesNothing(t *testing.T) {
 	}
 }
 
-// TestHistoryForgets checks how long counts are kept: grants and reaps for a minute, denials for an hour. Nothing is kept of a pool in
-// which nothing happens any more.
+// TestHistoryForgets checks how long counts are kept: grants and reaps for a minute, denials for an hour. If nothing happens in a pool
+// any more, all its counts are deleted.
 func TestHistoryForgets(t *testing.T) {
 	t.Parallel()
 	h := newHistory()

@@ -67,7 +67,8 @@ func (d *deployment) checkReplicaKilled(ctx context.Context) error {
 	})
 }
 
-// awaitRestart waits until a service has another process than before, and is healthy.
+// awaitRestart waits until a service has been restarted and is healthy. before is the state of its container before the
+// restart.
 func (d *deployment) awaitRestart(ctx context.Context, service string, before container) error {
 	err := poll(ctx, time.Minute, func() error {
 		c, err := d.inspect(ctx, service)

@@ -237,8 +237,8 @@ func (x *experiment) setPaused(ctx context.Context, paused bool) error {
 	})
 }
 
-// causeConflicts calls disagree, which makes Redis and the ledger disagree about the free slots. It waits until the
-// ledger has refused slots that Redis gave, and then until each replica has granted a task again.
+// causeConflicts calls startConflict, which makes Redis and the ledger disagree about the free slots. It waits
+// until the ledger has refused slots that Redis gave, and then until each replica has granted a task again.
 func (x *experiment) causeConflicts(ctx context.Context, startConflict func()) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()

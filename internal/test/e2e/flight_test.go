@@ -216,7 +216,7 @@ func sendObservation(ctx context.Context, observations chan<- observation, o obs
 	}
 }
 
-// tabContext returns a context of the tab that ends when the tab ends or when other ends.
+// tabContext returns a context of the tab that ends when the tab ends or when the context other ends.
 func tabContext(tab, other context.Context) context.Context {
 	ctx, cancel := context.WithCancel(tab)
 	context.AfterFunc(other, cancel)

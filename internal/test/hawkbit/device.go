@@ -17,7 +17,7 @@ import (
 // Device simulates a device that speaks hawkBit's DDI. It sends the requests of swupdate in the order of a recorded
 // transcript. It is written from the contract of DDI alone. Run does one update after the other. Unlike swupdate, Device
 // leaves the external system if the dispatcher does not answer for the time Patience, so that Device never overstays its
-// lease. The promises do not cover a client without such a limit while the client is cut off.
+// lease. If a client without such a limit is cut off, the promises do not cover it.
 type Device struct {
 	URL          string // URL of the dispatcher, with the tenant
 	ID           string
@@ -96,7 +96,7 @@ func (d *Device) poll(ctx context.Context) (polled pollAnswer, err error) {
 }
 
 // update does one update: it reads the deployment twice (as swupdate does), uses the external system, and reports the end
-// as after a restart. polled is the answer with the link to the deployment.
+// as a restarted device does. polled is the answer with the link to the deployment.
 func (d *Device) update(ctx context.Context, polled pollAnswer) {
 	_, err := d.readDeployment(ctx, polled.Links.Deployment.Href)
 	if err == nil {

@@ -187,7 +187,7 @@ type event struct {
 }
 
 // await waits until ok returns true. It waits as long as the test may run, because a busy machine is no mistake. It returns false if ok never
-// returned true; what is for the error.
+// returned true. The text what describes the condition in the error.
 func (f *fleet) await(what string, ok func() bool) bool {
 	f.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)

@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// Draw returns count random mistakes in the product's source at root, with about the same number of each kind. The same
-// seed draws the same mistakes even after a file was moved, because a mistake is chosen by its function and its
-// text, not by its path.
+// Draw returns random mistakes in the product's source at root, with about the same number of each kind. Their total
+// number is count. The same seed draws the same mistakes even after a file was moved, because a mistake is chosen by
+// its function and its text, not by its path.
 func Draw(root string, seed uint64, count int) ([]mutation.Mistake, error) {
 	all, err := findSites(root, productFolders(), excludedFolders())
 	if err != nil {

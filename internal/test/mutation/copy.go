@@ -41,8 +41,8 @@ func NewCopy(ctx context.Context, root, dir string) (*Copy, error) {
 	return &Copy{dir: dir}, nil
 }
 
-// copyFile copies a file. If from does not exist, it does nothing, because git still lists a file that was deleted
-// in the working tree.
+// copyFile copies a file. If the file from does not exist, it does nothing, because git still lists a file that
+// was deleted in the working tree.
 func copyFile(from, to string) error {
 	content, err := os.ReadFile(from)
 	if os.IsNotExist(err) {

@@ -105,7 +105,7 @@ func commitBefore(t *testing.T) string {
 		"migrations", "slots/lua", "limits/lua", "release", "scripts", "deploy/systemd"))
 }
 
-// buildRelease builds the release of a commit for this machine, and returns the path of its files without the end.
+// buildRelease builds the release of a commit for this machine, and returns the common beginning of the paths of its files.
 func buildRelease(t *testing.T, commit, version string) string {
 	t.Helper()
 	source, dist := filepath.Join(t.TempDir(), "source"), t.TempDir()

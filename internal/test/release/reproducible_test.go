@@ -12,7 +12,7 @@ import (
 
 // TestReleaseIsReproducible builds the release of this commit twice: as root, and as a new user with another folder,
 // umask, language, time zone and caches of its own. All files are the same, and each program has the header of its
-// platform. The variable PLATFORMS may select some.
+// platform. The variable PLATFORMS may select some of the platforms.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	requireWhole(t)

@@ -132,8 +132,8 @@ func startRedisAt(tb testing.TB, addr string, checkReady func(*redis.Client) err
 	return &RedisServer{Process: process, Addr: addr, dir: dir, args: args}
 }
 
-// withRedis passes to call a client that makes each attempt only once, and closes the client afterwards. The client sends no password. It
-// logs failed dials, so a port that is not open yet is detected first.
+// withRedis calls the function call with a client that makes each attempt only once, and then closes the client. The client sends no
+// password. It logs failed dials, so a port that is not open yet is detected first.
 func withRedis(addr string, call func(*redis.Client) error) error {
 	probe, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

@@ -79,8 +79,8 @@ func (c *RedisNodes) join(masters int) {
 	}
 }
 
-// checkAgreed returns nil if each of the count nodes knows all other nodes and reports that the Cluster works, and
-// if the replicas have the data of their masters.
+// checkAgreed returns nil if each node knows all other nodes and reports that the Cluster works, and if the
+// replicas have the data of their masters. count is the number of nodes.
 func (c *RedisNodes) checkAgreed(count int) error {
 	for _, node := range c.Nodes {
 		err := withRedis(node.Addr, func(client *redis.Client) error {
