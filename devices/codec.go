@@ -141,7 +141,7 @@ func (r *Report) decodeRunning(fields members) (err error) {
 	return err
 }
 
-// decodeList decodes each entry of the list in the member name, and counts the unknown fields of the entries. A list with more than
+// decodeList decodes each entry of the list in the member with this name, and counts the unknown fields of the entries. A list with more than
 // maxEntries entries is an error with the code tooManyCode.
 func decodeList[T any](report *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.remove(name)

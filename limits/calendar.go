@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// periodStarts returns the starts of four successive calendar periods. The time around is in the second period. A script then selects the
-// current period by the clock of Redis, which may differ from around by less than a period.
+// periodStarts returns the starts of four successive calendar periods. The second period contains the time in around. A script then selects the
+// current period by the clock of Redis, which may differ from this time by less than a period.
 func periodStarts(period Period, zone *time.Location, around time.Time) (starts [4]time.Time) {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {

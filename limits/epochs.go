@@ -131,7 +131,7 @@ func (e *epochs) requireEpoch(ctx context.Context, scopeName, expected string) e
 	return err
 }
 
-// forgetOutdatedRules makes rules of checks unknown to Redis if their counts are not from the epoch current.
+// forgetOutdatedRules makes rules of checks unknown to Redis if their counts are not from the epoch in current.
 func (e *epochs) forgetOutdatedRules(ctx context.Context, scopeName, current string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {

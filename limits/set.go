@@ -20,7 +20,7 @@ func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-// newSetRule returns the rule for settings, one policy of the limit set owner. The rule counts takes.
+// newSetRule returns the rule for settings, a policy of the limit set owner (a name). The rule counts takes.
 func newSetRule(owner string, settings Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.SetFields(), isSetRule: true}
 	counted := settings

@@ -57,7 +57,7 @@ func (t TakeResult) RefusingItem() int {
 	return refusing
 }
 
-// NewTaking returns a request to count cost by the rules of a limit set for these facts. The ID of the taking is derived from id and all
+// NewTaking returns a request to count a cost by the rules of a limit set for these facts. The ID of the taking is derived from id and all
 // facts. If id is empty, the taking has no ID.
 func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, facts)}

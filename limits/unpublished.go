@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// maxLabels is the maximum number of subjects that are kept for display: for each hour in Redis, for each scope in this process, and for each
-// rule.
+// maxLabels is the maximum number of subjects that are kept for display. It applies to each hour in Redis, to each scope in this process, and to
+// each rule.
 const maxLabels = 256
 
 // unpublished contains counts for display until they are published to Redis. So no check or take waits for the publication.

@@ -123,8 +123,8 @@ func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	return err
 }
 
-// highestKey returns the key of a ZSET with the candidates of a rule in a scope. Its members are digests with labels, and its scores are used
-// shares. The key contains r.policyHash, because a change of the policy may change the labels.
+// highestKey returns the key of a ZSET with the candidates of a rule in a scope. Its members are digests with labels, and its scores are the
+// used shares. The key contains r.policyHash, because a change of the policy may change the labels.
 func (r *Rule) highestKey(scopeName string) string {
 	return keyPrefix(scopeName) + "h:" + r.id + r.policyHash
 }

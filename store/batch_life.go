@@ -67,8 +67,8 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 	})
 }
 
-// ChangeBatch calls change with the batch and stores Priority, Weight, Lane, NotAfter, MaxWait, Windows, Limits and MaxAttempts; other
-// changes are ignored. change may run more than once; its error rolls back. Errors: ErrNotFound, ErrNeverStarts.
+// ChangeBatch calls change with the batch and stores Priority, Weight, Lane, NotAfter, MaxWait, Windows, Limits and MaxAttempts; other changes
+// are ignored. change may run more than once. If it returns an error, nothing is changed. Errors: ErrNotFound, ErrNeverStarts.
 func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change func(*Batch) error) (Batch, error) {
 	return s.changeBatch(ctx, id, func(tx session, old Batch) error {
 		b := old

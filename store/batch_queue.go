@@ -153,7 +153,7 @@ func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown U
 	return unknown, err
 }
 
-// insertTasks queues tasks in the batch batchID and counts them. unpreparedTx must run no prepared statements.
+// insertTasks queues tasks in the batch batchID and counts them. unpreparedTx is a transaction without prepared statements, for COPY.
 func (s batches) insertTasks(ctx context.Context, unpreparedTx *sqlx.Tx, batchID int64, batch Batch, tasks iter.Seq2[NewTask, error]) (counts queuedCounts, err error) {
 	insert, err := unpreparedTx.PrepareContext(ctx, s.addTasks)
 	if err != nil {

@@ -148,8 +148,8 @@ type Snapshot struct {
 // String returns the name of the snapshot.
 func (m Snapshot) String() string { return fmt.Sprintf("%d.%d", m.Event, m.Below) }
 
-// InOneSnapshot opens a snapshot, identified by at, and calls read. All reads with the ctx of read see this snapshot and run one after
-// another. Nothing may be written with this ctx. One connection is in use until read returns.
+// InOneSnapshot opens a snapshot and calls read with the Snapshot that identifies it. All reads with the ctx of read see this snapshot and run
+// one after another. Nothing may be written with this ctx. One connection is in use until read returns.
 func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Context, at Snapshot) error) error {
 	select {
 	case s.snapshots <- struct{}{}:

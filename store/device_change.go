@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// ChangeDevice calls change with the settings of a device, stores what change altered, and returns the device. change may run more than
-// once; its error rolls back. Errors: ErrNotFound, ErrUnknownProfile.
+// ChangeDevice calls change with the settings of a device, stores what change altered, and returns the device. change may run more than once. If
+// it returns an error, nothing is changed. Errors: ErrNotFound, ErrUnknownProfile.
 func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func(*DeviceSpec) error) (device Device, err error) {
 	err = s.write(ctx, func(tx session) error {
 		device, err = queryOne(ctx, tx, deviceScanDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1 FOR UPDATE`, id)
@@ -75,7 +75,7 @@ func tagsText(tags map[string]string) (string, error) {
 	return string(text), nil
 }
 
-// DeviceChange changes spec, the settings of the device id. It may run more than once; its error leaves all devices unchanged.
+// DeviceChange changes spec, the settings of the device with this id. It may run more than once. If it returns an error, no device is changed.
 type DeviceChange func(id string, spec *DeviceSpec) error
 
 type deviceRow struct {

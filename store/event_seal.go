@@ -13,8 +13,7 @@ import (
 )
 
 // EventSeal is the seal of a block, the events with After < id <= Last. Its hash covers the hash of the previous seal, every column of the
-// events of the block, and the other fields of the seal. The first seal is the start of the chain. Its events were deleted, or it never had
-// any.
+// events of the block, and the other fields of the seal. The first seal is the start of the chain. It has no events, or its events were deleted.
 type EventSeal struct {
 	After, Last int64
 	Events      int       // number of events of the block when it was sealed; 0 for the first seal

@@ -57,8 +57,8 @@ type Candidate struct {
 	// only before its first start). Zero means never.
 	ExpiresAt time.Time
 
-	// PoolLimits, Limits and ProfileLimits are the policies of pool, batch and profile of the device; nil means none. With any of them,
-	// Kind and Payload are set.
+	// PoolLimits, Limits and ProfileLimits are the policies of pool, batch and profile of the device; nil means none. Kind and Payload are set only
+	// if one of these fields is not nil.
 	PoolLimits, Limits, ProfileLimits json.RawMessage
 
 	Kind    string

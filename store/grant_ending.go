@@ -50,7 +50,8 @@ type grantEnding struct {
 	settlement Settlement
 }
 
-// endingScanDest returns pointers to ending for: the index of a result, isOnlyTask, endingTaskColumns, grantOnlyColumns.
+// endingScanDest returns pointers to the fields of ending for these columns: the index of a result, isOnlyTask, endingTaskColumns and
+// grantOnlyColumns.
 func endingScanDest(ending *grantEnding) (scanDest []any) {
 	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskScanDest(&ending.task)...), grantScanDest(&ending.grant)...)
 }

@@ -70,8 +70,8 @@ func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []
 	return leftByTask
 }
 
-// endReported ends the grants in force of firstResults, which has the first result of each task; N is the index in results. It skips locked
-// grants. It locks all rows that it changes without waiting, so it cannot be part of a deadlock.
+// endReported ends the grants in force of firstResults. firstResults has the first result of each task, and N is the index of a result in
+// results. endReported skips locked grants. It locks all rows that it changes without waiting, so it cannot be part of a deadlock.
 func (s grantsIn) endReported(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
 	endings, err := collect(ctx, s.session, endingScanDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
@@ -107,8 +107,8 @@ func (s grants) recordResult(ctx context.Context, result Result, settle Settle) 
 
 // handleResult records one result. settle decides the state of the task.
 func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
-	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other one creates or
-	// ends the grant.
+	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other transaction creates
+	// or ends the grant.
 	task, err := s.lockTask(ctx, result.Task)
 	if errors.Is(err, ErrNotFound) {
 		return s.recordUnknown(ctx, result)

@@ -180,8 +180,8 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 	return viewsInOrder(rows, unique, at), nil
 }
 
-// readViewsWithTasks reads one DeviceView for each of tasks; devices has their devices. Each open task is among its candidates. statement
-// is taskViewText or waitingViewText.
+// readViewsWithTasks reads one DeviceView for each task in taskIDs. devices has the device of each task. If a task is open, it is a candidate of
+// its view. statement is taskViewText or waitingViewText.
 func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, taskIDs []int64) ([]DeviceView, error) {
 	rows, err := collect(ctx, s.session, viewRowScanDest, statement, namesInput(devices), s.formatNumberList(taskIDs))
 	if err != nil {

@@ -120,8 +120,8 @@ func leaseMillisOrNull(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, its wait is extended up to until.
-// Error: ErrExists if the lease is in another pool.
+// extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, its wait is extended to the time in
+// until. Error: ErrExists if the lease is in another pool.
 func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
@@ -190,8 +190,8 @@ func (s leasesIn) newLeaseBatch(ctx context.Context, pool string) (batch int64, 
 // systemActor is the actor that creates the batches of leases.
 const systemActor = "dispatcher"
 
-// DropLease deletes a lease that a caller opened for a single try. If the lease was granted, or requested again, after OpenLease returned
-// it, nothing changes and dropped is false.
+// DropLease deletes a lease that a caller opened for a single attempt to get a slot. If the lease was granted, or requested again, after
+// OpenLease returned it, nothing changes and dropped is false.
 func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
 	defer wrapError(&err, "withdrawing lease %d", lease.Task)
 	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().dropLease(ctx, lease) })
@@ -236,8 +236,8 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
-		// A lease that was opened for a single try ends its wait before PositionTTL / 2. The condition leaves out such a lease, so
-		// that DropLease can still delete it.
+		// DropLease deletes the lease of a single attempt, but only if nothing has changed its not_after, which is less than PositionTTL / 2 from now.
+		// So the condition leaves out such a lease.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err

@@ -115,11 +115,11 @@ type pendingNews struct {
 	makesNoWork bool  // if true, the news make no work for devices, so notifyNews does nothing
 }
 
-// addBatch adds a row which means that the devices with open tasks in the batch id may have work.
+// addBatch adds a row which means that the devices with open tasks in the batch with this id may have work.
 func (t *pendingNews) addBatch(id int64) { t.add(News{Batch: id}) }
 
-// addPool adds a row which means that the devices that wait in the pool name (or AllPools) may start at other times or wait for other
-// reasons. The row marks no device, because a pool may have a million devices.
+// addPool adds a row which means that the devices that wait in the pool with this name (or in AllPools) may start at other times or wait for
+// other reasons. The row marks no device, because a pool may have a million devices.
 func (t *pendingNews) addPool(name string) { t.add(News{Pool: name}) }
 
 // addAllDevices adds a row which means that all devices may have work.

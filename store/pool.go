@@ -101,7 +101,8 @@ func (s pools) PutPool(ctx context.Context, actor, name string, spec PoolSpec) (
 }
 
 // ChangePool calls change with the settings of a pool, stores the changed settings and returns the pool. It stores reason, which may be
-// empty, in the audit log, and as the reason of a pause. change may run more than once; its error rolls back. Error: ErrNotFound.
+// empty, in the audit log, and as the reason of a pause. change may run more than once. If it returns an error, nothing is changed. Error:
+// ErrNotFound.
 func (s pools) ChangePool(ctx context.Context, actor, name, reason string, change func(*PoolSpec) error) (pool Pool, err error) {
 	err = s.withLockedPool(ctx, name, func(tx session, old *Pool) error {
 		if old == nil {
@@ -247,8 +248,8 @@ func withReason(detail, reason string) string {
 	return detail + " because: " + reason
 }
 
-// putPool stores spec as the settings of the pool name, and records the event with the reason. old is the present pool, or nil if the pool
-// is new.
+// putPool stores spec as the settings of the pool with this name, and records the event with the reason. old is the present pool, or nil if the
+// pool is new.
 func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spec PoolSpec, reason string) (pool Pool, created bool, err error) {
 	spec.Longest, spec.Sleep = cmp.Or(spec.Longest, DefaultLongestLease), cmp.Or(spec.Sleep, DefaultLongestSleep)
 	if old != nil && spec.equals(old.spec()) {

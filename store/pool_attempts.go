@@ -14,7 +14,7 @@ const (
 	recentErrorsKept = 5
 )
 
-// Many attempts failed if their number is at least minFailures, and at least one in manyFailOneIn of the ended attempts failed.
+// Many attempts failed if at least minFailures attempts failed, and if at least one in manyFailOneIn of the ended attempts failed.
 const (
 	minFailures   = 5
 	manyFailOneIn = 5

@@ -109,7 +109,7 @@ func (s pools) Minutes(ctx context.Context, pool string, period time.Duration) (
 	return m, nil
 }
 
-// heldRow is the minute of the row of minutesText that has the number of held slots.
+// heldRow marks a row of minutesText that is no minute: it has the number of held slots in place of the number of grants.
 const heldRow = -1
 
 // minutesText is the statement of Minutes. It adds the events that are not counted yet, at most the oldest $3. It also adds the last minute

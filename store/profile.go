@@ -49,8 +49,8 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 	return s.readSession().profiles().readPolicyList(ctx, profileTable(), name, "")
 }
 
-// readPolicyList reads the list of policies name from table, or returns ErrNotFound. lockSQL is the locking clause of the statement, such
-// as FOR UPDATE, or empty.
+// readPolicyList reads the list of policies with this name from table, or returns ErrNotFound. lockSQL is the locking clause of the statement,
+// such as FOR UPDATE, or empty.
 func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
 	return queryOne(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
@@ -139,7 +139,7 @@ func (s profiles) DeleteProfile(ctx context.Context, actor, name string) error {
 	})
 }
 
-// deletePolicyList deletes the list of policies name from table, unless check returns an error.
+// deletePolicyList deletes the list of policies with this name from table, unless check returns an error.
 func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor, name string, check func(session) error) (err error) {
 	defer wrapError(&err, "changing %s %s", table.noun, name)
 	return s.write(ctx, func(tx session) error {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// batchesSampled is the maximum number of oldest batches in a sample, and of later batches, which are spread evenly.
+// batchesSampled is the maximum number of oldest batches in a sample. A sample also has at most this number of later batches, which are spread
+// evenly.
 const batchesSampled = 64
 
 const maxCapacity = 10_000 // maximum capacity of a pool
@@ -136,7 +137,7 @@ type point struct {
 	At    int64 `json:"at"`
 }
 
-// samplePoints returns count points at equal distances over the waiting tasks of all strata.
+// samplePoints returns points at equal distances over the waiting tasks of all strata. count is the number of points.
 func samplePoints(strata []stratum, count int) []point {
 	var all float64
 	for _, t := range strata {

@@ -29,8 +29,8 @@ func playRepeatedGrant(r *run) {
 	}
 }
 
-// tryForbidden calls sendGrant with the grant of toGrant, which the device must not start because of rule. After the time wait, it checks
-// that the device has not started the task.
+// tryForbidden calls sendGrant with the grant of toGrant, which the device must not start because of rule. After waiting for the duration wait,
+// it checks that the device has not started the task.
 func (r *run) tryForbidden(toGrant *task, rule string, wait time.Duration, sendGrant func(*exchange, answer)) {
 	toGrant.forbidden, toGrant.leaseRule = rule, rule
 	r.grant(toGrant, sendGrant)

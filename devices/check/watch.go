@@ -63,8 +63,8 @@ func (r *run) watchRunning(report *exchange, granted *task) {
 	}
 }
 
-// checkLease checks whether the lease of granted allows the device to work on the task at the time at. report is the report that lists the
-// task as running, or nil.
+// checkLease checks whether the lease of granted allows the device to work on the task at a point in time (at). report is the report that lists
+// the task as running, or nil.
 func (r *run) checkLease(granted *task, at time.Time, report *exchange) {
 	if late := at.Sub(granted.end); !granted.end.IsZero() && late > tolerance {
 		r.check(granted.leaseRule, false, report, "task %d: the device works %s after the end of its lease", granted.ID, late.Round(time.Millisecond))
