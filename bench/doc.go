@@ -1,5 +1,5 @@
 // Package bench measures how many durable cycles (a task from grant to result) the dispatcher does per second, and
-// how much processor time each process needs for a cycle; see docs/performance.md. It runs the built program on
+// how much processor time each process needs for a cycle (see docs/performance.md). It runs the built program on
 // real servers. In the same run, for comparison, it measures job queues and a classic hand-written dispatcher (the
 // type classicDispatcher). The package is a module of its own, because the dispatcher does not depend on the job
 // queues. It contains only tests.

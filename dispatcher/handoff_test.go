@@ -24,7 +24,7 @@ type wakeRecorder struct {
 }
 
 // resendAfter is the time after which Redis returns an offer again if it has not received the update OfferSent. On
-// a busy machine this update can be late; then a device is woken twice for one offer.
+// a busy machine this update can be late. Then a device is woken twice for one offer.
 const resendAfter = 500 * time.Millisecond
 
 // Wake records that the device was woken for an offer, and how long the slot is held for it.

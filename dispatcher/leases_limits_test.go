@@ -46,7 +46,7 @@ func TestALeaseThatWasWaitedForIsCountedForItsHolder(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// A policy with the action drop refuses a lease. A request with a wait must wait; it must not be dropped. A request without a wait must be
+// A policy with the action drop refuses a lease. A request with a wait must wait. It must not be dropped. A request without a wait must be
 // refused and leave no task behind.
 func TestAPolicyThatDropsLetsALeaseWait(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,7 @@ func withLongOffers(w *wakeRecorder) func(*dispatcher.Config) {
 }
 
 // createContestedPool creates a pool with one slot, which the device "first" holds. The account of the device
-// "limited" has used up its policy; the account of the device "free" has not. Both devices wait in the queue, in
+// "limited" has used up its policy. The account of the device "free" has not. Both devices wait in the queue, in
 // this order.
 func (b *testBench) createContestedPool(enqueue func(device string)) (held devices.Task) {
 	b.t.Helper()

@@ -57,7 +57,7 @@ func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 }
 
 // TestAnUnknownPoolIsRestoredOnceForAllReports checks reports that arrive at the same time and find a pool unknown
-// to Redis. There may be thousands of them; they share one restore.
+// to Redis. There may be thousands of them. They share one restore.
 func TestAnUnknownPoolIsRestoredOnceForAllReports(t *testing.T) {
 	t.Parallel()
 	const fleet = 20

@@ -83,7 +83,7 @@ func TestCapIsNeverExceeded(t *testing.T) {
 			wait.Go(func() { ask(name) })
 		}
 		wait.Wait()
-		// On a busy machine, the ledger may confirm a slot too late; then the slot is released. A device that was
+		// On a busy machine, the ledger may confirm a slot too late. Then the slot is released. A device that was
 		// refused before gets this slot when it reports again.
 		for i := 0; len(held) < capacity && i < maxRetries*fleet; i++ {
 			ask(names[i%fleet])

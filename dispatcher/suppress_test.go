@@ -310,7 +310,7 @@ func TestAWaiterWithoutItsTaskLeavesTheQueue(t *testing.T) {
 }
 
 // TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem checks a policy that counts by a payload field. People can
-// read the value of the field only if the policy has reveal; otherwise they see only a digest.
+// read the value of the field only if the policy has reveal. Otherwise they see only a digest.
 func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
 	t.Parallel()
 	for name, reveals := range map[string]bool{"digest": false, "revealed": true} {

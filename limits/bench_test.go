@@ -20,7 +20,7 @@ import (
 // copied snippets in turn, with 1 caller and with 32 concurrent callers. All checks pass. It reports two medians: checks per second, and
 // the ratio to redis_rate in the same turn.
 //
-// "take" is a request to a limit set; like the other limiters it decides at once, and it also returns the remaining number. "take-id" is a
+// "take" is a request to a limit set. Like the other limiters it decides at once, and it also returns the remaining number. "take-id" is a
 // take that counts once under its id. "reserve" is the check of a start. "start" is this check plus the count after the COMMIT.
 func BenchmarkOneWindow(b *testing.B) {
 	for most, form := range map[int]string{60: "60-a-minute", 1000: "1000-a-minute"} {

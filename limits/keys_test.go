@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// policyOfEachKind returns a policy for each way of storing counts: sliding with two windows, sliding with one window, fixed and calendar. The longest window of the first three is perMS ms long; the calendar policy counts days.
+// policyOfEachKind returns a policy for each way of storing counts: sliding with two windows, sliding with one window, fixed and calendar. The
+// longest window of the first three is perMS ms long. The calendar policy counts days.
 func policyOfEachKind(perMS int64) []limits.Policy {
 	return []limits.Policy{
 		accountPolicy(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: perMS}),

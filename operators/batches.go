@@ -169,7 +169,7 @@ type BatchPatch struct {
 	MaxAttempts Change[int]       `json:"max_attempts,omitzero" nullable:"true" minimum:"1" maximum:"100" doc:"In effect from the next attempt that ends" flag:"maximum attempts of each task, 1 to 100; applies to attempts that end after the change"`
 }
 
-// BatchFilter selects batches; an empty field matches all batches.
+// BatchFilter selects batches. An empty field matches all batches.
 type BatchFilter struct {
 	Name string `query:"name" maxLength:"200" doc:"Part of the name; case is ignored"`
 	Lane string `query:"lane" enum:"normal,urgent"`
@@ -198,7 +198,7 @@ type Batches struct {
 }
 
 // Create queues a batch completely or not at all. mode can make it a dry run. The batch is queued once even if the request is sent several
-// times; see WithKey.
+// times. See WithKey.
 func (c Batches) Create(ctx context.Context, batch NewBatch, mode QueueMode) (BatchCreated, error) {
 	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: queryParams(mode), Body: batch, Key: idempotencyKey(ctx)})
 }

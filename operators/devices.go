@@ -190,7 +190,7 @@ func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, option
 }
 
 // SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason is shown
-// to people; it may be empty. The result counts the changed devices, even if there is an error. If dryRun is true, the devices are only
+// to people. It may be empty. The result counts the changed devices, even if there is an error. If dryRun is true, the devices are only
 // counted.
 func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, blocked bool, reason string, dryRun bool) (DevicesChanged, error) {
 	operation := "unblock"
@@ -201,7 +201,7 @@ func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, bl
 }
 
 // changeMatching sends the requests of an operation (such as retag) on all devices that match filter, and returns the sum of their
-// results. options are more query parameters; body may be nil.
+// results. options are more query parameters. body may be nil.
 func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, options url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
 	q := queryParams(filter)
 	maps.Copy(q, options)
@@ -219,7 +219,7 @@ func (c Devices) changeMatching(ctx context.Context, operation string, filter De
 	}
 }
 
-// Delete deletes a device and its tokens. If cancelOpenTasks is true, the server also cancels the open tasks of the device; if it is
+// Delete deletes a device and its tokens. If cancelOpenTasks is true, the server also cancels the open tasks of the device. If it is
 // false, a device with open tasks is not deleted.
 func (c Devices) Delete(ctx context.Context, id string, cancelOpenTasks bool) (DeviceDeleted, error) {
 	return callJSON[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancelOpenTasks))})

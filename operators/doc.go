@@ -5,8 +5,8 @@
 // # Calls
 //
 // A Client talks to one server and is safe for concurrent use. Its calls are grouped by resource: Pools.Get, Pools.Put,
-// Batches.List, Batches.Create, Tasks.Why. Each call takes a context, which limits the whole call, including all
-// repetitions. The type of a call is Call, CallWith, Remove, List or ListOf; calls that take more than one request are methods.
+// Batches.List, Batches.Create, Tasks.Why. Each call takes a context, which limits the whole call, including all repetitions.
+// The type of a call is Call, CallWith, Remove, List or ListOf. Calls that take more than one request are methods.
 //
 // Lists are iterators. They request one page after the other, at most 1000 entries a page, as the loop advances. A loop
 // that ends early requests no other page. An error ends the loop:

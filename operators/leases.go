@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// NewLease is the request for a slot of a pool. One caller can have several holders, such as jobs; the field Holder names the holder that
+// NewLease is the request for a slot of a pool. One caller can have several holders, such as jobs. The field Holder names the holder that
 // gets the slot.
 type NewLease struct {
 	Holder   string          `json:"holder,omitempty" maxLength:"64" doc:"Name of the holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit. A holder has one lease; a repeated request returns it. Default: a generated name"`
@@ -158,7 +158,7 @@ type slotWait struct {
 	responseLost bool  // a response was lost: the holder may hold a slot or wait, although no response reports it
 }
 
-// receiveResponse processes one response, or requestErr if the request failed. done is true if another request is pointless; then waitErr
+// receiveResponse processes one response, or requestErr if the request failed. done is true if another request is pointless. Then waitErr
 // is the error of the wait, or nil if the holder has a slot.
 func (w *slotWait) receiveResponse(ctx context.Context, response Lease, requestErr error) (done bool, waitErr error) {
 	switch {

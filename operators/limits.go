@@ -88,13 +88,13 @@ type LimitSets struct {
 }
 
 // Take sends a take to a limit set. The take is counted if it is allowed. If the take has an ID and its response is lost, the request is
-// sent again; the take is counted once.
+// sent again. The take is counted once.
 func (c LimitSets) Take(ctx context.Context, set string, take Take) (Taken, error) {
 	return callJSON[Taken](ctx, c.client, takeRequest(set, "take", take, take.ID != ""))
 }
 
 // TakeEach sends at most 100 takes, which are decided independently. It returns one response for each take, in the same order. If all takes
-// have an ID and the response is lost, the request is sent again; each take is counted once.
+// have an ID and the response is lost, the request is sent again. Each take is counted once.
 func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
 	hasNoID := func(t Take) bool { return t.ID == "" }
 	answer, err := callJSON[TakenList](ctx, c.client, takeRequest(set, "take", Takes{takes}, !slices.ContainsFunc(takes, hasNoID)))

@@ -21,7 +21,7 @@ import (
 // maxPage is the largest page size that the server accepts. A page can be shorter although more entries follow.
 const maxPage = 1000
 
-// List yields the entries of the list at listPath, page by page. It yields at most limit entries; if limit is 0, there is no limit. When
+// List yields the entries of the list at listPath, page by page. It yields at most limit entries. If limit is 0, there is no limit. When
 // the iteration has ended, *hasMore reports whether the list has entries beyond the limit. List reads the entries from the member of the
 // response that has the name of the last segment of listPath, such as pools for /v1/pools.
 func (c *Client) List(ctx context.Context, listPath string, query url.Values, limit int) (entries iter.Seq2[json.RawMessage, error], hasMore *bool) {
@@ -66,7 +66,7 @@ func pageSize(left, limit int) int {
 	return min(left+1, maxPage)
 }
 
-// fetchPage reads one page of a list. nextToken is the token of the next page; it is empty after the last page.
+// fetchPage reads one page of a list. nextToken is the token of the next page. It is empty after the last page.
 func (c *Client) fetchPage(ctx context.Context, listPath string, query url.Values) (entries []json.RawMessage, nextToken string, err error) {
 	text, err := c.Get(ctx, listPath, query)
 	if err != nil {
@@ -162,7 +162,7 @@ func (c *Client) followOnce(ctx context.Context, path string, query url.Values, 
 }
 
 // readEvents parses the fields id and data of an event stream. The server writes each field in one line. readEvents calls onLine for each
-// line, calls handle with the data of each event, and updates position. An event is complete only after the empty line that follows it; the
+// line, calls handle with the data of each event, and updates position. An event is complete only after the empty line that follows it. The
 // server sends an incomplete event again on the next connection.
 func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePosition, handle func(json.RawMessage) error) error {
 	lines := bufio.NewScanner(body)

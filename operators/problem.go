@@ -15,7 +15,7 @@ import (
 // maxProblem is the maximum number of bytes that are read of an error's body.
 const maxProblem = 64 << 10
 
-// Problem is a refusal by the server (RFC 9457). Code is stable and meant for programs; Detail is for people.
+// Problem is a refusal by the server (RFC 9457). Code is stable and meant for programs. Detail is for people.
 type Problem struct { //nolint:errname // the word of RFC 9457, and its name in the contract
 	Type          string         `json:"type,omitempty" doc:"Always about:blank; the code identifies the problem"`
 	Title         string         `json:"title" doc:"The HTTP status in words"`

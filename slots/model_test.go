@@ -22,7 +22,7 @@ type callHistory struct {
 	pool string
 }
 
-// runHistories runs check with random histories of calls. The short suite makes a few histories on one Redis; the long suite makes many on
+// runHistories runs check with random histories of calls. The short suite makes a few histories on one Redis. The long suite makes many on
 // every kind of Redis.
 func runHistories(t *testing.T, check func(t *rapid.T, h callHistory)) {
 	t.Helper()

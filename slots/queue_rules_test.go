@@ -385,7 +385,7 @@ func owedDelay(rank, capacity int, chance float64) float64 {
 }
 
 // pollDelay returns the time until the waiter is to ask again, and the position of the waiter. urgentRank is -1, except for an urgent
-// poller that comes before all normal tasks; then it is its rank among such pollers.
+// poller that comes before all normal tasks. Then it is its rank among such pollers.
 func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (wait float64, position int) {
 	ahead := w.expectedGrant - m.grants
 	rank := slices.Index(m.owedWaiters(), w)

@@ -132,7 +132,7 @@ func TestACancelledBatchEnds(t *testing.T) {
 }
 
 // TestCancelWhileClaimsCommit checks that a cancelled batch leaves no task behind. A claim whose statement began
-// before the cancel may commit after the cancel; its task must be cancelled, too.
+// before the cancel may commit after the cancel. Its task must be cancelled, too.
 func TestCancelWhileClaimsCommit(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

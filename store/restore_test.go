@@ -112,9 +112,9 @@ func TestStandstillIsTheLongestLease(t *testing.T) {
 	}
 }
 
-// TestEachPoolStandsStillForItsOwnLeases checks the length of the standstill of each pool after a restore. It must be the longest of these
-// times: 300 s; the leases of the pool and of its grants, batches and tasks; the longest lease of a caller, if the token of a caller covers
-// the pool; and the time that the operator requests.
+// TestEachPoolStandsStillForItsOwnLeases checks the length of the standstill of each pool after a restore. It must be the maximum of
+// several times: 300 s, each lease of the pool and of its grants, batches and tasks, and the time that the operator requests. If the
+// token of a caller covers the pool, the longest lease of a caller is one of these times, too.
 func TestEachPoolStandsStillForItsOwnLeases(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// countFailuresCommand returns the command `failures` of pools or batches; owner is the kind of object. The command shows
-// how many attempts failed, in groups of devices.
+// countFailuresCommand returns the command `failures` of pools or batches. owner is this kind of object. The command
+// shows how many attempts failed, in groups of devices.
 func countFailuresCommand(owner objectKind) *cobra.Command {
 	command := owner.objectCommand("failures", "Show how many attempts failed, by tags and attributes of their devices", func(s *session, name string) error {
 		var found operators.Failures

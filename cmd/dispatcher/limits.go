@@ -70,8 +70,8 @@ func (t *takeFlags) request(set, action string) (httpRequest operators.Request, 
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
-// takeFromCommand returns the command take or peek (verb); short is its help. The command ends with an error if the take
-// is refused. So a shell runs a command after && only if the take is allowed.
+// takeFromCommand returns the command take or peek (verb). short is the help of the command. The command ends with an
+// error if the take is refused. So a shell runs a command after && only if the take is allowed.
 func takeFromCommand(limitSets objectKind, verb, short string) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand(verb, short, func(s *session, set string) error {

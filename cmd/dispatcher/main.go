@@ -1,11 +1,10 @@
-// Command dispatcher grants the slots of an external system to the devices of a fleet. The commands about one
-// kind of object, such as pools, are in the files whose names begin with it, with two exceptions: why.go has
-// `pools why` and `batches why`, and rules.go has `profiles`, `pools limited` and `pools usage`.
+// Command dispatcher grants the slots of an external system to the devices of a fleet. The commands about one kind of object,
+// such as pools, are in the files whose names begin with the name of the kind. There are two exceptions: why.go has `pools why`
+// and `batches why`, and rules.go has `profiles`, `pools limited` and `pools usage`.
 //
-// main.go contains the code that all commands share. operator.go, nouns.go, listing.go and console.go contain
-// the code that the commands of the operators' API share; fields.go makes requests from flags, and flags.go has
-// the types of flags. A function such as createBatchCommand or showSlotsCommand returns the command with its name; the function
-// in its RunE does the work.
+// main.go contains the code that all commands share. operator.go, nouns.go, listing.go and console.go contain the code that the
+// commands of the operators' API share. fields.go makes requests from flags, and flags.go has the types of flags. A function
+// such as createBatchCommand or showSlotsCommand returns the command with its name. The function in its RunE does the work.
 package main
 
 import (

@@ -67,7 +67,7 @@ func (n objectKind) objectCommand(verb, short string, run func(s *session, name 
 }
 
 // pairCommand returns a command that works on a part of an object, such as a slot of a pool. use is the name of the
-// command with its two arguments, and short its help. run is called with the values of the arguments.
+// command with its two arguments, and short is its help. run is called with the values of the arguments.
 func (n objectKind) pairCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),

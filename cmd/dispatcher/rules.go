@@ -63,8 +63,8 @@ func putProfileCommand(profiles objectKind) *cobra.Command {
 	return command
 }
 
-// putPoliciesCommand returns the command `put` of profiles or limit sets; owner is the kind of object, and short the help
-// of the command. The command stores a list of policies under a name.
+// putPoliciesCommand returns the command `put` of profiles or limit sets. owner is this kind of object, and short is the
+// help of the command. The command stores a list of policies under a name.
 func putPoliciesCommand(owner objectKind, short string) *cobra.Command {
 	command := owner.objectCommand("put", short, func(s *session, name string) error {
 		return s.sendFlags(http.MethodPut, operators.Path(owner.plural, name))

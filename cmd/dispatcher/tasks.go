@@ -159,8 +159,8 @@ func (w explanation) writeReasons(out io.Writer, heading string) error {
 	return nil
 }
 
-// changeTasksCommand returns the command cancel or retry (verb); short is its help. The command changes either one task,
-// by its id, or all tasks that match the filters.
+// changeTasksCommand returns the command cancel or retry (verb). short is the help of the command. The command changes
+// either one task, by its id, or all tasks that match the filters.
 func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Command {
 	var yes, dryRun bool
 	var filters *pflag.FlagSet

@@ -18,9 +18,9 @@ type waitingTasks struct {
 	Recent        *operators.RecentAttempts `json:"recent_attempts"`
 }
 
-// explainWaitingCommand returns the command `why` of pools or batches; owner is the kind of object, and short the help of
-// the command. The command shows the reasons why the tasks of a pool or a batch wait. With --code, it lists the tasks
-// that wait for one reason.
+// explainWaitingCommand returns the command `why` of pools or batches. owner is this kind of object, and short is the
+// help of the command. The command shows the reasons why the tasks of a pool or a batch wait. With --code, it lists the
+// tasks that wait for one reason.
 func explainWaitingCommand(owner objectKind, short string) *cobra.Command {
 	var code string
 	var limit int

@@ -182,7 +182,7 @@ func (s *mqttSession) disturb(device string, v verdict) error {
 	return nil
 }
 
-// packet is an MQTT packet. A PUBLISH has topic, id and payload; other packets have body.
+// packet is an MQTT packet. A PUBLISH has topic, id and payload. Other packets have body.
 type packet struct {
 	header  byte
 	topic   string

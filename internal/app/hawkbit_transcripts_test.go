@@ -56,7 +56,7 @@ func (d *ddiDevice) play(file string, lines []string) {
 	}
 }
 
-// exchange sends one request until the answer equals want; only a GET is repeated. In want, "*" stands for any text.
+// exchange sends one request until the answer equals want. Only a GET is repeated. In want, "*" stands for any text.
 func (d *ddiDevice) exchange(where, method, resource, body, want string) {
 	d.Helper()
 	pattern := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(want), `\*`, `.*`) + "$")

@@ -16,7 +16,7 @@ import (
 	"github.com/knadh/koanf/v2"
 )
 
-// Load builds the configuration from the defaults, the YAML file, the environment and the flags that were set; later sources override
+// Load builds the configuration from the defaults, the YAML file, the environment and the flags that were set. Later sources override
 // earlier ones. An empty value counts as not set. Unknown names are errors, so that a misspelt setting never silently keeps its default.
 // yamlText is the content of the YAML file, environ has the format of os.Environ, and flagValues has the values of the flags by the key of
 // their setting.

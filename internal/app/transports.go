@@ -174,7 +174,7 @@ func (s *server) stop(ctx context.Context) error {
 }
 
 // Wake asks a device that is connected over MQTT to report now. hold is the time for which a slot is reserved for the
-// device; 0 means that no slot is reserved.
+// device. A hold of 0 means that no slot is reserved.
 func (a *App) Wake(device devices.ID, hold time.Duration) {
 	if a.mqtt != nil {
 		a.mqtt.Wake(device, hold)

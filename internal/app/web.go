@@ -128,7 +128,7 @@ func (a *App) removePresence(ctx context.Context) {
 }
 
 // failedPassesAndLastSuccess returns the names of the passes whose last run failed. lastSuccess is the time at which the pass
-// passName last ended without an error; the zero time means that there is no such run.
+// passName last ended without an error. The zero time means that there is no such run.
 func (p *passes) failedPassesAndLastSuccess(passName string) (failed []string, lastSuccess time.Time) {
 	for _, shown := range p.webPasses() {
 		if shown.Failed {

@@ -52,7 +52,7 @@ func checkNode(ctx context.Context, node *redis.Client) error {
 	return nil
 }
 
-// askEachMaster calls ask for all masters concurrently. The map holds the results by address; nil means success.
+// askEachMaster calls ask for all masters concurrently. The map holds the results by address. A nil result means success.
 func askEachMaster(ctx context.Context, cluster *redis.ClusterClient, ask func(context.Context, *redis.Client) error) (resultByAddr map[string]error, err error) {
 	var mu sync.Mutex
 	resultByAddr = make(map[string]error)

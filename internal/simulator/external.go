@@ -31,7 +31,7 @@ type External struct {
 
 // NewExternal listens on addr ("" means a free loopback port) and starts counting the connected devices. ctx limits only
 // the start: call Close to stop. capacity is the maximum number of devices at the same time and must be positive. leases
-// contains the leases of the devices; if leases is nil, a device that stays after its lease counts as a violation. After
+// contains the leases of the devices. If leases is nil, a device that stays after its lease counts as a violation. After
 // an arrival that exceeds the capacity, readCapacity is called and returns the current capacity of the pool, because an
 // operator may have raised it. If readCapacity is nil, the capacity does not change.
 func NewExternal(ctx context.Context, addr string, capacity int, leases *leases, readCapacity func() int) (*External, error) {

@@ -79,7 +79,7 @@ func (t *tally) add(outgoing report, answer linkMessage, responseTime time.Durat
 	t.recent.add(name, problem, responseTime)
 }
 
-// classifyAnswer returns the name under which an answer is counted. problem describes what is wrong with the answer; it
+// classifyAnswer returns the name under which an answer is counted. problem describes what is wrong with the answer. It
 // is empty for a correct answer.
 func classifyAnswer(outgoing report, answer linkMessage) (name, problem string) {
 	switch {

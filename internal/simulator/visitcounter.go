@@ -25,7 +25,7 @@ type visitCounter struct {
 
 // newVisitCounter returns a visitCounter for at most capacity devices at the same time. If knownLeases is nil, a device
 // that stays after its lease counts as a violation. readCapacity returns the current capacity of the pool after an arrival
-// above the capacity; if readCapacity is nil, the capacity does not change.
+// above the capacity. If readCapacity is nil, the capacity does not change.
 func newVisitCounter(capacity int, knownLeases *leases, readCapacity func() int) *visitCounter {
 	return &visitCounter{
 		leases: knownLeases, onFull: readCapacity, capacity: capacity, changed: time.Now(),
@@ -34,7 +34,7 @@ func newVisitCounter(capacity int, knownLeases *leases, readCapacity func() int)
 }
 
 // ExternalStats contains the counts of External at one time. It also counts violations that devices after the end of
-// their leases caused; Breaches does not.
+// their leases caused. Breaches does not.
 type ExternalStats struct {
 	Inside            int
 	HighWater         int           // maximum inside at once, including late devices

@@ -38,7 +38,7 @@ func readMembers(object json.RawMessage) (members []member, err error) {
 	return members, nil
 }
 
-// FormatValue formats the value of a JSON member for people; name is the name of the member. Text is unchanged, times are shortened, and
+// FormatValue formats the value of a JSON member for people. name is the name of the member. Text is unchanged, times are shortened, and
 // numbers of ms (name ends in _ms) are durations. Empty objects, empty lists, null and false are empty text.
 func FormatValue(name string, value json.RawMessage) string {
 	if len(value) == 0 {
@@ -128,8 +128,8 @@ func formatWindows(value json.RawMessage) string {
 	return strings.Join(texts, "; ")
 }
 
-// formatLimits formats value, a JSON list of policies. Each policy has its name, its maximum numbers of starts per period, and its subject;
-// for example: per-account 1/1m 5/1h per tags.account.
+// formatLimits formats value, a JSON list of policies. Each policy has its name, its maximum numbers of starts per period, and its subject.
+// For example: per-account 1/1m 5/1h per tags.account.
 func formatLimits(value json.RawMessage) string {
 	var list []struct {
 		Name, Per, Period, Timezone string

@@ -81,7 +81,7 @@ func TestOpening(t *testing.T) {
 	}
 }
 
-// TestOpeningsFollowOneAnother steps through a year, opening by opening; the clocks change twice in it. An opening
+// TestOpeningsFollowOneAnother steps through a year, opening by opening. The clocks change twice in it. An opening
 // must be the same whether it is computed before it begins or during it, and each day must have one opening.
 func TestOpeningsFollowOneAnother(t *testing.T) {
 	t.Parallel()

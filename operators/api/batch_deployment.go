@@ -10,7 +10,7 @@ import (
 )
 
 // deploymentWarnings returns the warnings about the payload of a new batch and the devices that speak hawkBit's DDI. wrongWire is the number
-// of tasks that these devices cannot read. publicURL is the address under which devices reach the dispatcher; it may be empty.
+// of tasks that these devices cannot read. publicURL is the address under which devices reach the dispatcher. It may be empty.
 func deploymentWarnings(batch store.Batch, wrongWire int64, publicURL string) (warnings []string) {
 	payload, err := hawkbit.ParsePayload(batch.Payload)
 	if wrongWire > 0 {

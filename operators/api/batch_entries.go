@@ -172,8 +172,9 @@ func (b *batches) awaitDuplicateTurn(ctx context.Context, batch operators.NewBat
 	return endTurn, nil
 }
 
-// checkTask looks for an earlier task that equals task. If there is one and d.refuse is true, it returns an error; if d.refuse is false, it
-// marks task to be skipped. For error messages, positionFormat is the format of a position in the request, and number the position of task.
+// checkTask looks for an earlier task that equals task. If there is one and d.refuse is true, it returns an error. If d.refuse is false, it
+// marks task to be skipped. For error messages, positionFormat is the format of a position in the request, and number is the position of
+// task.
 func (d *duplicates) checkTask(task *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil

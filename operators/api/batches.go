@@ -78,8 +78,8 @@ func (b *batches) create(ctx context.Context, in *struct {
 	return b.queueBatch(ctx, in.Body, batch, tasks, in.QueueMode)
 }
 
-// queueBatch queues newTasks as the batch, or only checks them in a dry run. request has the fields as sent, and batch the same fields in
-// the form of the ledger.
+// queueBatch queues newTasks as the batch, or only checks them in a dry run. request has the fields as the client sent them, and batch
+// has the same fields in the form of the ledger.
 func (b *batches) queueBatch(ctx context.Context, request operators.NewBatch, batch store.Batch, newTasks store.NewBatchTasks, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
 	newTasks.DryRun, newTasks.RegisteredOnly = mode.DryRun, mode.UnknownDevices == "refuse"
 	warned, err := b.warner.findWarnings(ctx, request.Limits)

@@ -46,7 +46,7 @@ func (d *deviceOperations) handleImport(ctx huma.Context, next func(huma.Context
 	return nil
 }
 
-// importDevices registers the devices in the body, in the media type contentType, and returns them with their tokens; a token is empty for
+// importDevices registers the devices in the body, in the media type contentType, and returns them with their tokens. A token is empty for
 // a device that got none. It reads all lines before it calls the ledger, so that a slow client keeps no transaction open.
 func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (imported []store.NewDevice, tokens []string, err error) {
 	url := ctx.URL()
@@ -141,7 +141,7 @@ func readDevices(body io.Reader, contentType string) (all imported, err error) {
 }
 
 // checkDevice checks one entry of an import, and returns an error if an earlier line has the same id. firstLines has the line of each id
-// so far; line is the line of this entry.
+// so far. line is the line of this entry.
 func checkDevice(entry operators.NewDevice, firstLines map[string]int, line int) (store.NewDevice, error) {
 	if _, err := devices.ParseID(entry.ID); err != nil {
 		return store.NewDevice{}, err

@@ -76,7 +76,7 @@ func deviceIDs(sightings []seen.Sighting) []string {
 }
 
 // joinSightings returns the devices of sightings (devices and the times of their last reports) in the order of sightings. found has the
-// devices that are registered; other devices are left out. A sighting that is older than its device is left out, too, because the device
+// devices that are registered. Other devices are left out. A sighting that is older than its device is left out, too, because the device
 // was deleted and created again.
 func joinSightings(sightings []seen.Sighting, found []store.Device) (shown []store.Device) {
 	registered := make(map[string]store.Device, len(found))

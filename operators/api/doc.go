@@ -10,7 +10,7 @@
 //   - registerList adds a list with its pages and its export;
 //   - registerDirect adds an operation that is called too often for huma.
 //
-// The body of every error is application/problem+json with a stable code. Internal causes are logged and never sent.
-// problem.go maps errors to responses. An operation can return a problem with a more exact detail instead of an error: for
-// example, leaseProblem, takeProblem and notHeldProblem convert errors of their operations.
+// The body of every error is application/problem+json with a stable code. Internal causes are logged and never sent. problem.go maps
+// errors to responses. An operation can return a problem with a more exact detail instead of an error. For example, leaseProblem,
+// takeProblem and notHeldProblem convert errors of their operations.
 package api

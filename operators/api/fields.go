@@ -116,7 +116,7 @@ func newPage[Stored, Shown any](stored []Stored, hasMore bool, convert func(Stor
 	return p
 }
 
-// continueAfter adds a token to a page without one if the search ended before the end of the list. searched is the bound of the search; the
+// continueAfter adds a token to a page without one if the search ended before the end of the list. searched is the bound of the search. The
 // next page starts after it.
 func (p listPage[T]) continueAfter(searched store.SearchBound) listPage[T] {
 	if p.next == "" && searched.More {

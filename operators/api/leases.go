@@ -58,7 +58,7 @@ func (l *leases) register(r *routes) {
 	registerResponse(r, r.describeOperation("releaseLease"), l.release)
 }
 
-// allowWait extends the write deadline of a response that may wait for a slot; the default deadline is shorter.
+// allowWait extends the write deadline of a response that may wait for a slot. The default deadline is shorter.
 func (l *leases) allowWait(ctx huma.Context, next func(huma.Context)) error {
 	if wait := l.preferredWait(ctx.Header("Prefer")); wait > 0 {
 		_, w := humago.Unwrap(ctx)
@@ -230,7 +230,7 @@ func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error
 	return toAPILease(task, grant), nil
 }
 
-// toAPILease converts the lease that task stores to the form of the API. held is its grant; if held is nil, the lease is waiting.
+// toAPILease converts the lease that task stores to the form of the API. held is its grant. If held is nil, the lease is waiting.
 func toAPILease(task store.Task, held *store.Grant) operators.Lease {
 	caller, holder := store.CallerAndHolder(task.Device)
 	shown := operators.Lease{State: operators.LeaseWaiting, Lease: task.ID, Pool: task.Pool, Caller: caller, Holder: holder, Metadata: task.Payload}

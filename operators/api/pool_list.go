@@ -91,7 +91,7 @@ func (q *poolQuery) afterPlace() (poolPlace, error) {
 	return poolPlace{rank, name}, nil
 }
 
-// poolRank returns the rank of pool in the order sortOrder; pools with a higher rank come first. trouble has the problems of the pool. In
+// poolRank returns the rank of pool in the order sortOrder. Pools with a higher rank come first. trouble has the problems of the pool. In
 // the order trouble, the number of waiting tasks is rounded to a power of two, so that the rows of an open page seldom change places.
 func poolRank(sortOrder string, pool store.PoolRank, trouble []string) (rank int64) {
 	switch sortOrder {

@@ -137,7 +137,7 @@ func (p *pools) put(ctx context.Context, in *struct {
 	return &createdResponse[operators.PoolChanged]{createdStatus(isNew && !in.DryRun), operators.PoolChanged{Pool: toAPIPool(put), WarningList: warned}}, nil
 }
 
-// reconcileNow updates Redis after a change of a pool. The ledger already enforces the change; the update only saves devices the
+// reconcileNow updates Redis after a change of a pool. The ledger already enforces the change. The update only saves devices the
 // wait for the next reconciliation.
 func (p *pools) reconcileNow(ctx context.Context, name string) {
 	if _, err := p.upkeep.ReconcilePool(ctx, name); err != nil {

@@ -43,7 +43,7 @@ func invalidProblem(format string, args ...any) *Problem {
 // Error returns the code and the detail, for logs.
 func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 
-// Unwrap returns the error that caused the problem, which is only logged; nil if there is none.
+// Unwrap returns the error that caused the problem, which is only logged. It is nil if there is none.
 func (p *Problem) Unwrap() error { return p.cause }
 
 // GetStatus returns the HTTP status. Because of this method, huma sends the problem without changes.

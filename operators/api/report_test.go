@@ -83,7 +83,7 @@ func TestUnknownDevicesAreRefusedBeyondTheRate(t *testing.T) {
 }
 
 // TestRefusedReportsChangeNothing sends reports that are refused as a whole. Each contains a result that would end
-// a running task; the task must still run.
+// a running task. The task must still run.
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {

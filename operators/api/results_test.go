@@ -47,7 +47,7 @@ func plainPercentile(numbers []float64, share float64) float64 {
 }
 
 // endRandomTasks lets 120 devices end one task each, three of them as failed. Each output has a random number and a
-// word; endRandomTasks returns these values.
+// word. endRandomTasks returns these values.
 func (b *testAPI) endRandomTasks() (numbers []float64, words map[string]int64) {
 	b.Helper()
 	b.putPool("p", `{"capacity":200}`)

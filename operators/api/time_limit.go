@@ -13,7 +13,7 @@ import (
 )
 
 // AnswerTimeout is the time limit for an explanation and for a page of the dashboard. The documented limit is 2 s,
-// even if Redis or Postgres does not answer; the difference of 0.5 s is for a busy machine.
+// even if Redis or Postgres does not answer. The difference of 0.5 s is for a busy machine.
 const AnswerTimeout = 1500 * time.Millisecond
 
 // WithTimeLimit returns a handler that serves requests with next. If next has not answered within limit, onTimeout answers instead,

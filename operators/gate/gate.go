@@ -161,7 +161,7 @@ func (g *Gate) CheckReportToken(r *http.Request, device devices.ID, token string
 	return err
 }
 
-// CountRefusal counts refusal. It logs only the first refusal of each kind in a minute; at the interfaces API and SignIn it also records
+// CountRefusal counts refusal. It logs only the first refusal of each kind in a minute. At the interfaces API and SignIn it also records
 // this refusal as an event. The next log line or event has the number of refusals that were left out.
 func (g *Gate) CountRefusal(ctx context.Context, refusal Refusal) {
 	g.WithLabelValues(string(refusal.EntryPoint), string(refusal.Reason)).Inc()

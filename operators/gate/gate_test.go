@@ -175,7 +175,7 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	}
 }
 
-// TestGuessesAtOnceLockAnAddressOut sends 150 wrong tokens at the same time. Only ten must be looked up; all others must be refused.
+// TestGuessesAtOnceLockAnAddressOut sends 150 wrong tokens at the same time. Only ten must be looked up. All others must be refused.
 func TestGuessesAtOnceLockAnAddressOut(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)

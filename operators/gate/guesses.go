@@ -185,7 +185,7 @@ func (g *guessCounter) evictGuessers() {
 }
 
 // clientAddress returns the address that a request came from. If the peer is one of trustedProxies, this is the address that the proxy
-// forwards; otherwise it is the address of the peer. X-Forwarded-For is read from its end, where the nearest proxy writes. Entries that a
+// forwards. Otherwise it is the address of the peer. X-Forwarded-For is read from its end, where the nearest proxy writes. Entries that a
 // client forged come earlier in the list and are never reached.
 func clientAddress(r *http.Request, trustedProxies []netip.Prefix) netip.Addr {
 	current := parseAddress(r.RemoteAddr)

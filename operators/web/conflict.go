@@ -18,8 +18,8 @@ import (
 const maxChangesSearched = 50
 
 // checkConflict returns an error if somebody else changed a value that the submitted form changes, too. current has the present texts of
-// the inputs. The error names the changes, and who made the newest change and when. noun (pool, batch or profile) and id name the changed
-// object. eventKind is the kind of the events that record changes of it.
+// the inputs. The error names the changes, the operator who made the newest change, and its time. noun (pool, batch or profile) and id
+// name the changed object. eventKind is the kind of the events that record changes of it.
 func (c client) checkConflict(r *http.Request, current url.Values, eventKind, noun, id string, now time.Time) error {
 	changes := conflictingChanges(r.PostForm, current)
 	if len(changes) == 0 {

@@ -99,7 +99,7 @@ func (d *devicePages) readAttempts(r *http.Request, id string) (attempts deviceA
 	return attempts, err
 }
 
-// loadPage returns the page of one device, with all its events in one time line. why says why the device gets no task; nil means unknown.
+// loadPage returns the page of one device, with all its events in one time line. why says why the device gets no task. A nil why means unknown.
 func (d *devicePages) loadPage(r *http.Request, why *operators.DeviceWhy) (page, error) {
 	id := r.PathValue("id")
 	device, err := d.api.Devices.Get(r.Context(), id)

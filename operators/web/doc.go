@@ -2,7 +2,7 @@
 // pages up to date over a stream.
 //
 // A page consists of a loader and a template. To read a page is to run its loader and to render its template. The template marks the parts
-// of the page that can change; these parts are called pieces. When something on an open page may have changed, the hub reads the page
+// of the page that can change. These parts are called pieces. When something on an open page may have changed, the hub reads the page
 // again, once for all its viewers with the same role. Then the streams send the pieces that differ. A page that nobody views is not read.
 //
 // Pages call an offered slot "reserved", a reaped grant "taken back", and a report that got no grant "refused".

@@ -55,7 +55,7 @@ func templateFuncs(options Options) template.FuncMap {
 }
 
 // restrictionText returns the text that explains why a form is missing: the dashboard is read-only, or the action needs another role. role
-// is a role with its article, such as "an admin", and action a verb with its object.
+// is a role with its article, such as "an admin", and action is a verb with its object.
 func (o Options) restrictionText(role, action string) string {
 	if o.ReadOnly {
 		return "This dashboard is read-only: nobody can " + action + " here."
@@ -108,7 +108,7 @@ func commandHTML(command string) template.HTML {
 	return template.HTML("<code>"+template.HTMLEscapeString(command)+"</code> ") + copyButton(command, "command") //nolint:gosec // escaped
 }
 
-// copyButton renders a button that copies text; description names the text in the label. Without the script, the button is not visible.
+// copyButton renders a button that copies text. description names the text in the label. Without the script, the button is not visible.
 func copyButton(text, description string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<button type="button" class="copy script" data-copy="%s" title="Copy the %s">Copy</button>`, //nolint:gosec // escaped
 		template.HTMLEscapeString(text), template.HTMLEscapeString(description)))

@@ -16,8 +16,8 @@ type Ledger interface {
 	pageData
 }
 
-// sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, and tokenHash the hash of its
-// operator token. A session ends lifetime after OpenSession; reading it does not extend it. OpenSession and CloseSession write an event
+// sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, and tokenHash is the hash of its
+// operator token. A session ends lifetime after OpenSession. Reading it does not extend it. OpenSession and CloseSession write an event
 // with the actor and from, the actor's address.
 type sessionStore interface {
 	OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error

@@ -11,9 +11,9 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// remedyRoute describes how a page of the dashboard performs an action that the API names in a remedy. The
-// texts of the remedies come with the API; package dispatcher/decision writes them (reasons.go, ended.go and, for a group of
-// tasks, cause_group.go).
+// remedyRoute describes how a page of the dashboard performs an action that the API names in a remedy. The texts of the
+// remedies come with the API. Package dispatcher/decision writes them (reasons.go, ended.go and, for a group of tasks,
+// cause_group.go).
 type remedyRoute struct {
 	act     decision.Act
 	subject decision.Subject

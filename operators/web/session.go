@@ -49,7 +49,7 @@ type sessions struct {
 	recentChecks sync.Map // hash of a session -> checkedSession
 }
 
-// checkedSession is the operator of a session, as it was read from the ledger; it is used until validUntil.
+// checkedSession is the operator of a session, as it was read from the ledger. It is used until validUntil.
 type checkedSession struct {
 	operator   api.Operator
 	validUntil time.Time
@@ -79,7 +79,7 @@ func (s *sessions) openWithToken(ctx context.Context, from netip.Addr, token str
 }
 
 // openWithLink signs in with linkSecret, the secret of the sign-in link, as the bootstrap operator, and returns the secret of the new
-// session. The link can be used only once; after that, openWithLink returns errSignedOut.
+// session. The link can be used only once. After that, openWithLink returns errSignedOut.
 func (s *sessions) openWithLink(ctx context.Context, from netip.Addr, linkSecret string) (secret string, err error) {
 	s.linkMu.Lock()
 	defer s.linkMu.Unlock()
@@ -324,7 +324,7 @@ func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 	http.Redirect(rw, r, d.prefixedPath("/sign-in"), http.StatusSeeOther)
 }
 
-// sessionCookie returns the session cookie. value is the secret of the session. The cookie is valid for maxAgeSeconds; a negative
+// sessionCookie returns the session cookie. value is the secret of the session. The cookie is valid for maxAgeSeconds. A negative
 // maxAgeSeconds deletes it.
 func sessionCookie(value string, maxAgeSeconds int) *http.Cookie {
 	return &http.Cookie{

@@ -76,7 +76,7 @@ type simulatedMeters struct {
 	batch int64
 }
 
-// runTasks lets thirty of forty meters start a task. Most of them end it, with different results; eight of them
+// runTasks lets thirty of forty meters start a task. Most of them end it, with different results. Eight of them
 // continue to run. Then the pool is paused.
 func (m *simulatedMeters) runTasks() {
 	m.Helper()

@@ -89,7 +89,7 @@ const (
 	timelineReadEvery = 15 * time.Second // interval at which the page reads a time line again
 )
 
-// newTimeline draws the holdings in slots (periods in which a device held a slot). marks has the marks of the batches, and cells the
+// newTimeline draws the holdings in slots (periods in which a device held a slot). marks has the marks of the batches, and cells has the
 // present state of the slots. If the range has more than maxHoldingsDrawn holdings, it draws only the time that the latest of them cover.
 func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimeline {
 	l := slotTimeline{To: slots.now, Asked: min(slots.timeRange.length, maxTimelineSpan)}

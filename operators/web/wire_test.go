@@ -8,7 +8,7 @@ import (
 )
 
 // TestADevicePageShowsTheWire checks the pages of devices in a browser: each says over which protocol its device last reported. The page of a
-// device that speaks hawkBit's DDI says that it cannot read its task. An operator allows metadata_only in the form of its profile; then the
+// device that speaks hawkBit's DDI says that it cannot read its task. An operator allows metadata_only in the form of its profile. Then the
 // device gets the task.
 func TestADevicePageShowsTheWire(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,7 @@ func (f Figures) Values() []int {
 	return []int{f.Lines, f.Characters, f.Types, f.Exported, f.Interfaces, f.Tests, f.Lua}
 }
 
-// Count returns the figures of each room of the tree at root. A room is a folder of the root; internal/test is a
+// Count returns the figures of each room of the tree at root. A room is a folder of the root. internal/test is a
 // room of its own.
 func Count(root string) (figuresByRoom map[string]Figures, err error) {
 	rooms := map[string]Figures{}

@@ -42,7 +42,7 @@ func (x *experiment) watchOverGrants(ctx context.Context) (found <-chan string) 
 }
 
 // auditLedger checks the tasks and attempts in the ledger after the fleet has ended. If the fleet was interrupted,
-// tasks are still open; the reason was already reported.
+// tasks are still open. The reason was already reported.
 func (x *experiment) auditLedger(interrupted bool) {
 	x.t.Helper()
 	var open, twice int

@@ -86,7 +86,7 @@ func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	r.stopCleanly(t)
 }
 
-// reportDuringOutage sends reports during the whole outage; every tenth has the result of a meter. Each report must
+// reportDuringOutage sends reports during the whole outage. Every tenth has the result of a meter. Each report must
 // be answered, and no result may be acknowledged.
 func (f *listeningFleet) reportDuringOutage(t *testing.T, result string, halfway func()) {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 )
 
 // maxClaimDelay is longer than a replica may take between acquiring a slot in Redis and claiming it in the ledger.
-// A lease in Redis that is older than this must have a grant in the ledger; otherwise it is an orphan.
+// A lease in Redis that is older than this must have a grant in the ledger. Otherwise it is an orphan.
 const maxClaimDelay = 4 * time.Second
 
 // waitUntilRecovered waits until each replica has granted a task over MQTT, and any replica over HTTP (HTTP clients
@@ -91,7 +91,7 @@ func (x *experiment) conflictCount(ctx context.Context) (sum float64, err error)
 	return sum, nil
 }
 
-// readMetric reads the samples of one metric of the replica. The keys of the result are the labels; the key "" is a
+// readMetric reads the samples of one metric of the replica. The keys of the result are the labels. The key "" is a
 // sample without labels.
 func (r *replica) readMetric(ctx context.Context, name string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -77,7 +77,7 @@ func checkReady(addr string) error {
 	return nil
 }
 
-// stopCleanly stops the replica with SIGTERM. The exit status must be 0; it is another one if the race detector
+// stopCleanly stops the replica with SIGTERM. The exit status must be 0. It is another one if the race detector
 // found a data race.
 func (r *replica) stopCleanly(t *testing.T) {
 	t.Helper()

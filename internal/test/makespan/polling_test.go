@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// pollingModel is a model of a fleet whose devices only poll; it uses no servers. It has n devices with one task
+// pollingModel is a model of a fleet whose devices only poll. It uses no servers. It has n devices with one task
 // each. A device first asks at a random time within a period. After a refusal it asks again at the time that the
 // steering policy returns. As soon as it has a slot, it works.
 type pollingModel struct {

@@ -23,7 +23,7 @@ const testTimeout = 4 * time.Minute
 // Verdict is the result of the tests that ran with a mistake in the source.
 type Verdict string
 
-// These are the verdicts. Unbuildable means that the changed source does not compile; this shows nothing about the
+// These are the verdicts. Unbuildable means that the changed source does not compile. This shows nothing about the
 // tests.
 const (
 	Caught      Verdict = "caught"

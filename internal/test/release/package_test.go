@@ -82,8 +82,8 @@ func unitValues(t *testing.T, directive string) (values []string) {
 	return values
 }
 
-// TestPackagesContainFilesThatExist checks each path in release/nfpm.yaml: it is in the sources, and scripts/release
-// copies its folder; or scripts/release generates it.
+// TestPackagesContainFilesThatExist checks each path in release/nfpm.yaml. Either the path is in the sources, and
+// scripts/release copies its folder, or scripts/release generates the file.
 func TestPackagesContainFilesThatExist(t *testing.T) {
 	t.Parallel()
 	p, script := readPackaging(t), readFile(t, "scripts/release")

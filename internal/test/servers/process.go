@@ -205,7 +205,7 @@ func reservePort(tb testing.TB, port int) bool {
 	return true
 }
 
-// RequireProgram returns the path of a server program. If the program is not installed, it skips the test; under CI
+// RequireProgram returns the path of a server program. If the program is not installed, it skips the test. Under CI
 // it fails the test.
 func RequireProgram(tb testing.TB, name string) string {
 	tb.Helper()

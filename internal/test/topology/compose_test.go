@@ -78,7 +78,7 @@ func (s service) mounts() map[string]string {
 	return files
 }
 
-// loadComposition reads docker-compose.yml as compose does. lookup returns the value of a variable; a variable
+// loadComposition reads docker-compose.yml as compose does. lookup returns the value of a variable. A variable
 // without a value has its default.
 func loadComposition(t *testing.T, lookup func(string) string) composition {
 	t.Helper()
