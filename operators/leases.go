@@ -216,8 +216,8 @@ func (c Leases) leaveQueue(ctx context.Context, pool, holder string, leaseID int
 	return c.Release(ctx, pool, got.Lease, got.Token)
 }
 
-// Renew extends a lease that holds a slot, as renewal says, and returns the lease. If the lease is lost, the error is a *Problem with the
-// code lease_lost.
+// Renew extends a lease that holds a slot, and returns the lease. renewal has its fencing token and its new length. If the lease is lost,
+// the error is a *Problem with the code lease_lost.
 func (c Leases) Renew(ctx context.Context, pool string, lease int64, renewal LeaseRenewal) (Lease, error) {
 	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: renewal})
 }

@@ -101,7 +101,7 @@ func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Ta
 	return answer.Takes, err
 }
 
-// Peek returns the response that Take would return for take, and counts nothing.
+// Peek returns the response that Take would return for the same take, but does not count the take.
 func (c LimitSets) Peek(ctx context.Context, set string, take Take) (Taken, error) {
 	return callJSON[Taken](ctx, c.client, takeRequest(set, "peek", take, true))
 }

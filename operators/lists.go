@@ -56,9 +56,9 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 	}, hasMore
 }
 
-// pageSize returns the size of the next page. left is the number of entries that List may still yield of its limit. The page has one entry
-// more, which tells List whether the list continues beyond the limit. No page has more than maxPage entries. If limit is 0, there is no
-// limit.
+// pageSize returns the size of the next page. left is the number of entries that List may yield before it reaches its limit. The page has
+// one entry more, which tells List whether the list continues beyond the limit. No page has more than maxPage entries. If limit is 0,
+// there is no limit.
 func pageSize(left, limit int) int {
 	if limit == 0 {
 		return maxPage

@@ -121,7 +121,7 @@ func (f *CallWith[Key, Input, Answer]) bind(client *Client, row Operation) {
 	}
 }
 
-// Remove is an operation on an object without an answer.
+// Remove is an operation on an object. The response has no body.
 type Remove[Key any] func(ctx context.Context, key Key) error
 
 func (f *Remove[Key]) bind(client *Client, row Operation) {
@@ -138,7 +138,7 @@ func (f *List[Filter, Entry]) bind(client *Client, row Operation) {
 	}
 }
 
-// ListOf yields the entries of a list of an object, as List does.
+// ListOf yields the entries of a list that belongs to an object, page by page. It ends after an error.
 type ListOf[Key, Filter, Entry any] func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error]
 
 func (f *ListOf[Key, Filter, Entry]) bind(client *Client, row Operation) {
@@ -148,5 +148,5 @@ func (f *ListOf[Key, Filter, Entry]) bind(client *Client, row Operation) {
 	}
 }
 
-// All is the filter of a list without filters, and the argument of a call without arguments.
+// All has no fields. It is passed to a list that has no filters, and to a call that needs no argument.
 type All struct{}

@@ -14,7 +14,7 @@ type FoundPart struct {
 	Scanned int   `json:"looked_at,omitempty" doc:"Number of entries that were searched, if not all were; absent: all were searched"`
 }
 
-// Found contains everything that a text may refer to. Each part has at most 10 hits.
+// Found contains the results of a search for a text. Each part has at most 10 hits.
 type Found struct {
 	Text    string    `json:"q"`
 	Exact   FoundPart `json:"exact" doc:"The task, batch, device and pool with exactly this number, id or name"`

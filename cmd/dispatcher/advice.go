@@ -59,8 +59,8 @@ func adviceAfterLoss(lost *operators.LostError) string {
 	return "start one with `dispatcher dev`, or set DISPATCHER_URL to a running dispatcher"
 }
 
-// adviceAfterProblem returns what the user can do after the server refused a request with problem. The text is empty if
-// there is no advice.
+// adviceAfterProblem returns a text about what the user can do after the server refused a request. problem is this
+// refusal. The text is empty if there is no advice.
 func adviceAfterProblem(problem *operators.Problem) string {
 	switch problem.Status {
 	case http.StatusUnauthorized:

@@ -109,7 +109,7 @@ type statusLine struct {
 // lineEvery is the minimum time between two lines of a statusLine that is not on a terminal.
 const lineEvery = 10 * time.Second
 
-// newStatusLine returns a line that has shown nothing yet.
+// newStatusLine returns an empty statusLine.
 func (c *console) newStatusLine() *statusLine {
 	return &statusLine{Progress: terminal.NewProgress(c.errs), console: c, isTerminal: terminal.IsTerminal(c.errs)}
 }

@@ -35,8 +35,8 @@ func (b *bulkFlags) hasSelection() bool {
 	return !b.filter.IsEmpty() || b.createdSince.String() != "" || b.dryRun
 }
 
-// run changes the devices that match the filters, as bulkChange does. verb and participle are words for the change in
-// messages, such as "Retag" and "retagged".
+// run changes the devices that match the filters, after a count and a confirmation (see bulkChange). verb and
+// participle are words for the change in messages, such as "Retag" and "retagged".
 func (b *bulkFlags) run(output *console, verb, participle string, change func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error)) error {
 	b.filter.CreatedSince = b.createdSince.value
 	if b.filter.IsEmpty() {

@@ -220,8 +220,8 @@ func readAnswer(ctx context.Context, client *operators.Client, request operators
 	return text, err
 }
 
-// sendAndShow sends request, notes the warnings in the response, and shows the response. A table leaves out the members in omitted. A
-// response without a body shows nothing.
+// sendAndShow sends request, writes the warnings in the response as messages, and shows the other members of the response, except
+// those in omitted. If the response has no body, it shows nothing.
 func (s *session) sendAndShow(request operators.Request, omitted ...string) error {
 	object, err := s.Call(s.cmd.Context(), request)
 	if err != nil || object == nil {
@@ -239,7 +239,7 @@ func (s *session) sendFlags(method, path string) error {
 	return s.sendAndShow(operators.Request{Method: method, Path: path, Body: body})
 }
 
-// showValue shows value, an answer that was decoded, as sendAndShow does.
+// showValue shows value, a decoded response, in the same form in which sendAndShow shows a response.
 func (s *session) showValue(value any, omitted ...string) error {
 	object, err := json.Marshal(value)
 	if err != nil {

@@ -192,7 +192,8 @@ func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Comm
 	return command
 }
 
-// changeMatching cancels or retries all tasks that match the filter, as bulkChange does. verb is "cancel" or "retry".
+// changeMatching cancels or retries all tasks that match the filter, after a count and a confirmation (see bulkChange). verb is "cancel" or
+// "retry".
 func (s *session) changeMatching(verb string, filter url.Values, isConfirmed, dryRun bool) error {
 	words := map[string][3]string{"cancel": {"Cancel ", "cancelled", "would be cancelled"}, "retry": {"Retry ", "will be retried", "would be retried"}}[verb]
 	return bulkChange[operators.Bulk]{

@@ -70,8 +70,8 @@ func (m *stateMetrics) Gather() ([]*dto.MetricFamily, error) {
 	return newMetricFamilies(stats, waiting), nil
 }
 
-// newMetricFamilies returns the metrics of the pools in stats, without families that have no value. waitingByPool contains the number of
-// waiting devices of each pool that was counted.
+// newMetricFamilies returns the metrics of the pools in stats. It omits a metric family that has no value. waitingByPool contains the
+// number of waiting devices of each pool that was counted.
 func newMetricFamilies(stats []store.PoolStat, waitingByPool map[string]int) []*dto.MetricFamily {
 	held := newMetricFamily("slots_held", "Slots that are held, according to the ledger.")
 	capacity := newMetricFamily("slots_capacity", "Slots of the pool.")

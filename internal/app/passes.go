@@ -218,7 +218,7 @@ func untilLeaseEnds(ctx context.Context, nextLapse func(context.Context) (left t
 	return lapseWait(left)
 }
 
-// lapseWait returns how long reapAfterLeaseEnds must wait if the next lease ends after the time left. leaseEnds is true
+// lapseWait returns how long reapAfterLeaseEnds must wait. left is the time until the next lease ends. leaseEnds is true
 // if this lease ends during the wait. If left is below -lapseDelay, the last run of Reap did not end the grant because it
 // did not trust the clock of the ledger. The wait is then lapseReadEvery.
 func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {

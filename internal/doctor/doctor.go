@@ -81,7 +81,7 @@ func (p Installation) Examine(ctx context.Context) []Finding {
 	return append(list, p.checkBroker(ctx, replicas)...)
 }
 
-// openLedger opens the configured ledger. If that fails, it returns nil and the finding about it.
+// openLedger opens the configured ledger. If that fails, it returns nil and a finding about the failure.
 func (p Installation) openLedger(ctx context.Context) (ledger *store.Store, failure []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -92,7 +92,7 @@ func (p Installation) openLedger(ctx context.Context) (ledger *store.Store, fail
 	return ledger, nil
 }
 
-// openRedis opens the configured Redis. If that fails, it returns nil and the finding about it.
+// openRedis opens the configured Redis. If that fails, it returns nil and a finding about the failure.
 func (p Installation) openRedis() (conn *redisconn.Conn, failure []Finding) {
 	options, err := redisconn.ParseURL(p.Config.RedisURL)
 	if err != nil {

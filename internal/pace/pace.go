@@ -70,7 +70,8 @@ type sender struct {
 	via    devices.Via
 }
 
-// bucket is the token bucket of a sender. It also records the present excess, which lasts from a refused report until the bucket is full again.
+// bucket is the token bucket of a sender. It also records whether the sender exceeds its limit now. This excess lasts from a refused report
+// until the bucket is full again.
 type bucket struct {
 	fullAt      time.Time // when the bucket is full if no further report is accepted
 	answered    time.Time // when a refusal was last answered
@@ -108,7 +109,7 @@ func (l *Limiter) Take(device devices.ID, via devices.Via) (hasToken bool) {
 }
 
 // take counts a report at the time now, and takes a token if there is one. interval is the time in which the bucket gains a token, and burst
-// the number of tokens in a full bucket.
+// is the number of tokens in a full bucket.
 func (b *bucket) take(now time.Time, interval time.Duration, burst int) (hasToken bool) {
 	hasToken = b.fullAt.Add(interval).Sub(now) <= time.Duration(burst)*interval
 	if hasToken {

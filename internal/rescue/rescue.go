@@ -35,15 +35,15 @@ func Call(work func() error) (err error) {
 	return work()
 }
 
-// Async runs work in a goroutine as Call does. The channel delivers the error of work once.
+// Async runs work in a goroutine. The channel delivers the error of work once. If work panics, the error is a *Panic.
 func Async(work func() error) (done <-chan error) {
 	result := make(chan error, 1)
 	go func() { result <- Call(work) }()
 	return result
 }
 
-// CallWithin runs work as Call does. If ctx ends before work, CallWithin returns the error of ctx. Then work continues in the background, and
-// its error is dropped.
+// CallWithin runs work and returns its error, which is a *Panic if work panics. If ctx ends before work, CallWithin returns the error of ctx.
+// Then work continues in the background, and its error is dropped.
 func CallWithin(ctx context.Context, work func() error) error {
 	select {
 	case err := <-Async(work):

@@ -69,7 +69,7 @@ func (l *resultLog) hasResult(grant key) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool { return r.key == grant })
 }
 
-// wasRecordedBefore reports whether an acknowledgement that the result of this grant was recorded had reached the device
+// wasRecordedBefore reports whether the acknowledgement that the result of this grant was recorded reached the device
 // before deadline.
 func (l *resultLog) wasRecordedBefore(grant key, deadline time.Time) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool {

@@ -33,8 +33,8 @@ func newVisitCounter(capacity int, knownLeases *leases, readCapacity func() int)
 	}
 }
 
-// ExternalStats contains the counts of External at one time. It also counts violations that devices after the end of
-// their leases caused. Breaches does not.
+// ExternalStats contains the counts of External at one time. It also counts violations by devices whose leases have
+// ended. Breaches does not count them.
 type ExternalStats struct {
 	Inside            int
 	HighWater         int           // maximum inside at once, including late devices

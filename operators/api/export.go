@@ -35,8 +35,8 @@ func wantsStream(r *http.Request) bool {
 	return r.Method == http.MethodGet && form != "" && (form != typeEvents || r.URL.Path == eventsPath)
 }
 
-// acceptedStreamType returns the media type of the first streamed form that accept, the header Accept of a request, names. If accept names
-// JSON before it, or no streamed form, the result is an empty string. The form of a request's own body is in bodyStreamType.
+// acceptedStreamType returns the first media type of a stream in accept, the header Accept of a request. If accept names JSON before it,
+// or names no media type of a stream, the result is an empty string. For the media type of the request's own body, see bodyStreamType.
 func acceptedStreamType(accept string) (mediaType string) {
 	for part := range strings.SplitSeq(accept, ",") {
 		switch form, _, _ := mime.ParseMediaType(part); form {

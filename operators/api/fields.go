@@ -36,7 +36,7 @@ func applyChange[Value any](change operators.Change[Value], field *Value, defaul
 	}
 }
 
-// applyMilliseconds applies change, a number of milliseconds, to field as applyChange does.
+// applyMilliseconds does the same as applyChange for a field that is a duration. The value of change is in milliseconds.
 func applyMilliseconds(change operators.Change[int64], field *time.Duration, defaultValue time.Duration) {
 	ms := field.Milliseconds()
 	applyChange(change, &ms, defaultValue.Milliseconds())
@@ -103,8 +103,8 @@ type listPage[T any] struct {
 	next    string
 }
 
-// newPage makes a page of stored entries. convert makes an entry of the page from a stored one. hasMore says that there may be entries
-// after the last one. Then the page gets a token with the key of its last entry, and keyOf returns this key.
+// newPage makes a page of stored entries. convert makes an entry of the page from a stored one. If hasMore is true, there may be
+// entries after the last one, and the page gets a token with the key of its last entry. keyOf returns the key of an entry.
 func newPage[Stored, Shown any](stored []Stored, hasMore bool, convert func(Stored) Shown, keyOf func(Stored) string) listPage[Shown] {
 	p := listPage[Shown]{entries: make([]Shown, len(stored))}
 	for i, one := range stored {
@@ -116,8 +116,8 @@ func newPage[Stored, Shown any](stored []Stored, hasMore bool, convert func(Stor
 	return p
 }
 
-// continueAfter adds a token to a page without one if the search ended before the end of the list. searched is the bound of the search. The
-// next page starts after it.
+// continueAfter adds a page token to a page that has none, if the search ended before the end of the list. searched is the bound of the
+// search. The next page starts after it.
 func (p listPage[T]) continueAfter(searched store.SearchBound) listPage[T] {
 	if p.next == "" && searched.More {
 		p.next = pageToken(formatDecimal(searched.End))

@@ -115,8 +115,9 @@ type ledgerRefusal struct {
 }
 
 // ledgerRefusals maps the errors with which the ledger refuses an operation. If a name or number in the path does not
-// exist, the error is store.ErrNotFound, whatever it names. If the field pool of a body names no pool, the error is
-// store.ErrUnknownPool. notHeldProblem and leaseProblem have texts of their own for a pool that does not exist.
+// exist, the error is store.ErrNotFound for every kind of object. If the field pool of a body names no pool, the
+// error is store.ErrUnknownPool. notHeldProblem and leaseProblem have texts of their own for a pool that does not
+// exist.
 func ledgerRefusals() (refusals []ledgerRefusal) {
 	return []ledgerRefusal{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},

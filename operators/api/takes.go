@@ -197,7 +197,7 @@ func toAPITaken(verdict policies.Verdict, cost int64) operators.Taken {
 	return taken
 }
 
-// roundUpToUnits converts duration to whole units, rounded up, so that a client that waits that long does not return too early.
+// roundUpToUnits converts duration to whole units, rounded up, so that a client that waits for this number of units does not return too early.
 func roundUpToUnits(duration, unit time.Duration) (units int64) {
 	return int64((duration + unit - 1) / unit)
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// checkSpan returns an error if end is not after begin, because then no task can start between them, or if a time cannot be stored. A time
-// that is nil is not checked.
+// checkSpan returns an error if end is at or before begin, because then no task can start between them. It also returns an error if a time
+// cannot be stored. A time that is nil is not checked.
 func checkSpan(begin, end *time.Time) error {
 	if err := checkYears(begin, end); err != nil {
 		return invalidProblem("%v", err)
@@ -35,7 +35,7 @@ func isOutsideYears(at *time.Time) bool {
 	return at != nil && (at.UTC().Year() < 1 || at.UTC().Year() > 9999)
 }
 
-// isEmptySpan reports whether there is no time between begin and end: end is not later than begin. It is false if one of them is nil.
+// isEmptySpan reports whether end is at or before begin. It is false if one of them is nil.
 func isEmptySpan(begin, end *time.Time) bool { return begin != nil && end != nil && !end.After(*begin) }
 
 // checkPeriod returns an error if until is not after since. beginName and endName are the parameters that contain since and until, for the

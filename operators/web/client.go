@@ -85,7 +85,7 @@ func (p pager) query(size int) url.Values {
 	return query
 }
 
-// nextAddress returns the address of the part that the page token token selects. It is empty if token is empty.
+// nextAddress returns the address of the part of the list that token, a page token, selects. It is empty if token is empty.
 func (p pager) nextAddress(token string) string {
 	if token == "" {
 		return ""

@@ -119,7 +119,7 @@ func navigationLinks() []navigation {
 	}
 }
 
-// doneMessages returns, by key, the messages about completed actions. A page shows only these messages, whatever key its address contains.
+// doneMessages returns, by key, the messages about completed actions. For any other key in its address, a page shows no message.
 func doneMessages() (textByKey map[string]string) {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks continue; no new grants are made.", "resumed": "Resumed.",

@@ -157,7 +157,7 @@ func (p *poolPages) loadPage(r *http.Request, redisData poolRedisData) (page, er
 	}, nil
 }
 
-// addCharts adds to data the chart, the time line of the slots and the marks of the batches.
+// addCharts adds to data the chart, the time line of the slots, and the marks (colour, pattern and letter) of the batches.
 func (p *poolPages) addCharts(r *http.Request, data *poolData) error {
 	name, span := data.Pool.Name, chosenRange(r)
 	series, err := p.readSeries(r, name, span.name)

@@ -21,8 +21,8 @@ func policyInputKeys() []string {
 	return []string{"name", "per", "algorithm", "rate", "period", "timezone", "on_error", "on_limited", "reveal", "trust_device"}
 }
 
-// policyRow is one policy as a form shows it: the text of each input by its name. The text of rate is such as 1/1m 10/24h. For a calendar
-// period, rate is only a number.
+// policyRow is one policy as a form shows it: the text of each input by its name. The text of rate is, for example, 1/1m 10/24h. For a
+// calendar period, rate is only a number.
 type policyRow map[string]string
 
 // algorithmTexts returns the text that pages show for each algorithm of policies.

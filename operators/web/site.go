@@ -74,7 +74,7 @@ func (s *site) withSnapshot(load pageLoader) pageLoader {
 	}
 }
 
-// addLivePageWithoutSnapshot registers load as a live page. It does not read a snapshot around load.
+// addLivePageWithoutSnapshot registers load as a live page. It does not open a snapshot of the ledger for load.
 func (s *site) addLivePageWithoutSnapshot(pattern string, load pageLoader) {
 	s.addPage(pattern, load)
 	s.livePages.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {

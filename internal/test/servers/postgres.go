@@ -141,8 +141,8 @@ func (s *PostgresServer) becomesReady(tick <-chan time.Time) (isReady bool) {
 // disconnected.
 func (s *PostgresServer) Stop() { s.signalAndWait(syscall.SIGINT) }
 
-// StopImmediately stops the server without a checkpoint (SIGQUIT), which is similar to a power cut. Data that the
-// kernel has not written yet is not lost.
+// StopImmediately stops the server without a checkpoint (SIGQUIT), which is similar to a power cut. But unlike in
+// a power cut, the kernel still writes the data that the server has passed to it.
 func (s *PostgresServer) StopImmediately() { s.signalAndWait(syscall.SIGQUIT) }
 
 // Addr returns the address (host:port) of the server. It stays the same when the server is restarted.
