@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// maxInteger bounds task ids and fencing tokens: every JSON library represents integers up to it exactly.
+// maxInteger is the largest task id and fencing token, because every JSON library represents integers up to maxInteger exactly.
 const maxInteger = 1<<53 - 1
 
 // decodeResult decodes an entry of results. entry is nil if the received entry is not a JSON object.

@@ -70,7 +70,7 @@ func replaceUnstorable(text []byte) []byte {
 }
 
 // nextCharacter returns the number of bytes of the first character of text, which is inside a JSON string, and whether it must be replaced.
-// It accepts malformed escapes: the parser refuses them.
+// It accepts malformed escapes, because the parser refuses them later.
 func nextCharacter(text []byte) (width int, isUnstorable bool) {
 	switch c := text[0]; {
 	case c == 0:

@@ -20,7 +20,7 @@ func ReportTopic(id ID) string { return topicPrefix + string(id) + reportSuffix 
 // ReplyTopic returns the topic on which a device receives its replies.
 func ReplyTopic(id ID) string { return topicPrefix + string(id) + replySuffix }
 
-// SharedReportFilter returns the filter of a shared subscription to all report topics: the broker sends each report to one member of group.
+// SharedReportFilter returns the filter of a shared subscription to all report topics. The broker sends each report to one member of group.
 func SharedReportFilter(group string) string { return "$share/" + group + "/" + ReportFilter }
 
 // ParseReportTopic returns the device of a report topic, or an *Error with CodeInvalidTopic or CodeInvalidDeviceID.

@@ -136,7 +136,7 @@ func (a *attempt) decideAgain(ctx context.Context) error {
 	return errRepaired
 }
 
-// grantIfUsable makes grant the outcome of the attempt, or a refusal if its usable time is below LeaseMin.
+// grantIfUsable makes grant the outcome of the attempt. If the usable time of grant is below LeaseMin, the outcome is a refusal.
 func (a *attempt) grantIfUsable(grant store.Grant) {
 	if a.d.usableTime(grant) < a.d.config.LeaseMin {
 		a.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: grant.LeaseUntil})

@@ -67,7 +67,7 @@ func (x *Explainer) ExplainDevice(ctx context.Context, device devices.ID) (taskI
 	return taskID, explanation, err
 }
 
-// explainInTime explains the task in view. If Redis does not answer in time, it uses the ledger alone.
+// explainInTime explains the view's task. If Redis does not answer in time, it uses the ledger alone.
 func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (decision.Explanation, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
@@ -87,8 +87,7 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 
 // lookups reads the facts for the explanation of a task that are missing in its TaskView and are not found by its policies.
 type lookups interface {
-	// readPoolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the device that the parameter view
-	// describes.
+	// readPoolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the view's device.
 	readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
 	// readCallerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
 	readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
@@ -103,7 +102,7 @@ func (noLookups) readPoolStatus(context.Context, string, []store.Candidate, stor
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the task in view. obstaclesByTask holds the obstacles that policies found, by task id. source reads the other facts.
+// explain explains the view's task. obstaclesByTask holds the obstacles that policies found, by task id. source reads the other facts.
 func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstaclesByTask map[int64]decision.Obstacle, source lookups) decision.Explanation {
 	return decision.Explain(view, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
@@ -159,8 +158,8 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 	return <-found
 }
 
-// readPoolStatuses returns the status of each pool in which the device in view has a task that could start, by pool name. The result also has
-// the status of the pool of the task explained. obstaclesByTask holds the obstacles that policies found, by task id.
+// readPoolStatuses returns, by pool name, the status of each pool in which the view's device has a task that could start. The result also has
+// the status of the pool of the explained task. obstaclesByTask holds the obstacles that policies found, by task id.
 func readPoolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstaclesByTask map[int64]decision.Obstacle, source lookups) (byPool map[string]decision.PoolStatus) {
 	s := decision.ExpectedSituation(view.DeviceView, obstaclesByTask)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
@@ -181,7 +180,7 @@ func readPoolStatuses(ctx context.Context, view store.TaskView, explained store.
 }
 
 // readPoolStatus reads from the semaphore the status of a pool, and the place of tasks[0] in its queue. If the semaphore does not know the
-// pool, readPoolStatus uses the counts in view, because the next report restores the pool from the ledger.
+// pool, readPoolStatus uses the counts of the view, because the next report restores the pool from the ledger.
 func (x *Explainer) readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	places, err := x.semaphore.ReadQueuePlaces(ctx, pool, view.Task.Device, newSlotWants(tasks, x.urgentShare))
 	switch {
@@ -200,7 +199,7 @@ func (x *Explainer) readPoolStatus(ctx context.Context, pool string, tasks []sto
 	return decision.PoolStatus{Capacity: 1, UnreservedSlots: 1}
 }
 
-// lastReport returns the last report of the device in view that the ledger or this replica has recorded. For a device that only polls, its time
+// lastReport returns the last report of the view's device that the ledger or this replica has recorded. For a device that only polls, its time
 // is accurate to store.SeenPrecision. If the device never reported, lastReport returns zero.
 func (x *Explainer) lastReport(view store.TaskView) store.LastReport {
 	seen := x.seen.LastReport(view.Task.Device)

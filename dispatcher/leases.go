@@ -285,8 +285,8 @@ func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened s
 }
 
 // Renew extends the lease of task, which caller holds in pool with the fencing token. If length is 0, the lease keeps its length, and is
-// extended only after a third of it has passed; before that, Renew succeeds and changes nothing. Otherwise length becomes the length of the
-// lease, unless the lease would then end sooner. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
+// extended only after a third of this length has passed. Before that, Renew succeeds and changes nothing. Otherwise length becomes the length of
+// the lease, unless the lease would then end sooner. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
 	began := d.config.Now()
 	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, task)

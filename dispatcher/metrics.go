@@ -75,8 +75,8 @@ func (m *metrics) countConflict(pool string) {
 	m.set.AddTally(pool, meters.Tally{Conflicts: 1})
 }
 
-// CountReport counts one report. transport is "http", "mqtt" or another wire; reason is the reason of the reply, or the error code if the
-// report was refused; took is the time from the report to its answer.
+// CountReport counts one report. transport is "http", "mqtt" or another protocol. reason is the reason of the reply, or the error code if the
+// report was refused. took is the time from the report to its answer.
 func (d *Dispatcher) CountReport(transport, reason string, took time.Duration) {
 	d.metrics.reports.WithLabelValues(transport, reason).Inc()
 	d.metrics.duration.WithLabelValues(transport).Observe(took.Seconds())

@@ -70,7 +70,7 @@ func (h *reportHandling) mayWait() bool {
 }
 
 // holdAnswer delays the answer until the wait ends, and returns true. If Redis does not confirm that the report is the newest of its
-// device, it returns false at once: the report is answered without a wait.
+// device, it returns false at once, and the report is answered without a wait.
 func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) (held bool) {
 	park := h.reporter.park
 	if err := h.d.Waiters.Relay.Park(ctx, park, park.Wait+devices.AnswerAfterWait); err != nil {

@@ -50,7 +50,7 @@ func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewa
 	if why != devices.CancelMaxRun {
 		return nil
 	}
-	// The reason is stored with the grant: if the device reports a failure later, the task ends and is not retried.
+	// The reason is stored with the grant, so that the task ends and is not retried if the device reports a failure later.
 	if err := h.d.config.Store.AskCancel(ctx, renewal.Task, renewal.Token, why); err != nil {
 		return fmt.Errorf("%w: recording the reason to stop a task: %w", devices.ErrUnavailable, err)
 	}

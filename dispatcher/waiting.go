@@ -25,7 +25,7 @@ const (
 	// firstStepTasks is the number of tasks in the first step of an evaluation. Each later step has twice as many tasks as the step before.
 	// The results of a step that does not end in time are not used.
 	firstStepTasks = 16
-	// maxConcurrentEvaluations limits the tasks that are evaluated concurrently: each may need a connection to Redis.
+	// maxConcurrentEvaluations is the maximum number of tasks that are evaluated concurrently. Each of them may need a connection to Redis.
 	maxConcurrentEvaluations = 16
 )
 
@@ -58,7 +58,7 @@ func (x *Explainer) SummarizeWaiting(ctx context.Context, scope store.TaskScope,
 	return WaitSummary{Total: sample.Total, Evaluated: len(evaluated), Groups: decision.GroupByCode(evaluated, sample.Total)}, nil
 }
 
-// ExplainNextTasks explains the next waiting tasks of a batch or a pool (scope) behind the position after, in the order of their batches. It
+// ExplainNextTasks explains the next waiting tasks of a batch or a pool (scope) behind a position (after), in the order of their batches. It
 // explains at most limit and at most MaxEvaluated tasks, and fewer if the time of ctx runs out. hasMore means that more tasks wait.
 // ExplainNextTasks returns store.ErrNotFound if there is no such batch or pool.
 func (x *Explainer) ExplainNextTasks(ctx context.Context, scope store.TaskScope, after store.WaitingPosition, limit int) (evaluated []decision.ExplainedTask, hasMore bool, err error) {
@@ -159,7 +159,7 @@ func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key s
 	return one()
 }
 
-// readPoolStatus returns the status of a pool for tasks, which belong to the device in view. Devices with tasks of the same batches share one
+// readPoolStatus returns the status of a pool for tasks, which belong to the view's device. Devices with tasks of the same batches share one
 // lookup, so the status leaves out what differs between devices: the position and the time of the next report.
 func (c *sharedLookups) readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)

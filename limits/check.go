@@ -10,7 +10,7 @@ import (
 // Check asks whether one start may happen now.
 type Check struct {
 	Lease string // unique per start; must not contain '|'
-	// Checks with the same Group are alternatives: at most one of them starts, so a check does not count the reservations of its Group.
+	// Checks with the same Group are alternatives. At most one of them leads to a start, so a check does not count the reservations of its Group.
 	// Independent starts need different Groups. Count and Release accept an empty Group. Group must not contain '|'.
 	Group string
 	Items []Item // all items must allow the start; a check without items passes
@@ -55,8 +55,8 @@ func (c Check) validate() error {
 	return nil
 }
 
-// appendItems appends two keys for each item to keys: the key of its rule and the key of its subject. It appends the spec of each rule at the
-// time now to args.
+// appendItems appends two keys for each item to keys: the key of its rule and the key of its subject. It appends to args the spec that each rule
+// has at the time now.
 func appendItems(keys, args []any, scopeName string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
 		cached := item.Rule.keysIn(scopeName)

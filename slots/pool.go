@@ -72,8 +72,8 @@ func (s *Semaphore) Restore(ctx context.Context, pool string, config Config, hol
 }
 
 // Adopt records each of holders as the holder of its slot, even if more slots than the capacity are then held. adopted has one element for
-// each holder. It is false if another lease holds the slot; then nothing is changed for this holder. If the lease of a holder held another
-// slot, Adopt frees that slot. If Redis does not know the pool, Adopt returns ErrUnknownPool.
+// each holder. It is false if another lease holds the slot. Then nothing is changed for this holder. If the lease of a holder held another slot,
+// Adopt frees that slot. If Redis does not know the pool, Adopt returns ErrUnknownPool.
 func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGrant) (adopted []bool, err error) {
 	if err := checkPoolName(pool); err != nil {
 		return nil, err

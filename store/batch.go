@@ -211,7 +211,7 @@ type BatchFilter struct {
 	Order BatchOrder
 }
 
-// BatchOrder is the column by which batches are sorted, the highest value first; empty means by id.
+// BatchOrder is the column by which batches are sorted, the highest value first. An empty BatchOrder means that they are sorted by id.
 type BatchOrder string
 
 // ByFailures also restricts the list to batches with failed or timed-out tasks, and ByEnd to batches that have ended.

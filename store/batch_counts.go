@@ -172,8 +172,8 @@ func (s batchesIn) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) 
 	return batches, err
 }
 
-// endedAndFailedSQL selects two numbers for batch b: of the tasks that succeeded, failed or timed out, and of the tasks that failed or
-// timed out.
+// endedAndFailedSQL selects two numbers for batch b: the number of tasks that succeeded, failed or timed out, and the number of tasks that
+// failed or timed out.
 const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND ` + ranToEndSQL + `),
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 

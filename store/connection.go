@@ -29,7 +29,7 @@ type connection struct {
 	dialect
 }
 
-// readSession returns a session for single statements; each reads one consistent snapshot.
+// readSession returns a session for single statements. Each statement reads one consistent snapshot.
 func (s *connection) readSession() session {
 	if s.prepared == nil {
 		return s.customPlanSession()
@@ -37,7 +37,7 @@ func (s *connection) readSession() session {
 	return s.newSession(reader{s.prepared, s, false}, nil)
 }
 
-// newSession returns a session on target. news collects the news of a transaction; it is nil outside of one.
+// newSession returns a session on target. news collects the news of a transaction. It is nil outside of transactions.
 func (s *connection) newSession(target database, news *pendingNews) session {
 	return session{target, s.dialect, s.recordsAccountChanges, news}
 }
@@ -175,7 +175,7 @@ func (s *connection) snapshotOf(ctx context.Context) (tx session, exists bool) {
 	return tx, exists
 }
 
-// reader runs queries in the snapshot of their ctx, or outside of a transaction if ctx has none.
+// reader runs queries in the snapshot of their ctx. If ctx has no snapshot, they run outside of a transaction.
 type reader struct {
 	database
 	conn       *connection

@@ -93,8 +93,7 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 	return recorded > 0, nil
 }
 
-// applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is an error of apply; the transaction is then still
-// committed.
+// applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is an error of apply, which does not prevent the COMMIT.
 func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock of the accounts before all row locks: a transaction that waits for this lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {

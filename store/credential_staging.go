@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Stage identifies the accounts that one import creates at the MQTT broker before the ledger has the devices; 0 means none.
+// Stage identifies the accounts that one import creates at the MQTT broker before the ledger has the devices. A Stage of 0 means that there are
+// no such accounts.
 //
 // Before the broker gets an account, the ledger commits a note: a row of account_changes by which the account is deleted when the note is
 // due. While the import runs, it postpones this time. The transaction that registers the devices also deletes the notes, so a note that

@@ -57,8 +57,8 @@ func (s credentialsIn) rotateDeviceToken(ctx context.Context, deviceID string, t
 // enrolledTokenName is the name of a token that a device requested itself.
 const enrolledTokenName = "enrolled"
 
-// EnrollDevice gives a registered device the token that it requested, with the SHA-256 tokenHash; setAccount gives the secret to its
-// account at the MQTT broker. If an earlier enrolled token was never used, because the reply with it was lost, the new token replaces it.
+// EnrollDevice gives a registered device the token that it requested, with the SHA-256 tokenHash. setAccount gives the secret to the account of
+// the device at the MQTT broker. If an earlier enrolled token was never used, because the reply with it was lost, the new token replaces it.
 // Errors: ErrNotFound; ErrExists if the device has used a token of its own, or if an operator gave it a token.
 func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []byte, setAccount SetAccount) error {
 	return s.write(ctx, func(tx session) error {

@@ -190,8 +190,8 @@ func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error
 		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
 }
 
-// CreateDevice registers a device with its settings and a token with the SHA-256 tokenHash; setAccount gives the secret to its account at
-// the MQTT broker. Errors: ErrExists, ErrUnknownProfile. An idempotency key (WithOnce) makes it take effect once.
+// CreateDevice registers a device with its settings and a token with the SHA-256 tokenHash. setAccount gives the secret to the account of the
+// device at the MQTT broker. Errors: ErrExists, ErrUnknownProfile. An idempotency key (WithOnce) makes it take effect once.
 func (s devices) CreateDevice(ctx context.Context, actor, id string, spec DeviceSpec, tokenHash []byte, setAccount SetAccount) (Device, error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -266,10 +266,10 @@ type seenRow struct {
 // one reading of the ledger's clock.
 const maxSeenError = 2 * time.Second
 
-// TouchDevices stores the time, the quiet time, the reach and the wire of the latest report of each device. It never moves a last-seen time
-// back, and ignores unknown devices. If two reports are less than maxSeenError apart, their order is unclear. Then it keeps a reach other
-// than ReachNone, because a waiting device with ReachNone would be offered no task. If the stored time is in the future, the ledger's clock
-// was set back, and the new reach is stored.
+// TouchDevices stores the latest report of each device: its time, its quiet time, the protocol (wire), and how the device can be notified
+// (reach). It never moves a last-seen time back, and ignores unknown devices. If two reports are less than maxSeenError apart, their order is
+// unclear. Then it keeps a reach other than ReachNone, because a waiting device with ReachNone would be offered no task. If the stored time is
+// in the future, the ledger's clock was set back, and the new reach is stored.
 func (s devices) TouchDevices(ctx context.Context, reportByDevice map[string]LastReport) error {
 	if len(reportByDevice) == 0 {
 		return nil

@@ -42,8 +42,7 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 	return device, err
 }
 
-// applyChange calls change and returns the changed settings. auditText names the changes for the audit log; auditText is empty if nothing
-// changed.
+// applyChange calls change and returns the changed settings. auditText names the changes for the audit log. It is empty if nothing changed.
 func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, auditText string, err error) {
 	spec = DeviceSpec{Tags: maps.Clone(d.Tags), Profile: d.Profile}
 	if err := change(&spec); err != nil {
@@ -217,7 +216,7 @@ func (d Device) IsNoisy(now time.Time) bool {
 	return d.NoisyAt != nil && now.Sub(*d.NoisyAt) < NoisyFor
 }
 
-// RecordNoisy records that a registered device is noisy now. isNew is true if it was not noisy before; then the event device.noisy is
+// RecordNoisy records that a registered device is noisy now. isNew is true if the device was not noisy before. Then the event device.noisy is
 // written.
 func (s devices) RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error) {
 	defer wrapError(&err, "recording that device %s is noisy", device)

@@ -53,8 +53,8 @@ const importChunkSize = 1000
 // With RotateExisting, the older tokens of a device expire after overlap.
 //
 // It keeps the accounts that stage created at the MQTT broker for these devices, or returns ErrAccountConflict if one is missing. Other
-// errors are EntryErrors: ErrExists with RefuseExisting, and ErrUnknownProfile. An idempotency key (WithOnce) makes it take effect once;
-// the repetition gives no tokens.
+// errors are EntryErrors: ErrExists with RefuseExisting, and ErrUnknownProfile. An idempotency key (WithOnce) makes it take effect once. The
+// repetition gives no tokens.
 func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []NewDevice, onExisting OnExisting, overlap time.Duration, stage Stage) (gotToken []bool, err error) {
 	leave, err := s.beginOnce(OnceFrom(ctx))
 	defer leave()
@@ -177,8 +177,8 @@ type importChunk struct {
 	gotToken []bool // one value per entry of the whole list of the import
 }
 
-// importDevices registers the new devices of the chunk with tokens and returns their number. onExisting decides about registered devices;
-// with RotateExisting, the older tokens of these devices expire after tokenOverlap. It records no event for each new device.
+// importDevices registers the new devices of the chunk with tokens and returns their number. onExisting decides about registered devices. With
+// RotateExisting, the older tokens of these devices expire after tokenOverlap. It records no event for each new device.
 func (p importChunk) importDevices(ctx context.Context, onExisting OnExisting, tokenOverlap time.Duration) (created int, err error) {
 	fresh, err := p.insertNewDevices(ctx)
 	if err != nil {

@@ -146,8 +146,8 @@ func postgresReplacements() (wordsWithReplacements []string) {
 
 func postgresDialect() dialect {
 	words := append(postgresReplacements(), lookUpReplacements()...)
-	// The condition few is always true; it affects only the plan. Without it, Postgres expects 100 rows in any array, and reads whole tables
-	// to join them. With a range condition, Postgres expects one row. (A LIMIT would help, too, but would read the array twice.)
+	// The condition few is always true, so it affects only the plan. Without it, Postgres expects 100 rows in any array, and reads whole tables to
+	// join them. With a range condition, Postgres expects one row. (A LIMIT would help, too, but would read the array twice.)
 	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputReplacements() {
 		number, _, _ := strings.Cut(columns, " ")

@@ -62,7 +62,8 @@ func (c *limitedConn) SetDeadline(deadline time.Time) error {
 	return c.Conn.SetDeadline(deadline)
 }
 
-// deadline returns when the next read or write must end: after ioTimeout, or at an earlier driverDeadline; zero means no limit.
+// deadline returns the time at which the next read or write must end: after ioTimeout, or at an earlier driverDeadline. A result of zero means
+// no limit.
 func (c *limitedConn) deadline() time.Time {
 	var end time.Time
 	if c.ioTimeout > 0 {

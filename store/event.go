@@ -89,7 +89,7 @@ type EventPosition struct {
 // the highest id, no transaction id is consumed.
 func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPosition, error) {
 	var m EventPosition
-	// The id must be read first: then each transaction that gave an event an id up to m.Last has a transaction id below xidBound.
+	// The id must be read before xidBound. Only then each transaction that gave an event an id up to m.Last has a transaction id below xidBound.
 	if err := s.readSession().scanRow(ctx, []any{&m.Last}, `SELECT {last event}`); err != nil || m.Last == readUpTo {
 		return m, err
 	}

@@ -96,8 +96,8 @@ type ClaimStatus int
 
 // The answers to a Claim.
 const (
-	// ClaimLost means that this device cannot get the task now: the task was granted, ended, paused or cancelled, or the device has a
-	// grant.
+	// ClaimLost means that this device cannot get the task now, because the task was granted, ended, paused or cancelled, or because the device has
+	// a grant.
 	ClaimLost ClaimStatus = iota
 	// ClaimGranted means that the grant is committed.
 	ClaimGranted

@@ -29,7 +29,7 @@ const taskLeaseMillis = `coalesce(t.lease_ms, ` + batchLeaseMillis + `)`
 const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
 // Claim grants tasks on slots in one transaction, independently of each other, and returns one outcome per claim, in their order. The
-// unique keys decide whether a slot is free. While a pool is resized, the claims in this pool wait if waitForLock is true; else they get
+// unique keys decide whether a slot is free. While a pool is resized, the claims in this pool wait if waitForLock is true. Otherwise they get
 // ClaimLocked.
 func (s grants) Claim(ctx context.Context, claims []Claim, waitForLock bool) (_ []ClaimOutcome, err error) {
 	defer wrapError(&err, "claiming slots")
@@ -164,7 +164,7 @@ func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, clai
 		return fmt.Errorf("assigning fencing tokens: %w", err)
 	}
 	for _, r := range rows {
-		// A task gets only one granted outcome: if a claim is listed twice, the second one is not granted.
+		// A task gets only one granted outcome. So if a claim is listed twice, the second claim is not granted.
 		if inserted[r.Task] {
 			delete(inserted, r.Task)
 			outcomes[r.n] = ClaimOutcome{Status: ClaimGranted, Grant: r.Grant}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// LapseCutoffs decides which leases have ended. For each length (Grant.LongestLease) it has a time: a lease of this length has ended if its
-// lease_until is before this time. A lease of another length has not ended.
+// LapseCutoffs decides which leases have ended. For each length of a lease (Grant.LongestLease) it has a time. A lease of this length has ended
+// if its lease_until is before this time. A lease of a length without a time has not ended.
 type LapseCutoffs map[time.Duration]time.Time
 
 type lapseRow struct {

@@ -149,7 +149,7 @@ func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTas
 	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State}, nil
 }
 
-// recordAfterEnd records a result whose grant has ended or never existed. grant is the present grant of the task, if any; it is not
+// recordAfterEnd records a result whose grant has ended or never existed. grant is the present grant of the task, if there is one, and is not
 // changed.
 func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
@@ -210,8 +210,8 @@ func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutco
 	return ResultOutcome{Kind: ResultUnknown}, nil
 }
 
-// storeLateResult stores a late or unknown result once, with an event. Each device has at most maxLateResults of each kind; the two kinds
-// are counted separately, so that unknown results, which a device may invent, cannot displace its late results.
+// storeLateResult stores a late or unknown result once, with an event. Each device has at most maxLateResults results of each kind (late or
+// unknown). The two kinds are counted separately, so that unknown results, which a device may invent, cannot displace its late results.
 func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, result.Device); err != nil {

@@ -112,7 +112,7 @@ func (s leasesIn) openLease(ctx context.Context, request NewLease) (LeaseTask, e
 	return LeaseTask{Task: task, Created: true, HasCallerBound: bounded, WaitsUntil: until}, err
 }
 
-// leaseMillisOrNull returns lease as the argument for lease_ms; 0 becomes NULL, which means the lease length of the pool.
+// leaseMillisOrNull returns lease as the argument for lease_ms. A lease of 0 becomes NULL, which means the lease length of the pool.
 func leaseMillisOrNull(lease time.Duration) any {
 	if lease == 0 {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// CallerBound holds the bound on the slots that callers hold in a pool, and the callers that count against the bound before one waiting
-// caller.
+// CallerBound holds the maximum number of slots that callers may hold in a pool, and the callers that count against this bound before one
+// waiting caller.
 type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound
@@ -40,7 +40,7 @@ const callerSlotsSQL = `SELECT count(*) FROM grants g WHERE g.pool = p.name AND 
 
 // waitingCallersSQL returns the query for the tasks of callers that wait in pool $1 and still ask for a slot. The query reads the newest
 // leaseBatches batches of leases. From each of them it selects at most limitExpr tasks that satisfy conditionSQL. All parameters are SQL
-// expressions; minWaitExpr is in ms.
+// expressions, and minWaitExpr is in ms.
 //
 // If the not_after of a task is less than minWaitExpr from now, its caller has stopped asking, and the task is left out. Batches whose
 // tasks cannot start are left out. Each batch is looked up separately, because for a join Postgres may read all tasks of the pool.

@@ -105,9 +105,9 @@ type DeviceAttempts struct {
 	Attributes    json.RawMessage   // present attributes, a JSON object; nil if the device is not registered
 }
 
-// AttemptsByDevice counts the attempts of a pool or a batch that ended at the time since or later, and calls handle once for each device.
-// If since is zero, it covers the last hour. It reads only the newest deviceEventsRead events of the pool; isSample is true if the period
-// has more.
+// AttemptsByDevice counts the attempts of a pool or a batch that have ended since a point in time (since), and calls handle once for each
+// device. If since is zero, it covers the last hour. It reads only the newest deviceEventsRead events of the pool. isSample is true if the
+// period has more events.
 func (s pools) AttemptsByDevice(ctx context.Context, scope TaskScope, since time.Time, handle func(DeviceAttempts)) (isSample bool, err error) {
 	pool, err := tasks(s).scopePool(ctx, scope)
 	if err != nil {

@@ -177,8 +177,8 @@ func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (eventID
 	return id, err
 }
 
-// isBeforeTimeSQL is the condition by which eventIDNearSQL halves its range: the first event with an id >= (low + high) / 2 was before the
-// time $1.
+// isBeforeTimeSQL is the condition by which eventIDNearSQL halves its range. It is true if the first event with an id >= (low + high) / 2 was
+// before the time $1.
 const isBeforeTimeSQL = `coalesce((SELECT at FROM events WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < {epoch} + CAST($1 AS bigint) * {ms}, FALSE)`
 
 const eventIDNearSQL = `

@@ -40,7 +40,7 @@ const minuteColumns = `CASE kind WHEN 'task.granted' THEN 1 ELSE 0 END AS grante
 	CASE WHEN ` + isSlotEventSQL + ` AND kind <> 'task.granted' THEN 1 ELSE 0 END AS ended, CASE kind WHEN 'task.lapsed' THEN 1 ELSE 0 END AS lapsed,
 	CASE WHEN ` + isFailureEventSQL + ` THEN 1 ELSE 0 END AS failed`
 
-// isMinuteEventSQL is the condition for events that are counted per minute: each creates or changes the row of its pool and its minute.
+// isMinuteEventSQL is the condition for events that are counted per minute. Each of them creates or changes the row for its pool and its minute.
 const isMinuteEventSQL = `(` + isSlotEventSQL + ` OR kind IN ('pool.created', 'pool.changed'))`
 
 // CountMinutes adds the next events to the counts per minute, and returns their number. It counts at most limit events after the last

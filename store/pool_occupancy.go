@@ -84,7 +84,8 @@ func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
 	)`
 }
 
-// startableDevicesSQL returns the query for the devices of who that could get a task of the pool poolExpr now and satisfy condition.
+// startableDevicesSQL returns the query for the devices in the table who (devicesWithTasksCTE) that could get a task of the pool poolExpr now
+// and satisfy condition.
 func startableDevicesSQL(poolExpr, limitExpr, condition string) string {
 	return `
 		SELECT who.device FROM who

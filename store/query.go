@@ -82,7 +82,8 @@ type SearchBound struct {
 	More bool  // there are rows beyond End
 }
 
-// idRange is a range of the ids of a table, as SQL texts: the ids between after and before, in the order direction, at most limit rows.
+// idRange is a range of the ids of a table: the ids > after and < before, sorted by direction (DESC or empty), at most limit rows. The fields
+// are SQL texts.
 type idRange struct{ after, before, direction, limit string }
 
 // rangeSQL returns the conditions and the order for the range. If column is not empty, they select the rows with the value valueExpr (SQL)

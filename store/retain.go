@@ -24,7 +24,8 @@ type retentionRule struct {
 	keep      time.Duration // how long the rows are kept; 0 means forever
 }
 
-// retentionRules returns one rule for each kind of rows. keepFor is the time for which attempts and late results are kept; 0 means forever.
+// retentionRules returns one rule for each kind of rows. keepFor is the time for which attempts and late results are kept. A keepFor of 0 means
+// forever.
 func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 	// Ids and tokens increase almost in the order of times. Each statement deletes a range of an index, up to the last expired row. It does
 	// not join a list of rows, because Postgres could scan the list once for each row while its statistics show an empty table.
@@ -51,9 +52,9 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 }
 
 // Retain deletes old rows, oldest first, at most limit rows of each kind. It deletes events, ended attempts, late results, and ended
-// batches with their tasks, if they are older than keepFor; if keepFor is 0, it keeps them. Events are deleted in whole blocks (EventSeal),
-// so the last block may exceed the limit. Answers, changes of tokens, news and counts per minute are kept for times of their own. Replicas
-// may call Retain concurrently.
+// batches with their tasks, if they are older than keepFor. If keepFor is 0, it keeps them. Events are deleted in whole blocks (EventSeal), so
+// the last block may exceed the limit. Answers, changes of tokens, news and counts per minute are kept for times of their own. Replicas may call
+// Retain concurrently.
 func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (deleted DeletedCounts, err error) {
 	for _, old := range deleted.retentionRules(keepFor) {
 		if old.keep == 0 {

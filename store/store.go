@@ -84,7 +84,7 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	config.Runtime = withSettings(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
 	db, err := openConnections(config, options.MaxOpenConns, mainDialer)
-	// The connections of slow have no time limit: a COPY waits for the rows of the client, and a migration for locks.
+	// The connections of slow have no time limit, because a COPY waits for the rows of the client, and a migration waits for locks.
 	slow, slowErr := openConnections(config, slowConns, &dialer{})
 	beating, beatingErr := openConnections(config, 1, pingDialer)
 	if err := errors.Join(err, slowErr, beatingErr); err != nil {

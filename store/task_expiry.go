@@ -30,8 +30,7 @@ func (e waitingEndRule) findSQL() string {
 // reaperActor is the actor in the events of leases that ended and of tasks that expired.
 const reaperActor = "reaper"
 
-// newExpiryRule returns a rule that ends tasks as expired. The parameters are the fields of waitingEndRule; args are the arguments of
-// fromSQL.
+// newExpiryRule returns a rule that ends tasks as expired. The parameters are the fields of waitingEndRule. args are the arguments of fromSQL.
 func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
 	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, reaperActor}
 }
@@ -72,10 +71,10 @@ func (s tasks) Expire(ctx context.Context, limit int) (expired int, err error) {
 // to task. The zero value is before all tasks.
 type ExpiryPosition struct{ Batch, Task int64 }
 
-// ExpireWaited ends tasks that waited longer than the MaxWait of their batch, and returns their number. It searches the tasks after the
-// position after. next is the position for the next call; if it is zero, the search has reached the end. One call searches at most
-// maxSearched batches with a MaxWait and at most maxSearched tasks of one batch. Tasks that were started or have a later not_before count
-// as searched, because no index excludes them.
+// ExpireWaited ends tasks that waited longer than the MaxWait of their batch, and returns their number. It searches the tasks behind a position
+// (after). next is the position for the next call. If next is zero, the search has reached the end. One call searches at most maxSearched
+// batches with a MaxWait and at most maxSearched tasks of one batch. Tasks that were started or have a later not_before count as searched,
+// because no index excludes them.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {

@@ -59,8 +59,8 @@ func (f TaskFilter) directionSQL() string {
 }
 
 // candidateIDsSQL returns the query for the ids of at most maxRows candidates in the order of the filter, and adds its arguments to q.
-// Candidates are the tasks of a device, the tasks of a batch, or the running tasks. The limit makes Postgres choose the right index for
-// each of these, whatever its statistics are.
+// Candidates are the tasks of a device, the tasks of a batch, or the running tasks. The limit makes Postgres choose the right index in each
+// case, whatever the statistics of Postgres are.
 func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	s := f.idRange(q, maxRows)
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
@@ -208,8 +208,8 @@ func (f TaskFilter) orderSQL() string {
 	return " ORDER BY w.id" + f.directionSQL()
 }
 
-// matchingQuery returns the query for columns of the tasks that match the filter and condSQL. condSQL is an SQL condition on task t, batch
-// b and grant g; it may be empty.
+// matchingQuery returns the query for columns of the tasks that match the filter and condSQL. condSQL is an SQL condition on task t, batch b and
+// grant g, or empty.
 func (f TaskFilter) matchingQuery(columns, condSQL string) *query {
 	q := &query{}
 	maxRows := searchLimit

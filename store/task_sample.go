@@ -83,7 +83,7 @@ func (s tasks) batchesToSample(ctx context.Context, scope TaskScope, pool string
 
 // nextWaitingBatchSQL returns the query for the first batch in the pool poolExpr that has a waiting task and whose id satisfies the
 // condition: id, operator (such as >), batchExpr. The lookup of each grant and an ORDER BY with all columns of the index tasks_in_line make
-// Postgres choose this index, whatever its statistics are.
+// Postgres choose this index, whatever the statistics of Postgres are.
 func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batchExpr + ` AND ` + isNotRunningSQL + `
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`

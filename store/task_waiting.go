@@ -67,7 +67,7 @@ func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int)
 	return found, err
 }
 
-// NextWaiting reads the next waiting tasks of a pool or a batch (scope) after the position after, at most limit. Error: ErrNotFound.
+// NextWaiting reads the next waiting tasks of a pool or a batch (scope) behind a position (after), at most limit. Error: ErrNotFound.
 func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	defer wrapError(&err, "reading waiting tasks")
 	err = s.inSnapshot(ctx, func(ctx context.Context) error {
@@ -122,7 +122,7 @@ func (s tasks) scopePool(ctx context.Context, scope TaskScope) (Pool, error) {
 	return queryOne(ctx, s.readSession(), poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
 }
 
-// readWaiting reads the next waiting tasks of a pool after the position after, up to the batch lastBatch, at most limit.
+// readWaiting reads the next waiting tasks of a pool behind a position (after), up to the batch lastBatch, at most limit.
 func (s tasks) readWaiting(ctx context.Context, pool string, after WaitingPosition, lastBatch int64, limit int) ([]waitingTask, error) {
 	return collect(ctx, s.readSession(), waitingTaskScanDest, waitingTasksSQL(), pool, after.Batch, after.Priority, after.Task, limit, lastBatch)
 }

@@ -3,8 +3,8 @@
 //
 // A device connects with its id as user name. Its client id is its id, or begins with its id and a '/' (mosquitto_sub -i my-meter/sub). It
 // may publish to its own report topic and subscribe to its own reply topic, and nothing else. A denied subscription is answered with a
-// failure code. A denied publish with QoS 0 is dropped; with QoS 1 or 2 it ends the connection, because MQTT 3.1.1 has no error response to
-// a publish.
+// failure code. A denied publish with QoS 0 is dropped. A denied publish with QoS 1 or 2 ends the connection, because MQTT 3.1.1 has no error
+// response to a publish.
 package broker
 
 import (

@@ -55,7 +55,8 @@ func (x *exchange) listsAsRunning(granted *task) bool {
 	return slices.ContainsFunc(x.Running, func(r devices.Running) bool { return r.Token == granted.Token })
 }
 
-// answer is what is sent to the device: a reply; a refusal if status is not 0; or nothing if isLost is true.
+// answer is the answer to a report. If isLost is true, nothing is sent to the device. If status is not 0, a refusal is sent. Otherwise a reply
+// is sent.
 type answer struct {
 	devices.Reply
 	hasUnknown bool          // the reply has unknown fields

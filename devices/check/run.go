@@ -65,7 +65,7 @@ func (r *run) runInLoop(do func()) {
 func (r *run) isOver() bool { return r.fault != nil || r.ended() != nil }
 
 // handleUntil handles reports and connections until isReached returns true, limit has passed, or the check cannot go on. It returns true if
-// isReached returned true. answer answers the reports; if it is nil, they are answered as by a server without tasks.
+// isReached returned true. answer answers the reports. If answer is nil, the reports are answered as by a server without tasks.
 func (r *run) handleUntil(limit time.Duration, answer func(*exchange), isReached func() bool) (reached bool) {
 	if r.answer = answer; answer == nil {
 		r.answer = func(x *exchange) { r.send(x, r.replyTo(x)) }
@@ -148,8 +148,8 @@ func (a answer) withGrant(toGrant *task) answer {
 	return a
 }
 
-// grant waits for a report without running tasks. Then it calls sendGrant with this report and the reply that grants toGrant. sendGrant
-// sends the reply; it may be r.send.
+// grant waits for a report without running tasks. Then it calls sendGrant with this report and the reply that grants toGrant. sendGrant must
+// send the reply, for example by r.send.
 func (r *run) grant(toGrant *task, sendGrant func(*exchange, answer)) {
 	isGiven := false
 	r.handleUntil(2*longEnough, func(x *exchange) {

@@ -34,7 +34,7 @@ func (r *run) receive(report *exchange) {
 	r.answer(report)
 }
 
-// checkToken checks the token of the device. report is the report that has the token; it is nil if the token opened a session.
+// checkToken checks the token of the device. report is the report that has the token. It is nil if the token opened a session.
 func (r *run) checkToken(report *exchange, token string) {
 	r.check("credential", token != "" && (r.Token == "" || token == r.Token), report, "the device sent no token, or another token than that of --token-file")
 }

@@ -20,8 +20,9 @@ const transport = string(devices.WireHawkbit) // label in metrics
 type Ledger interface {
 	// Action returns the newest action of a device. If the device had none, its ID is 0.
 	Action(ctx context.Context, device devices.ID) (Action, error)
-	// UpdateAction updates the newest action of a device from the grant that the device holds; task and token are 0 if it holds none. A newer
-	// grant gets a new action. hasOverrun is true if UpdateAction found that the grant of an open action had ended without a result.
+	// UpdateAction updates the newest action of a device from the grant that the device holds. task and token identify the grant, and are 0 if the
+	// device holds none. A grant that is newer than the action gets a new action. hasOverrun is true if UpdateAction found that the grant of an
+	// open action had ended without a result.
 	UpdateAction(ctx context.Context, device devices.ID, task, token int64) (action Action, hasOverrun bool, err error)
 	// EndAction records that the device reported the end of an action.
 	EndAction(ctx context.Context, device devices.ID, id int64, isSuccess bool) error

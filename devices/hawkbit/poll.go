@@ -95,7 +95,7 @@ func heldGrant(reply devices.Reply) (task, token int64, ok bool) {
 	return 0, 0, true
 }
 
-// maxSleep is the longest pause between two polls: some clients read the text as a time of day.
+// maxSleep is the longest pause between two polls, because some clients read the text of the pause as a time of day.
 const maxSleep = 24*time.Hour - time.Second
 
 // formatPause returns the pause until the next poll as hours, minutes and seconds ("00:05:00"), as clients read it. The pause is at least a

@@ -68,7 +68,7 @@ func (i *Intake) Enter() error {
 	}
 }
 
-// Leave ends the count of a report that Enter began.
+// Leave must be called after each successful Enter. It ends the count of the report as in progress.
 func (i *Intake) Leave() { <-i.inProgress }
 
 // Refuse answers request with the refusal for err, and counts it for the transport.

@@ -16,8 +16,8 @@ const (
 	lastWriteTimeout = disconnectWaitMS * time.Millisecond // the longest time for the last write in Close
 )
 
-// bufferedConn saves system calls for a library (paho) that reads each packet in three pieces and writes each packet alone. It reads ahead.
-// While a write to the network is in progress, it collects packets and sends them together in the next write. If a write fails, it closes
+// bufferedConn saves system calls for a library (paho) that reads each packet in three pieces and writes each packet alone. bufferedConn reads
+// ahead. While a write to the network is in progress, it collects packets and sends them together in the next write. If a write fails, it closes
 // the connection.
 type bufferedConn struct {
 	net.Conn // its Write must have a deadline

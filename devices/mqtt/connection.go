@@ -26,8 +26,8 @@ const (
 	calmChecks       = 50  // checks in a row with fewer excess reports after which the subscription changes back
 )
 
-// connection is one connection to the broker. Each has its own paho client: after a reconnect, paho would deliver outdated replies, and
-// would never free the message ids of unacknowledged ones.
+// connection is one connection to the broker. Each has its own paho client, because after a reconnect, a paho client would deliver outdated
+// replies, and would never free the message ids of unacknowledged replies.
 type connection struct {
 	paho       paho.Client
 	opened     chan net.Conn // receives the network connection as soon as it is open, before the CONNACK
@@ -57,8 +57,8 @@ func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed
 	return true, c.watchExcess(ctx, conn)
 }
 
-// watchExcess adapts the QoS of the subscription to the number of excess reports. If the connection is lost, it returns the reason; if ctx
-// ends, it returns nil.
+// watchExcess adapts the QoS of the subscription to the number of excess reports. It returns the reason if the connection is lost, and nil if
+// ctx ends.
 //
 // With QoS 1, the broker queues the reports that exceed its window of unacknowledged messages. Devices that report far too fast fill this
 // queue, and then the broker drops the reports of all devices. With QoS 0, the broker sends all reports at once, and intake drops the
@@ -148,8 +148,8 @@ func (c *Client) pahoOptions(ctx context.Context, clientID string, mqttConn *con
 		})
 }
 
-// Dialer returns a function that opens a network connection to the broker. brokerURL has the form of Options.URL. tlsSettings applies only
-// to mqtts; nil means the system's root certificates. Every write has a deadline.
+// Dialer returns a function that opens a network connection to the broker. brokerURL has the form of Options.URL. tlsSettings applies only to
+// mqtts. If tlsSettings is nil, the system's root certificates are used. Every write has a deadline.
 func Dialer(brokerURL string, tlsSettings *tls.Config) (dialBroker func(context.Context) (net.Conn, error), err error) {
 	u, err := parseURL(brokerURL)
 	if err != nil {

@@ -101,7 +101,7 @@ func (in *intake) refuseQueued(report receivedReport, queue <-chan receivedRepor
 	}
 }
 
-// receive enqueues, refuses or drops a received message. It never blocks: paho calls it from the goroutine that also reads the broker's
+// receive enqueues, refuses or drops a received message. It never blocks, because paho calls it from the goroutine that also reads the broker's
 // acknowledgements.
 func (in *intake) receive(received paho.Message) {
 	device, err := devices.ParseReportTopic(received.Topic())
@@ -120,8 +120,8 @@ func (in *intake) receive(received paho.Message) {
 	}
 }
 
-// truncateBody cuts body to MaxBody+1 bytes. A longer body is refused as too large, and must not stay in memory: brokers deliver up to 256
-// MiB.
+// truncateBody cuts body to MaxBody+1 bytes. A longer body is refused as too large, and must not stay in memory, because a broker may deliver up
+// to 256 MiB.
 func truncateBody(body []byte) []byte {
 	if len(body) <= devices.MaxBody {
 		return body

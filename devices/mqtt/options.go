@@ -3,8 +3,8 @@
 //
 // A report is acknowledged to the broker (PUBACK) when its reply was handed to the connection or lost, or when the report was refused or
 // dropped. A broker limits the number of unacknowledged messages (mosquitto: 20). So if the handling of a report takes longer than
-// Options.Patience, this report and the reports that wait behind it are acknowledged and answered with `unavailable`; the first one still
-// gets its real reply later. Safety does not depend on this package: the device repeats a lost report.
+// Options.Patience, this report and the reports that wait behind it are acknowledged and answered with `unavailable`. When the handling of the
+// first report ends, it still gets its real reply. Safety does not depend on this package, because the device repeats a lost report.
 package mqtt
 
 import (

@@ -84,7 +84,7 @@ func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret st
 	})
 }
 
-// setAtBroker creates or changes accounts at the broker. The caller must hold the turn.
+// setAtBroker creates or changes accounts at the broker. The caller must have called acquireTurn.
 func (a *accounts) setAtBroker(ctx context.Context, brokerAccounts ...devices.Account) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()

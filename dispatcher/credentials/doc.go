@@ -5,6 +5,6 @@
 // it could not read the changes for three seconds (trustedFor), it looks up each token in the ledger. So all replicas refuse a revoked
 // token within five seconds.
 //
-// A session at the broker is checked when it begins. Its reports do not carry the token; they are refused if the device is blocked or has
-// no valid token left.
+// A session at the broker is checked when it begins. Its reports do not carry the token. They are refused if the device is blocked or has no
+// valid token left.
 package credentials

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registerCalls combines concurrent registrations of devices.
+// registerCalls combines concurrent registrations of devices into one call to the ledger.
 type registerCalls = coalesce.Calls[struct{}, store.Registration, store.Registered]
 
 // registerLimit is the time limit of one call to the ledger. It is less than half of the time limit of a report.
@@ -26,7 +26,7 @@ func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *reg
 	return &registerCalls{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: panicked}
 }
 
-// ownTokenCalls combines concurrent calls that record the first use of devices' own tokens.
+// ownTokenCalls records the first use of devices' own tokens. It combines concurrent calls into one call to the ledger.
 type ownTokenCalls = coalesce.Calls[struct{}, string, struct{}]
 
 func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *ownTokenCalls {

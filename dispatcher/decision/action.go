@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Act names an action of an operator against the cause of a wait. Acts are stable: programs compare them.
+// Act names an action of an operator against the cause of a wait. Acts never change, because programs compare them.
 type Act string
 
 // These acts appear in remedies. The forced release of a slot is no act, because it may exceed the capacity of the pool.

@@ -27,8 +27,8 @@ type Situation struct {
 	CallerBound      *store.CallerBound // how many slots callers hold and may hold, for the reporter; nil if the reporter is a device
 }
 
-// ExpectedSituation returns the situation of the next report of the device in view. It assumes that the device will accept work and mention
-// the grant that it holds. obstaclesByTask holds the obstacles that policies found, by task id.
+// ExpectedSituation returns the situation of the next report of the view's device. It assumes that the device will accept work and mention the
+// grant that it holds. obstaclesByTask holds the obstacles that policies found, by task id.
 func ExpectedSituation(view store.DeviceView, obstaclesByTask map[int64]Obstacle) Situation {
 	wire := devices.Wire("")
 	if view.Device != nil {
@@ -91,8 +91,8 @@ func nextTasks(situation Situation) Choice {
 	return nearest
 }
 
-// FirstTask returns the id of the task that the device in view runs. If the device runs no task, it returns the task that the next report
-// would try first. If no task may start, it returns a task of the device's oldest batch. It returns 0 if the device has no open task.
+// FirstTask returns the id of the task that the view's device runs. If the device runs no task, it returns the task that the next report would
+// try first. If no task may start, it returns a task of the device's oldest batch. It returns 0 if the device has no open task.
 func FirstTask(view store.DeviceView) (taskID int64) {
 	switch open := Decide(ExpectedSituation(view, nil)).Tasks; {
 	case view.Grant != nil:

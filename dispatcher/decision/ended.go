@@ -56,7 +56,7 @@ func addTooLateRemedy(cause Cause, view store.TaskView) (withRemedy Cause, isToo
 // hasPassed reports whether now is at or after end. If end is nil, it returns false.
 func hasPassed(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
-// exceedsMaxWait reports whether the task in view has never started and has waited for longer than max_wait of its batch. It is only for
+// exceedsMaxWait reports whether the view's task has never started and has waited for longer than max_wait of its batch. It is only for
 // explanations. The SQL that ends the task repeats the rule (withinMaxWait in package store).
 func exceedsMaxWait(view store.TaskView) bool {
 	from := view.Batch.CreatedAt
@@ -103,7 +103,7 @@ func cancelledByText(view store.TaskView) string {
 	return by
 }
 
-// explainEnded describes how the task in view ended. The code of the first cause is the state of the task.
+// explainEnded describes how the view's task ended. The code of the first cause is the state of the task.
 func explainEnded(view store.TaskView) []Cause {
 	r := Cause{Code: Code(view.Task.State), Detail: string(view.Task.State)}
 	if view.Task.FinishedAt != nil {

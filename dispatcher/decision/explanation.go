@@ -71,8 +71,8 @@ type WaitFacts struct {
 	CallerBound  *store.CallerBound    // how many slots callers hold and may hold, for the task of a caller; nil if unknown, or if the task belongs to a device
 }
 
-// Explain describes how the task in view runs or has ended. For a waiting task, it lists all obstacles between the task and its start, by the
-// rules that also decide reports. For a waiting task only, it calls readFacts to get the facts that view does not contain.
+// Explain describes how the view's task runs or has ended. If the task waits, Explain lists all obstacles between the task and its start, by the
+// rules that also decide reports. Only then it calls readFacts, to get the facts that the view does not contain.
 func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFacts) Explanation {
 	e := Explanation{At: view.Now, State: view.Task.State}
 	open := slices.IndexFunc(view.Candidates, func(c store.Candidate) bool { return c.Task == view.Task.ID })
@@ -89,8 +89,8 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	return e
 }
 
-// explainWaiting returns the causes for which the task in view waits: a revoked token, all obstacles, and other causes, such as a device that
-// does not report. task is the candidate for the same task. The causes that do not pass by themselves come first.
+// explainWaiting returns the causes for which the view's task waits: a revoked token, all obstacles, and other causes, such as a device that
+// does not report. task is the same task as a store.Candidate. The causes that do not pass by themselves come first.
 func explainWaiting(view store.TaskView, task store.Candidate, facts WaitFacts) []Cause {
 	s := ExpectedSituation(view.DeviceView, facts.Obstacles)
 	s.FullPools, s.UnreachablePools, s.CallerBound = make(map[string]bool), make(map[string]bool), facts.CallerBound

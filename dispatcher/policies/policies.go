@@ -28,9 +28,9 @@ func taskHasPolicies(task store.Candidate) bool {
 	return task.PoolLimits != nil || task.Limits != nil || task.ProfileLimits != nil
 }
 
-// Reserve checks the policies of tasks, which belong to one pool and to the device in view, and reserves each start that the policies allow.
-// passed are the tasks that may start. refused has the obstacle of each other task, by task id. When the outcome is known, the caller must
-// call Settle with reserved.
+// Reserve checks the policies of tasks, which belong to one pool and to the view's device, and reserves each start that the policies allow.
+// passed are the tasks that may start. refused has the obstacle of each other task, by task id. When the outcome is known, the caller must call
+// Settle with reserved.
 //
 // leaseID returns the id of the lease that the start of a task would have. At most one task of a group starts (limits.Check.Group).
 func (k *Checker) Reserve(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
@@ -73,8 +73,7 @@ type taskCheck struct {
 	neverDrop bool      // the task is not dropped, even if a policy that drops refuses it
 }
 
-// checkTasks checks those tasks that have policies, and returns their results by task id. All tasks belong to one pool and to the device in
-// view.
+// checkTasks checks those tasks that have policies, and returns their results by task id. All tasks belong to one pool and to the view's device.
 func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string, send checkFunc) map[int64]checkResult {
 	questions, out := k.newTaskChecks(ctx, view, tasks, leaseID, group)
 	for i, j := range k.runChecks(ctx, questions, send) {
@@ -296,7 +295,7 @@ type poolChecks struct {
 	answers []checkResult
 }
 
-// collectChecks adds the checks of the tasks in view to byPool. viewIndex is the index of the view. If the policies of a task cannot be read,
+// collectChecks adds the checks of the view's tasks to byPool. viewIndex is the index of the view. If the policies of a task cannot be read,
 // collectChecks adds the obstacle of the task to obstacles, by task id.
 func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIndex int, byPool map[string]*poolChecks, obstacles map[int64]decision.Obstacle) {
 	if store.IsCaller(view.Task.Device) { // callers are not registered; policies count by the caller's name

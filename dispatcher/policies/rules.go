@@ -21,7 +21,7 @@ type ruleCache struct {
 
 func newRuleCache() *ruleCache { return &ruleCache{all: make(map[string][]*limits.Rule)} }
 
-// startPolicies holds the policies that apply to one start, as JSON; nil means none.
+// startPolicies holds the policies that apply to one start, as JSON. nil means no policies.
 type startPolicies struct {
 	pool    string
 	batch   int64

@@ -58,8 +58,8 @@ func (d *Devices) Record(device string, report store.LastReport) {
 	}
 }
 
-// RecordReach records a report of a device whose reach differs from the reach in the ledger. FlushReached soon writes the new reach. It is
-// needed when a task is queued for the device.
+// RecordReach records a report of a device whose reach (how it can be notified) differs from the reach in the ledger. FlushReached soon writes
+// the new reach, which is needed when a task is queued for the device.
 func (d *Devices) RecordReach(device string, report store.LastReport) {
 	d.Record(device, report)
 	d.all.set(device, report)
@@ -85,8 +85,8 @@ func (s *times) set(device string, report store.LastReport) {
 	s.seen[device] = report
 }
 
-// correct records the last report of a device only if a different reach waits for a flush or was written by the last flush. Otherwise the
-// ledger would keep the outdated reach, because the caller may have read the ledger before that flush.
+// correct records the last report of a device if a different reach of this device waits for a flush or was written by the last flush. If correct
+// did not record the report, the ledger would keep the different reach, because the caller may have read the ledger before that flush.
 func (s *times) correct(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +167,8 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes the collected reports of devices and uses of tokens. It must be called every ten seconds, because rounds, store.SeenPrecision
-// and the search for sleeping devices in package waiters rely on this interval.
+// Flush writes the collected reports of devices and uses of tokens. It must be called every ten seconds, because the constants rounds and
+// store.SeenPrecision and the search for sleeping devices in package waiters rely on this interval.
 func (d *Devices) Flush(ctx context.Context) error {
 	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
 }

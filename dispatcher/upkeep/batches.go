@@ -24,7 +24,7 @@ type waitSearch struct {
 	position store.ExpiryPosition
 }
 
-// maxFruitlessParts is the number of parts in which a pass finds no task to expire before the pass stops.
+// After maxFruitlessParts parts of the search without a task to expire, a pass stops its search.
 const maxFruitlessParts = 10
 
 func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {

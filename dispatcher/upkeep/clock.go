@@ -28,8 +28,8 @@ const (
 // The offset before the first reading is known only if an earlier replica stored the times of both clocks, and if both clocks have advanced
 // equally since then, within clockSlack. Otherwise no lease that may be older than the first reading ends.
 //
-// The guard does not notice three cases: both clocks step by the same time while no replica runs; the clock steps and steps back between
-// two readings; or a step is shorter than the duration of a slow reading.
+// The guard does not notice a step in three cases: if both clocks step by the same time while no replica runs, if the clock steps and steps back
+// between two readings, or if the step is shorter than the duration of a slow reading.
 type clockGuard struct {
 	mu      sync.Mutex
 	origin  time.Time     // own time is the time since origin
@@ -37,7 +37,8 @@ type clockGuard struct {
 	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeStepBack
 }
 
-// clockOffset is an offset that is valid from the own time since. It is a range, because a reading of the ledger's clock takes some time.
+// clockOffset is an offset and the own time (since) from which it is valid. The offset is a range, because a reading of the ledger's clock takes
+// some time.
 type clockOffset struct {
 	since     time.Duration // own time
 	low, high time.Time     // the ledger's time at origin; zero means unknown
@@ -118,7 +119,7 @@ func (g *clockGuard) takeStepBack() (atLeast time.Duration) {
 	return back
 }
 
-// offsetIndexAt returns the index of the offset that was valid at the own time moment. It is also the lowest offset since moment.
+// offsetIndexAt returns the index of the offset that was valid at moment, an own time. This offset is also the lowest offset since moment.
 func (g *clockGuard) offsetIndexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {

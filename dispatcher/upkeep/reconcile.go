@@ -191,7 +191,7 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	return nil
 }
 
-// addMissing adds to the semaphore the grants that it lacks. Then it removes those of them that have ended, because the semaphore may have
+// addMissing adds to the semaphore the grants that it lacks. Then it removes the added grants that have ended, because the semaphore may have
 // handled their release before they were added.
 func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	inSemaphore := make(map[string]bool, len(snapshot.Leases))

@@ -30,8 +30,8 @@ func (f *forecast) predictOutcomes(ctx context.Context, pool string, devices []s
 	return kinds, nil
 }
 
-// predictOutcome returns OfferSent if the device in view could start a task of pool now. It returns WaiterPassedOver if the device is only
-// busy, and WaiterLeft if the device should leave the queue. obstaclesByTask holds the obstacles that policies found, by task id.
+// predictOutcome returns OfferSent if the view's device could start a task of pool now. It returns WaiterPassedOver if the device is only busy,
+// and WaiterLeft if the device should leave the queue. obstaclesByTask holds the obstacles that policies found, by task id.
 func predictOutcome(view store.DeviceView, pool string, obstaclesByTask map[int64]decision.Obstacle) slots.UpdateKind {
 	view.Candidates = slices.DeleteFunc(slices.Clone(view.Candidates), func(c store.Candidate) bool { return c.Pool != pool })
 	choice := decision.Decide(decision.ExpectedSituation(view, obstaclesByTask))

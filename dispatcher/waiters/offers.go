@@ -72,7 +72,7 @@ func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
 }
 
-// AdmitBatch undoes RemoveBatch: devices may wait with tasks of the batch again. It works in the background.
+// AdmitBatch undoes RemoveBatch, so that devices may wait with tasks of the batch again. It works in the background.
 func (o *Offers) AdmitBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batch}}})
 }

@@ -84,7 +84,8 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 	return gone, nil
 }
 
-// wakeReturned wakes the parked reports of devices that have returned: since their report in ended, they have parked a newer one.
+// wakeReturned wakes the parked reports of devices that have returned. A device has returned if it has parked a newer report since its report in
+// ended.
 func (r *Relay) wakeReturned(ctx context.Context, ended []parked.Report) error {
 	gone, err := r.findGone(ctx, ended)
 	if err != nil {

@@ -34,7 +34,7 @@ type sleepers struct {
 	now         func() time.Time
 }
 
-// search is the progress of the search for devices of a pool.
+// search is the progress of the search for sleeping devices in a pool.
 type search struct {
 	after     int64                        // batches up to this id were examined in this round
 	positions map[int64]store.TaskPosition // position in each batch; the zero value means that the batch was examined to its end

@@ -8,10 +8,10 @@ import (
 // ValidateSet checks the policies of a limit set, which count takes by their facts. It returns the same errors as Validate.
 func ValidateSet(policies []Policy) error { return validate(policies, Policy.checkSetPer) }
 
-// AllFacts is a value of Per for a policy of a limit set: the policy counts by all facts of a take together.
+// AllFacts is a value of Per for a policy of a limit set. With this value, the policy counts by all facts of a take together.
 const AllFacts = "facts"
 
-// SetFields returns the fields that Per names, for a policy of a limit set. The default of Duplicate is AllFacts.
+// SetFields returns the fields that Per names, for a policy of a limit set. For the algorithm Duplicate, the default of Per is AllFacts.
 func (p Policy) SetFields() []string {
 	if p.Per == "" && p.Algorithm == Duplicate {
 		return []string{AllFacts}

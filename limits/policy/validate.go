@@ -42,7 +42,7 @@ func validate(policies []Policy, checkPer func(p Policy, fieldName string) error
 	return nil
 }
 
-// FieldError reports an invalid field of a policy. It is ErrInvalid.
+// FieldError reports an invalid field of a policy. It wraps ErrInvalid.
 type FieldError struct {
 	Field   string // such as limits[0].windows[1].max
 	Allowed string // description of the allowed values
