@@ -228,7 +228,7 @@ func (c Pools) PauseAll(ctx context.Context, pause PauseAll, dryRun bool) (Pools
 	return c.changeAll(ctx, "pause", pause, dryRun)
 }
 
-// ResumeMine ends the pauses of all pools that the owner of the token paused. The results and dryRun are as in PauseAll.
+// ResumeMine ends the pauses of all pools that the owner of the token paused. The results and dryRun have the same meaning as in PauseAll.
 func (c Pools) ResumeMine(ctx context.Context, dryRun bool) (PoolsChanged, error) {
 	return c.changeAll(ctx, "resume", nil, dryRun)
 }

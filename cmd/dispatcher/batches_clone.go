@@ -12,7 +12,7 @@ import (
 )
 
 // payloadInQuery is the maximum size, in bytes, of a batch payload that a request carries in its
-// query. Servers and proxies limit the length of URLs.
+// query. It is small, because servers and proxies limit the length of URLs.
 const payloadInQuery = 2 << 10
 
 func cloneBatchCommand(batches objectKind) *cobra.Command {

@@ -145,7 +145,7 @@ func attachFile(request *operators.Request, file, format string, stdin io.Reader
 	return nil
 }
 
-// newIdempotencyKey returns a random Idempotency-Key. However often a request with this key is sent, it has one effect.
+// newIdempotencyKey returns a random Idempotency-Key. A request with this key takes effect once, even if it is sent several times.
 func newIdempotencyKey() string { return "cli-" + rand.Text() }
 
 // send sends the request that creates the batch, and shows the answer. After a dry run it shows only the number of tasks,

@@ -92,8 +92,8 @@ func firstScalarFields(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// resultColumns returns the columns of the table of results: the fixed columns, and one column for each of fields, the
-// names of output fields.
+// resultColumns returns the columns of the table of results: the fixed columns, and one column for each output field
+// that fields names.
 func resultColumns(fields []string) []column {
 	list := columns("TASK", "DEVICE", "STATE", "ENDED=ended_at", "RAN=duration_ms")
 	for _, name := range fields {

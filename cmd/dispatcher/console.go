@@ -78,7 +78,8 @@ func (c *console) writeWarnings(subject string, answer json.RawMessage) (warning
 	return warned.Warnings
 }
 
-// confirm asks the user question, usually whether to change many tasks or devices. If isConfirmed is true (the flag
+// confirm shows the text in question and asks the user for a yes, usually before many tasks or devices are changed.
+// If isConfirmed is true (the flag
 // --yes), confirm does not ask. It returns an error if the user does not agree, or if the input is not a terminal.
 func (c *console) confirm(isConfirmed bool, question string) error {
 	if isConfirmed {

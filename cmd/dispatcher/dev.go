@@ -17,8 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/simulator"
 )
 
-// Settings of the demonstration fleet. Within seconds, all slots are held, tasks end, and the slot of a silent device is
-// released.
+// Settings of the demonstration fleet. With them, all slots are held within seconds, tasks end, and the slot of a silent
+// device is released.
 const (
 	demoPool   = "demo"
 	demoLease  = 10 * time.Second
@@ -83,8 +83,8 @@ func chooseRedis(flagValue string, options *app.DevOptions) error {
 	return err
 }
 
-// invocationName returns how a shell in this folder can call this program: by its name if PATH leads to this program,
-// otherwise by the path with which the program was started.
+// invocationName returns the command with which a shell in this folder can call this program: its name if PATH leads
+// to this program, otherwise the path with which it was started.
 func invocationName() (command string) {
 	self, err := os.Executable()
 	if err != nil {

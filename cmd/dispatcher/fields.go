@@ -129,7 +129,7 @@ type jsonFlag string
 // String returns the flag as it was given.
 func (j *jsonFlag) String() string { return string(*j) }
 
-// Set stores text. It does not read a file yet.
+// Set stores text. If text names a file, Set does not read the file yet.
 func (j *jsonFlag) Set(text string) error {
 	*j = jsonFlag(text)
 	return nil

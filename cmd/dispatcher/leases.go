@@ -87,8 +87,8 @@ func (s *session) waitForLease(pool string, request operators.NewLease, maxWait 
 	return got, err
 }
 
-// withLeaseCommand returns the command verb about one lease of a pool. short is the help of the command. run is called
-// with the name of the pool and the id of the lease.
+// withLeaseCommand returns a command that works on one lease of a pool. verb is the name of the command. short is the
+// help of the command. run is called with the name of the pool and the id of the lease.
 func (n objectKind) withLeaseCommand(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
 	return n.pairCommand(verb+" POOL LEASE", short, func(s *session, pool, id string) error {
 		lease, err := strconv.ParseInt(id, 10, 64)

@@ -48,7 +48,7 @@ func addFacts(flags *pflag.FlagSet, facts *[]string) {
 	flags.StringArrayVar(facts, "fact", nil, "fact that the policies count by, NAME=VALUE; may be repeated")
 }
 
-// readFacts returns the facts in pairs, each of the form name=value.
+// readFacts parses the facts in pairs, each of the form name=value, and returns them by name.
 func readFacts(pairs []string) (valueByName map[string]string, err error) {
 	facts := make(map[string]string, len(pairs))
 	for _, one := range pairs {

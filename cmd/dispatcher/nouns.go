@@ -21,7 +21,7 @@ type objectKind struct {
 	args    cobra.PositionalArgs
 
 	// The shell completes the argument with the values of the member idMember, and shows the member
-	// descriptionMember next to each. If idMember is empty, the argument is not completed.
+	// descriptionMember next to each value. If idMember is empty, the argument is not completed.
 	idMember, descriptionMember string
 }
 
@@ -53,8 +53,8 @@ func (o *operatorFlags) tokens() objectKind {
 	return objectKind{o, "tokens", "ID", exactlyOneID, "id", "name"}
 }
 
-// objectCommand returns the command verb, which works on one object, such as one pool. short is the help of the command.
-// run is called with the name or id of the object.
+// objectCommand returns a command that works on one object, such as one pool. verb is the name of the command. short is
+// the help of the command. run is called with the name or id of the object.
 func (n objectKind) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
 	command := &cobra.Command{
 		Use: verb + " " + n.argName, Short: short, Args: n.args,
@@ -75,8 +75,9 @@ func (n objectKind) pairCommand(use, short string, run func(s *session, name, pa
 	}
 }
 
-// requestCommand returns the command verb, which sends a request without a body to the path of an object. pathEnd is
-// appended to the path. The command shows the answer except the members in omitted. short is the help of the command.
+// requestCommand returns a command that sends a request without a body to the path of an object. verb is the name of
+// the command. pathEnd is appended to the path. The command shows the answer except the members in omitted. short is
+// the help of the command.
 func (n objectKind) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
 	return n.objectCommand(verb, short, func(s *session, name string) error {
 		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + pathEnd}, omitted...)

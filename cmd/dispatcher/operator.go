@@ -31,8 +31,8 @@ const (
 // of commands has its own operatorFlags.
 type operatorFlags struct{ url, context, output string }
 
-// groupCommand returns the command name, whose subcommands are verbs. short is the help of the command. The subcommands
-// have the flags of o.
+// groupCommand returns a command with this name, whose subcommands are verbs. short is the help of the command. The
+// subcommands have the flags of o.
 func (o *operatorFlags) groupCommand(name, short string, verbs ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }

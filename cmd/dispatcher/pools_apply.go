@@ -169,8 +169,8 @@ func (s *session) checkPool(wanted poolSettings, existing entry) (poolChange, er
 	return change, nil
 }
 
-// writeChanges writes the changes, and a message that begins with prefix and contains the numbers of changes. The table
-// leaves out pools without a change.
+// writeChanges writes the changes as a table, and a message that begins with prefix and contains the numbers of
+// changes. The table leaves out pools without a change.
 func (s *session) writeChanges(prefix string, changes []poolChange) error {
 	writer := s.console.newListWriter(append(columns("POOL", "ACTION"), column{"CHANGES", describeChanges}))
 	counts := map[string]int{}

@@ -24,7 +24,7 @@ func (t *tokenFlag) Set(file string) error {
 // Type returns "string", the name of the value in the help of the flag.
 func (t *tokenFlag) Type() string { return "string" }
 
-// addDeviceTokenFlag adds the flag for a token of a device that the operator has chosen, and returns it. It sets the field token.
+// addDeviceTokenFlag adds the flag with which an operator chooses the token of a device, and returns the flag. The flag sets the field token.
 func addDeviceTokenFlag(command *cobra.Command) *tokenFlag {
 	const name = "device-token-file"
 	token := new(tokenFlag)

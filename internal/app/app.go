@@ -130,7 +130,7 @@ func (a *App) dependencyChecks(servers backends) []api.Check {
 	}
 }
 
-// Start starts the dispatcher. It starts the passes first, so that Redis knows the pools before their first report.
+// Start starts the dispatcher. It starts the passes first, so that Redis knows the pools before the first report arrives.
 func (a *App) Start(ctx context.Context) error {
 	a.passes.start() //nolint:contextcheck // passes live until Stop, not as long as ctx
 	a.useHandlers(a.api, a.web)

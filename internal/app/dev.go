@@ -176,7 +176,7 @@ func readOrCreateToken(path string) (token string, err error) {
 	return token, os.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// openEmbedded opens the SQLite ledger in the folder options.Data and a Redis. It adds to opened the steps that close them.
+// openEmbedded opens a Redis, and the SQLite ledger in the folder options.Data. It adds the steps that close both to opened.
 func (d *DevServer) openEmbedded(ctx context.Context, options DevOptions, opened *cleanup) (backends, error) {
 	ledger, err := store.OpenSQLite(ctx, filepath.Join(options.Data, "ledger.db"))
 	if err != nil {

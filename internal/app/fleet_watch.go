@@ -9,8 +9,8 @@ import (
 const (
 	// embeddedFleet is the number of devices that the embedded mode can serve on two processors, if they report every 5 s.
 	embeddedFleet = 5000
-	// fleetWatchEvery is the interval at which the reporting devices are counted, and the time within which a device must have reported
-	// to be counted.
+	// fleetWatchEvery is the interval at which the reporting devices are counted. A device is counted if it reported within the last
+	// interval.
 	fleetWatchEvery = time.Minute
 )
 

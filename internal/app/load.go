@@ -149,8 +149,8 @@ func readEnvironment(environ []string) (valueByKey map[string]any, err error) {
 	return values, nil
 }
 
-// isKnownNonSetting reports whether the variable DISPATCHER_ + suffix is no setting: the operators' commands, `dispatcher
-// run` or Kubernetes use it.
+// isKnownNonSetting reports whether the variable DISPATCHER_ + suffix is known, but is not a setting. The operators'
+// commands, `dispatcher run` or Kubernetes use such a variable.
 func isKnownNonSetting(suffix string) bool {
 	return strings.HasPrefix(suffix, "PORT") || strings.HasPrefix(suffix, "SERVICE_") ||
 		slices.Contains([]string{"URL", "TOKEN", "TOKEN_FILE", "POOL", "SLOT", "LEASE"}, suffix) // variables of the commands, and of `run`

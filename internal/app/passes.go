@@ -118,7 +118,7 @@ func (p *passes) runWhenOverdue(job *pass) {
 }
 
 // runOnce runs the pass job unless a run of job is in progress. A run that has lasted twice its limit is abandoned, and the next run starts
-// while the abandoned one may still run. This is safe, because other replicas also run the pass concurrently.
+// while the abandoned one may still run. This is safe, because several replicas run the same pass concurrently anyway.
 func (p *passes) runOnce(job *pass) {
 	if p.ctx.Err() != nil {
 		return

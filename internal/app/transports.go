@@ -28,7 +28,7 @@ type listeners struct {
 }
 
 // transports holds the HTTP servers and the MQTT client. Before useHandlers is called, the servers answer requests with
-// the handler starting.
+// the handler in the field starting.
 type transports struct {
 	servers  []*server    // server of the devices, then the server of the operators if there is a separate one
 	mqtt     *mqtt.Client // nil if MQTT is off

@@ -110,7 +110,8 @@ func (g *guard) wait() error {
 
 func (g *guard) processGroupID() int { return g.cmd.Process.Pid }
 
-// sendTimeLeft sends the guard the time that the group may run. If the guard has ended, the write fails, and the group has ended, too.
+// sendTimeLeft sends the guard the time for which the group may still run. If the guard has ended, the write fails, and the group has ended,
+// too.
 func (g *guard) sendTimeLeft(timeLeft time.Duration) {
 	_, _ = fmt.Fprintln(g.stdin, timeLeft.Milliseconds())
 }

@@ -182,7 +182,8 @@ func (c *Calls[Key, In, Out]) callAndRetry(key Key, callers []*caller[In, Out]) 
 	}
 }
 
-// dropLateCallers ends the wait of callers with too little time left for the call, with context.DeadlineExceeded. It returns the other callers.
+// dropLateCallers ends the wait of callers that have too little time left for the call. They get context.DeadlineExceeded. It returns the other
+// callers.
 func (c *Calls[Key, In, Out]) dropLateCallers(callCtx context.Context, callers []*caller[In, Out]) []*caller[In, Out] {
 	end, hasDeadline := callCtx.Deadline()
 	return slices.DeleteFunc(callers, func(w *caller[In, Out]) bool {

@@ -40,8 +40,8 @@ func (p Installation) checkBroker(ctx context.Context, runningReplicas int) []Fi
 }
 
 // checkSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is connected with this
-// account. runningReplicas is the number of running replicas, or replicasUnknown. If it is not 0, there is no test, because the test
-// subscription would take reports from running replicas.
+// account. runningReplicas is the number of running replicas, or replicasUnknown. If replicas run or may run, there is no test, because the
+// test subscription would take reports from them.
 func checkSubscription(ctx context.Context, dispatcherClient paho.Client, runningReplicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if runningReplicas == replicasUnknown {

@@ -61,8 +61,8 @@ func (s *SharedRead[T]) Read(ctx context.Context) (T, error) {
 }
 
 // currentRead returns the read whose answer the caller must use. It is a finished read, or a read in progress for which the caller must wait.
-// If the last answer is older than maxAge, currentRead starts the next read. While that read is in progress, it returns lastGood if lastGood is
-// not older than maxStale.
+// If the last answer is older than maxAge, currentRead starts the next read. While that read is in progress, it returns lastGood, the last read
+// without an error, unless lastGood is older than maxStale.
 func (s *SharedRead[T]) currentRead() *readResult[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

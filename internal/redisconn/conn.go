@@ -115,7 +115,8 @@ func toUnansweredError(callErr error) error {
 	return unansweredError{callErr.Error()}
 }
 
-// IsUnanswered reports whether cmdErr, the error of a command, means that Redis gave no answer. Then it can help to send the command again.
+// IsUnanswered reports whether cmdErr, the error of a command, means that Redis gave no answer. In this case, sending the command again can
+// help.
 func IsUnanswered(cmdErr error) bool {
 	var answer redis.Error
 	return cmdErr != nil && !errors.As(cmdErr, &answer) && !errors.Is(cmdErr, redis.ErrPoolTimeout) && !errors.Is(cmdErr, redis.ErrClosed)

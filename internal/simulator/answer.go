@@ -259,8 +259,8 @@ func (d *device) handleFailure(serverWait time.Duration) {
 	d.waitAfterFailure(serverWait)
 }
 
-// waitAfterFailure schedules the next report after serverWait. If serverWait is 0, it chooses a backoff of at most the
-// period.
+// waitAfterFailure schedules the next report after serverWait. If serverWait is 0, it chooses a backoff of at most one
+// report period.
 func (d *device) waitAfterFailure(serverWait time.Duration) {
 	if serverWait <= 0 {
 		serverWait = d.backoff(d.failures, d.fleet.config.FirstRetry, max(d.fleet.config.Period, d.fleet.config.FirstRetry))

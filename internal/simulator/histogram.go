@@ -35,7 +35,7 @@ func parseHistogram(metricsPage io.Reader, metricName, pool string) (histogram, 
 	return h, err
 }
 
-// observedSince returns the histogram of the values that were observed after earlier was read.
+// observedSince returns the histogram of the values that were observed after the histogram in earlier was read.
 func (h histogram) observedSince(earlier histogram) histogram {
 	d := histogram{}
 	for bound, count := range h {

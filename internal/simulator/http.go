@@ -45,7 +45,7 @@ type httpLink struct {
 	token    string
 }
 
-// newHTTPLink returns the link of a device that reports to one of the replicas targets with this token.
+// newHTTPLink returns the link of a device that reports with this token to one of the replicas in targets.
 func newHTTPLink(client *http.Client, targets *replicas, device, token string) *httpLink {
 	return &httpLink{client: client, replicas: targets, token: token, path: "/v1/devices/" + url.PathEscape(device) + "/report"}
 }

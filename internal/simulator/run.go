@@ -252,8 +252,8 @@ func (s *simulation) fillSummary() {
 	s.summary.Unacknowledged = s.fleet.Unacknowledged()
 }
 
-// measureTimes computes the handoff times and the idle times of slots. The run ended at the last acknowledgement, unless tasks ended
-// without one.
+// measureTimes computes the handoff times and the idle times of slots. The last acknowledgement is the end of the run, unless tasks
+// ended without an acknowledgement.
 func (s *simulation) measureTimes(ctx context.Context) {
 	sum := &s.summary
 	after := s.operator.fetchHandoffs(ctx, s.config.Pool).observedSince(s.handoffsBefore)

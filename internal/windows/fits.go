@@ -72,8 +72,8 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 	return all
 }
 
-// addOpenMinutes adds the minutes between begin and end in which the window is open to the set open. It computes the open minutes of a day
-// without a change of clocks only once.
+// addOpenMinutes adds to the set in open the minutes between begin and end in which the window is open. It computes the open minutes of a
+// day without a change of clocks only once.
 func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}

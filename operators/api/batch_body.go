@@ -88,7 +88,7 @@ func taskSourceProblem() error {
 	return invalidProblem("devices, tasks, select: exactly one is required, with at least one entry")
 }
 
-// storeLines stores the body of a request, which has the media type form, CSV or NDJSON. It returns the tasks in its lines.
+// storeLines stores the body of a request. form is the media type of the body, CSV or NDJSON. It returns the tasks in its lines.
 func (b *batches) storeLines(ctx huma.Context, form string) (list taskList, release func(), err error) {
 	body := b.limits.newBodyReader(ctx, b.limits.MaxStreamBytes)
 	stored, release, err := b.spool.storeBody(ctx.Context(), body)
@@ -156,7 +156,7 @@ type bodyContext struct {
 	query url.Values // the other query parameters; nil: the fields were in the body of the client
 }
 
-// Unwrap returns the huma context of the request with its own body.
+// Unwrap returns the huma context of the request with the body that the client sent.
 func (c *bodyContext) Unwrap() huma.Context { return c.humaContext }
 
 // BodyReader returns a reader of the JSON object.
@@ -301,7 +301,7 @@ func (l *bodyList) skipList(decoder *json.Decoder, input *limitedReader, field s
 	return err
 }
 
-// entries yields the tasks of the list, which it reads again.
+// entries yields the tasks of the list. Each call reads the list from the beginning.
 func (l *bodyList) entries(yield func(listEntry[operators.NewTask]) bool) {
 	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	_, err := l.body.Seek(l.offset, io.SeekStart)

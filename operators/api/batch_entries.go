@@ -119,7 +119,7 @@ func newTask(entry operators.NewTask, batch operators.NewBatch, payloads overlay
 	return store.NewTask{Device: entry.Device, Payload: payload, Priority: entry.Priority, NotBefore: entry.NotBefore, NotAfter: entry.NotAfter}, nil
 }
 
-// checkTaskTimes returns an error for a task that could never start because of its own times and the times of its batch.
+// checkTaskTimes returns an error for a task that could never start, because its own times and the times of its batch contradict each other.
 func checkTaskTimes(entry operators.NewTask, batch operators.NewBatch) error {
 	if err := checkYears(entry.NotBefore, entry.NotAfter); err != nil {
 		return err

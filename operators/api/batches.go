@@ -235,7 +235,7 @@ func (b *batches) patch(ctx context.Context, in *struct {
 }
 
 // applyPatch applies to batch all changes of patch except the changes of windows and limits. A new field of the patch also needs a column in
-// the SQL of ChangeBatch, which ignores all other changes.
+// the SQL of ChangeBatch, which ignores a field without a column.
 func applyPatch(patch operators.BatchPatch, batch *store.Batch) error {
 	applyChange(patch.Priority, &batch.Priority, 0)
 	applyChange(patch.Weight, &batch.Weight, operators.DefaultBatchWeight)

@@ -118,8 +118,8 @@ const (
 )
 
 // eventFeed is one live stream of events. Ids are assigned before the commit, so an event can become visible after an
-// event with a higher id was sent. Therefore eventFeed sends the events up to a position in the log only when no
-// event can appear below this position any more: see store.EventPosition.
+// event with a higher id was sent. Therefore eventFeed sends the events up to a position in the log only when all
+// transactions that could add an event before this position have ended (see store.EventPosition).
 type eventFeed struct {
 	ledger      eventStore
 	filter      store.EventFilter
@@ -175,8 +175,8 @@ func (e *events) followEvents(ctx context.Context, feed *eventFeed, token string
 	}
 }
 
-// sendCompleteEvents reads a position if the feed has none. If no event can appear below the position any more, it sends the events up to
-// the position. sent reports whether it wrote to the stream.
+// sendCompleteEvents reads a position if the feed has none. When all transactions that could add an event before the position have ended,
+// it sends the events up to the position. sent reports whether it wrote to the stream.
 func (f *eventFeed) sendCompleteEvents(ctx context.Context) (sent bool, err error) {
 	if !f.hasPosition {
 		sent := int64(-1)

@@ -163,7 +163,7 @@ func addOperation[Request, Response any](r *routes, target *operations, operatio
 	})
 }
 
-// documentStatus returns operation with another success status in its documentation, with a body of type T.
+// documentStatus returns operation with one more success status in its documentation. The response with this status has a body of the type Body.
 func documentStatus[Body any](r *routes, operation huma.Operation, status int) huma.Operation {
 	if operation.Responses == nil {
 		operation.Responses = map[string]*huma.Response{}

@@ -135,7 +135,7 @@ func (t *resultTable) row(result operators.Result) []string {
 	return append(row, jsonCellText(has))
 }
 
-// cellTextOrEmpty returns value as the text of a cell, or an empty string if value is nil: the output does not have the field.
+// cellTextOrEmpty returns value as the text of a cell, or an empty string if value is nil, which means that the output does not have the field.
 func cellTextOrEmpty(value json.RawMessage) (text string) {
 	if value == nil {
 		return ""

@@ -100,7 +100,8 @@ func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Cha
 	return changed, err
 }
 
-// applyTo sets windows and limits, the stored rules of a batch or a pool, to the changed values. It keeps a value without a change.
+// applyTo sets windows and limits, the stored rules of a batch or a pool, to the changed values. If one of them was not changed, it stays the
+// same.
 func (r rules) applyTo(windows *[]store.Window, limits *json.RawMessage) {
 	applyChange(r.windows, windows, nil)
 	applyChange(r.limits, limits, nil)

@@ -61,7 +61,7 @@ const (
 	payloadNames                   // names in a payload, which the dispatcher does not read
 )
 
-// checkValue checks the next value. path is its name in errors, depth its nesting depth, and owner says who defines its member names.
+// checkValue checks the next value. path is its name in errors, depth is its nesting depth, and owner says who defines its member names.
 func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
 		s.failed = fmt.Errorf("more than %d values or more than %d levels", maxValues, maxDepth)
@@ -80,8 +80,8 @@ func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	}
 }
 
-// checkMembers checks the members of the object that has just begun. path is the name of the object in errors, depth its nesting depth, and
-// owner says who defines its member names.
+// checkMembers checks the members of the object that has just begun. path is the name of the object in errors, depth is its nesting depth,
+// and owner says who defines its member names.
 func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	seen := map[string]bool{}
 	for s.failed == nil && s.decoder.More() {
@@ -103,8 +103,8 @@ func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 	}
 }
 
-// memberOwner returns who defines the names in the value of a member: the API, or the user (for example in a payload). The member has this
-// name, and belongs to an object whose own names n defines.
+// memberOwner returns who defines the names in the value of a member: the API, or the user (for example in a payload). name is the name of
+// the member. n says who defines this name.
 func (n nameOwner) memberOwner(name string) nameOwner {
 	switch {
 	case n == apiNames && name == "payload":

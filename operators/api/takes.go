@@ -208,8 +208,8 @@ type refusedTake struct { //nolint:errname // an answer
 	operators.Taken
 }
 
-// writeWithStatus answers a take with this cost with a status that shows the verdict, and with the header fields of
-// draft-ietf-httpapi-ratelimit-headers.
+// writeWithStatus answers a take that has this cost. The status of the response shows the verdict. The header
+// fields are those of draft-ietf-httpapi-ratelimit-headers.
 func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) error {
 	taken := toAPITaken(verdict, cost)
 	if len(verdict.Items) > 0 {

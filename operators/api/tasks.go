@@ -104,7 +104,7 @@ func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
 }
 
 // maxHolderName is the maximum length in bytes of @CALLER/HOLDER, the name of a caller's holder: the name of a token has at most 200
-// characters of at most 4 bytes, the name of a holder at most 64.
+// characters of at most 4 bytes, and the name of a holder has at most 64 bytes.
 const maxHolderName = 1 + 4*200 + 1 + 64
 
 // checkDeviceAndPoolNames returns an error for an invalid device id or pool name in a filter. An empty name is not checked.

@@ -109,8 +109,8 @@ func (g *guessCounter) beginLookUp(ctx context.Context, key guesserKey) (state *
 	return state, 0, nil
 }
 
-// endLookUp ends the look-up of a token of key. beginLookUp has returned state. If isWrong is true, endLookUp counts a wrong token.
-// isLockedOut reports whether this token locks key out.
+// endLookUp ends the look-up of a token of key. state is the result of beginLookUp. If isWrong is true, endLookUp counts a wrong
+// token. isLockedOut reports whether this token locks key out.
 func (g *guessCounter) endLookUp(key guesserKey, state *guesser, isWrong bool) (isLockedOut bool) {
 	defer g.releaseGuesser(key, state)
 	defer func() { <-state.turn }()

@@ -107,7 +107,7 @@ func newEventText(event operators.Event) eventText {
 	return t
 }
 
-// filterWatch returns the watch of a list of events: the page is read again after an event about one of the objects that filters name.
+// filterWatch returns the watch of a page that lists events. The page is read again after an event about one of the objects in filters.
 func filterWatch(filters url.Values) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)

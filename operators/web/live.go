@@ -109,8 +109,8 @@ func refuseStream(rw http.ResponseWriter, err error) {
 	http.Error(rw, "the ledger cannot be reached", http.StatusServiceUnavailable)
 }
 
-// sendUpdates calls send with each change of the page key until the client leaves, its session ends or this process stops. version is the
-// version that the browser shows. If the page has another version now, the browser first gets the whole page.
+// sendUpdates calls send with each change of the page with this key until the client leaves, its session ends or this process stops.
+// version is the version that the browser shows. If the page has another version now, the browser first gets the whole page.
 func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send func(pageUpdate) error) {
 	var shown *renderedPage
 	keepAlive, recheck := time.NewTicker(keepAliveEvery), time.NewTicker(recheckEvery)

@@ -21,8 +21,8 @@ type eventFollower struct {
 }
 
 // read returns the events since the previous call, or no events if includeEvents is false. If allChanged is true, all pages count as changed: it
-// is the first call, which only stores the end of the log, or there were too many events to return. read increases completeID if no event
-// up to the next position in the log can appear any more.
+// is the first call, which only stores the end of the log, or there were too many events to return. read increases completeID to the next
+// position in the log when all transactions that could add an event before this position have ended.
 func (n *eventFollower) read(ctx context.Context, includeEvents bool) (events []event, allChanged bool, err error) {
 	if !includeEvents {
 		clear(n.returned)

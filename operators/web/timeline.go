@@ -177,7 +177,7 @@ func endingTexts() (textByEnding map[string]string) {
 // mark distinguishes the batches of a page by colour, pattern and letter. A mark of -1 means no batch.
 type mark int
 
-// markCount is the number of marks.
+// markCount is the number of different marks.
 const markCount = 8
 
 // Letter returns the letter that the chart shows for the batch of this mark. It is empty if the mark belongs to no batch.
@@ -188,10 +188,10 @@ func (m mark) Letter() string {
 	return string(rune('A' + int(m)))
 }
 
-// batchMarks holds the marks of the batches of a page, sorted by batch.
+// batchMarks holds the marks (colour, pattern and letter) of the batches of a page, sorted by batch.
 type batchMarks []batchMark
 
-// batchMark is a batch with its mark.
+// batchMark is a batch with its mark (a colour, a pattern and a letter).
 type batchMark struct {
 	Batch int64
 	Mark  mark

@@ -96,7 +96,7 @@ func (w *Web) Handler(otherPaths http.Handler) http.Handler {
 	unlimited, limited := withSecurityHeaders(guarded), withSecurityHeaders(api.WithTimeLimit(w.pageTimeout, api.WithRecovery(w.panicked, guarded), w.site.sendTimeoutPage).ServeHTTP)
 	serve := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		// Requests below /v1/ skip the lookup of a page because reports are frequent. The mux would
-		// redirect a path that is not canonical. The API answers it with an error instead.
+		// redirect a path that is not canonical, but the API must answer such a path with an error.
 		if strings.HasPrefix(r.URL.Path, "/v1/") || !api.IsCanonical(r.URL.Path) {
 			otherPaths.ServeHTTP(rw, r)
 			return
