@@ -31,8 +31,8 @@ type ReportRefusal struct {
 }
 
 // Refusals returns the table of the answers to errors, for all transports. The answer to an error is the first row that matches the error.
-// If no row matches, it is the last row. If the error is an *Error, its code and detail replace those of the row. Package api answers
-// operators with the same rows (asProblem).
+// If no row matches, the answer is the last row. If the error is an *Error, its code and detail replace the code and detail of the row. Package
+// api answers operators with the same rows (asProblem).
 func Refusals() []ReportRefusal {
 	return []ReportRefusal{
 		{&Error{Reason: ReasonInvalid}, http.StatusBadRequest, ReasonInvalid, ReasonInvalid, false, "", "", ""},

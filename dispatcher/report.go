@@ -41,8 +41,9 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle handles one report. If park is not nil and there is room, it enters park in ParkedReports, so that the report may be parked. It
-// ends the wait of an older parked report of the device, unless it does not admit the caller or the limit of lookups is reached.
+// handle handles one report. If park is not nil and there is room, it enters park in ParkedReports, so that the report may be parked. It ends
+// the wait of an older parked report of the device. The older report stays parked only if the caller is not admitted, or if the limit of lookups
+// is reached.
 func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)

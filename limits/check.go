@@ -68,7 +68,7 @@ func appendItems(keys, args []any, scopeName string, items []Item, now time.Time
 // Status is the result of a Check.
 type Status int
 
-// The results of a Check. Their numbers must be equal to those in lua/keys.lua.
+// The results of a Check. Their numbers must be equal to the numbers in lua/keys.lua.
 const (
 	// StatusUnknown means that Redis does not know a rule of the check. Call Rebuilder.Rebuild.
 	StatusUnknown Status = iota

@@ -44,7 +44,7 @@ func newCoalescer[Question, Reply any](send func(ctx context.Context, key callKe
 	}}
 }
 
-// ask sends the questions, possibly together with those of other callers, and returns one reply for each question.
+// ask sends the questions, possibly together with questions of other callers, and returns one reply for each of its questions.
 func (c *coalescer[Question, Reply]) ask(ctx context.Context, key callKey, questions []Question) ([]Reply, error) {
 	answers, err := c.Do(ctx, key, questions)
 	if err != nil && !errors.Is(err, ErrUnavailable) && ctx.Err() != nil {

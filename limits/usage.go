@@ -78,9 +78,9 @@ func (u SubjectUse) Redacted() SubjectUse {
 
 func (s WindowUse) usedShare() float64 { return float64(s.Used) / float64(max(s.Max, 1)) }
 
-// HighestUses returns at most limit subjects that have used the largest share of the maximum of their rule. Their numbers are exact and
-// current, but only a few hundred candidates of each rule are considered: the subjects with the highest use when they last counted.
-// Candidates of other processes are included after their Publish.
+// HighestUses returns at most limit subjects that have used the largest share of the maximum of their rule. The returned numbers are exact and
+// current. But HighestUses considers only a few hundred candidates of each rule: the subjects with the highest use when their use was last
+// counted. It includes candidates of other processes after they have called Publish.
 func (u *Usage) HighestUses(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
@@ -105,8 +105,8 @@ func (u *Usage) Publish(ctx context.Context) error {
 	return u.uses.publish(ctx, u.publishScope)
 }
 
-// publishScope adds the recorded subjects of a scope to the candidates in Redis. If a rule has too many candidates, publishScope keeps those
-// with the highest current use.
+// publishScope adds the recorded subjects of a scope to the candidates in Redis. If a rule has too many candidates, publishScope keeps the
+// candidates with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	_, full, err := u.storeUseScores(ctx, scopeName, u.uses.removeItems(scopeName))
 	if err != nil || len(full) == 0 {

@@ -209,7 +209,7 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands 
 	return counts, err
 }
 
-// PoolsWithOffer returns those of pools that have an offer for the device. It needs one round trip to each node.
+// PoolsWithOffer returns the elements of pools that have an offer for the device. It needs one round trip to each node.
 func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) (poolsWithOffer []string, err error) {
 	if len(pools) == 0 {
 		return nil, nil

@@ -46,8 +46,8 @@ func urgentBatchesSQL() string {
 	ORDER BY b.id DESC`
 }
 
-// isOpenUrgentSQL returns the condition that batch b is urgent and has waiting tasks in the pool poolExpr (SQL). The bound on b.id skips
-// the batches older than the oldest one with waiting tasks.
+// isOpenUrgentSQL returns the condition that batch b is urgent and has waiting tasks in the pool poolExpr (SQL). The bound on b.id skips the
+// batches that are older than the oldest batch with waiting tasks.
 func isOpenUrgentSQL(poolExpr string) string {
 	return `b.lane = 'urgent'
 		AND b.id >= ` + nextWaitingBatchSQL(poolExpr, ">", "0") + ` AND ` + nextWaitingBatchSQL("b.pool", "=", "b.id") + ` IS NOT NULL`

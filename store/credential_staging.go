@@ -14,9 +14,9 @@ import (
 // no such accounts.
 //
 // Before the broker gets an account, the ledger commits a note: a row of account_changes by which the account is deleted when the note is
-// due. While the import runs, it postpones this time. The transaction that registers the devices also deletes the notes, so a note that
-// remains means that the import was not committed. Until a note is due, no other import can create its account. A request that creates a
-// single account deletes the note of this account. All these changes are made under lockAccounts.
+// due. While the import runs, it postpones the due time of the note. The transaction that registers the devices also deletes the notes, so a
+// note that remains means that the import was not committed. Until a note is due, no other import can create the account of the note. A request
+// that creates a single account deletes the note of this account. All these changes are made under lockAccounts.
 type Stage int64
 
 // NewStage returns a random Stage. If once is not nil, all stages with the same idempotency key have the same upper half.

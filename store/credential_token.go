@@ -285,8 +285,8 @@ func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChang
 	return changes, err
 }
 
-// OpenSession stores a session of the dashboard for lifetime, and deletes expired ones. secretHash and tokenHash are the SHA-256 of the
-// secrets of the session and of its operator token. It records that actor signed in from the network address.
+// OpenSession stores a session of the dashboard, which expires after lifetime, and deletes expired sessions. secretHash and tokenHash are the
+// SHA-256 of the secrets of the session and of its operator token. It records that actor signed in from the network address.
 func (s credentials) OpenSession(ctx context.Context, actor, address string, secretHash, tokenHash []byte, lifetime time.Duration) error {
 	return s.write(ctx, func(tx session) error {
 		if _, err := tx.exec(ctx, `DELETE FROM web_sessions WHERE expires_at <= {now}`); err != nil {

@@ -167,8 +167,8 @@ func postgresDialect() dialect {
 		disableLockTimeout: `SELECT set_config('lock_timeout', '0', true)`,
 		tryLockKey:         `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		lockLateResults:    `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
-		// lockGrants waits for claims and blocks new ones, so advanceNumbers must run in the same transaction. A rollback does not undo
-		// advanceNumbers: numbers of a sequence only increase.
+		// lockGrants waits for claims in progress and blocks new claims, so advanceNumbers must run in the same transaction. A rollback does not undo
+		// advanceNumbers, because the numbers of a sequence only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
 		advanceNumbers: advanceStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
@@ -328,7 +328,7 @@ func isUniqueViolation(err error) bool {
 	return errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// isCommitFailure reports whether the server returned an error for the COMMIT. A FATAL error does not count: a server process that is
+// isCommitFailure reports whether the server returned an error for the COMMIT. A FATAL error does not count, because a server process that is
 // terminated may send it after the commit.
 func isCommitFailure(err error) bool {
 	var e *pq.Error

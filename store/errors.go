@@ -45,7 +45,7 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome of the commit unknown")
 )
 
-// wrapError adds a description to *err, if it is not nil. Functions whose errors all have one description defer it.
+// wrapError adds a description to *err, if *err is not nil. A function that describes all its errors in the same way calls wrapError by defer.
 func wrapError(err *error, format string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
@@ -85,7 +85,7 @@ func isDiskFull(err error) bool {
 	return sqliteResultCode(err) == sqlite3.SQLITE_FULL
 }
 
-// isDamaged reports whether the error means that a file is not an SQLite database, or a corrupt one.
+// isDamaged reports whether the error means that a file is not an SQLite database, or that the database is corrupt.
 func isDamaged(err error) bool {
 	code := sqliteResultCode(err)
 	return code == sqlite3.SQLITE_NOTADB || code == sqlite3.SQLITE_CORRUPT

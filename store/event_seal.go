@@ -127,7 +127,7 @@ type eventBlock struct {
 	last   int64 // id of the last event; 0 if there are no events
 }
 
-// readBlock reads at most limit events after the last one of the seal previous, up to the id lastEvent.
+// readBlock reads at most limit events after the last event of the seal previous, up to the id lastEvent.
 func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent int64, limit int) (_ eventBlock, err error) {
 	defer wrapError(&err, "reading the events after %d", previous.Last)
 	b := eventBlock{hash: sha256.New()}

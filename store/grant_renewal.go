@@ -14,7 +14,7 @@ type reportedRow struct {
 	Lease  int64  `json:"lease_ms,omitempty"`
 }
 
-// shouldRenewSQL is the condition for writing a renewal. The renewal must make the lease end later, and the grant must be neither ended nor
+// shouldRenewSQL is the condition for writing a renewal. The renewal must make the lease end later, and the grant must be in force and not
 // cancelled. A renewal without a length is written only after a third of the lease, so that frequent reports cause few writes.
 const shouldRenewSQL = `g.cancel_why = '' AND g.lease_until > {now} AND g.lease_until < g.max_until
 	AND g.lease_until < {now} + coalesce(reported.lease_ms, g.lease_ms * 2 / 3) * {ms}`

@@ -196,7 +196,8 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// recordUnknown stores a result whose grant is not in the ledger, unless its token was never given.
+// recordUnknown handles a result whose grant is not in the ledger. It stores the result only if the ledger has given the token of the result to
+// some grant.
 func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutcome, error) {
 	last, err := queryOne(ctx, s.session, singleColumn[int64], `SELECT {last token}`)
 	if err != nil {

@@ -148,7 +148,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 }
 
 // addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, and returns the id of the batch. If this batch is too old or
-// ended, it creates a new one. Only addToLeaseBatch and dropLease change this total, because operators cannot queue tasks there.
+// ended, addToLeaseBatch creates a new batch. Only addToLeaseBatch and dropLease change this total, because operators cannot queue tasks there.
 func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (batchID int64, err error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `

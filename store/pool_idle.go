@@ -72,8 +72,8 @@ func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (sinc
 	return until.Sub(from), nil
 }
 
-// PoolsWithWork returns the pools in pools that may grant and have open tasks, waiting or running. It does not check for free slots. If no
-// device can be notified, it returns no pools.
+// PoolsWithWork returns the elements of pools that may make grants and have open tasks, waiting or running. It does not check for free slots. If
+// no device can be notified, it returns no pools.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, err error) {
 	defer wrapError(&err, "finding pools with work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
@@ -90,7 +90,7 @@ func poolsWithWorkSQL() string {
 	ORDER BY names.n`
 }
 
-// PoolsWithUrgent returns the pools in pools that have an urgent batch with a waiting task, if the tasks of this batch may start now.
+// PoolsWithUrgent returns the elements of pools that have an urgent batch with a waiting task, if the tasks of this batch may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) (_ []string, err error) {
 	defer wrapError(&err, "finding pools with urgent work")
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))

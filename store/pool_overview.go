@@ -129,7 +129,7 @@ type PoolStatus struct {
 	Held    int   // grants, including lapsed grants that are not yet reaped
 	Pending int64 // number of waiting tasks, for any reason
 	Closed  bool  // the pool has windows, and none of them is open now
-	// Stalled means that nothing was granted for ten minutes for no known reason. In this time slots were free, the settings did not change,
+	// Stalled means that nothing was granted for ten minutes without a known reason. In this time, slots were free, the settings did not change,
 	// and the batch of the oldest waiting task without a time of its own could start.
 	Stalled bool
 	Failing bool // many attempts failed within the last five minutes (ManyAttemptsFailed), according to the counts per minute

@@ -97,9 +97,9 @@ type openingRow struct {
 	DueMS   int64  `json:"due_ms"`
 }
 
-// RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns their number. A new opening is
-// due when the stored one has ended or is a day old. Until it is computed, nothing starts, so a late call only delays tasks. Replicas may
-// call RefreshWindows concurrently.
+// RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns their number. A new opening is due
+// when the stored opening has ended or is a day old. Until the new opening is computed, nothing starts, so a late call only delays tasks.
+// Replicas may call RefreshWindows concurrently.
 func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, err error) {
 	anyDue, err := queryOne(ctx, s.readSession(), singleColumn[bool], `
 		SELECT EXISTS (SELECT 1 FROM batches WHERE windows_due <= (SELECT {now})) OR EXISTS (SELECT 1 FROM pools WHERE windows_due <= (SELECT {now}))`)

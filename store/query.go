@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A list returns at most defaultLimit rows if the caller gives no limit, and never more than maxLimit rows.
+// A list returns at most defaultLimit rows if the caller gives no limit. With a limit, it returns at most maxLimit rows.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000

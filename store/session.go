@@ -163,7 +163,7 @@ func namesInput(names []string) string {
 type step struct{ name, query string }
 
 // runSteps runs steps on rowsJSON, a JSON array. The steps read the array through the word {inputWord} (see dialect). On Postgres, all
-// steps run as one statement, which saves round trips. Then no step reads the changes of earlier steps, so no step may depend on them.
+// steps run as one statement, which saves round trips. Then a step does not read the changes of earlier steps, so it must not depend on them.
 func (s session) runSteps(ctx context.Context, inputWord, rowsJSON string, steps []step) error {
 	if s.canChainWrites {
 		return s.execChained(ctx, inputWord, rowsJSON, steps)

@@ -89,7 +89,7 @@ func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPo
 	return found, err
 }
 
-// inSnapshot runs read in the snapshot of ctx, or in a new one.
+// inSnapshot runs read in the snapshot of ctx. If ctx has no snapshot, it opens a new snapshot.
 func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) error) error {
 	if _, inside := s.snapshotOf(ctx); inside {
 		return read(ctx)

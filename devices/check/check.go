@@ -69,8 +69,8 @@ func (r *run) scenarios() []scenario {
 	}
 }
 
-// Run examines the device, and returns one finding for each rule. If ctx ends or the device falls silent, it returns an error and the
-// findings until then. If no scenario matches Options.Only, it returns an error and no findings.
+// Run examines the device, and returns one finding for each rule. If ctx ends or the device falls silent, it returns an error and the findings
+// so far. If no scenario matches Options.Only, it returns an error and no findings.
 func Run(ctx context.Context, options Options) ([]Finding, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

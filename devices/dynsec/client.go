@@ -1,8 +1,9 @@
 // Package dynsec manages the accounts of devices at a mosquitto broker. It is a client of the broker's dynamic-security plugin (mosquitto
 // 2.0 and newer), over MQTT.
 //
-// An account has the device's id as user name and client id, and the device's token as password. Each account has its own role, because the
-// plugin has no patterns: the device may publish to its report topic and subscribe to its reply topic, and nothing else.
+// An account has the device's id as user name and client id, and the device's token as password. Each account has its own role, because a right
+// of the plugin cannot contain a pattern. The role lets the device publish to its report topic and subscribe to its reply topic, and nothing
+// else.
 //
 // All replicas share one client id. The broker closes the connection of the previous replica and drops its unanswered commands, so an
 // abandoned command never takes effect after a newer one.
@@ -78,7 +79,7 @@ func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 	})
 }
 
-// create creates the accounts that do not exist yet. It changes no existing account, and returns the existing ones.
+// create creates the accounts that do not exist yet. It does not change existing accounts, and returns them.
 func (c *connection) create(ctx context.Context, accounts []devices.Account) (existing []devices.Account, err error) {
 	var commands []command
 	for _, a := range accounts {

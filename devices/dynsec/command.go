@@ -63,7 +63,7 @@ const (
 
 func (a pluginAnswer) hasError(text string) bool { return a.Error == text }
 
-// unexpectedError returns the answer's error, or nil if it has none or an expected one.
+// unexpectedError returns the answer's error. It returns nil if the answer has no error or an expected error.
 func (a pluginAnswer) unexpectedError(expected ...string) error {
 	if a.Error == "" || slices.Contains(expected, a.Error) {
 		return nil

@@ -50,7 +50,7 @@ func (c *Client) rightsToSet(ctx context.Context, conn *connection) (toSend []co
 		changes = append(changes, modifyRoleCommand(wantedRole))
 	}
 	if !slices.Contains(account.Data.Client.Roles, roleEntry{wantedRole.name}) {
-		// This command must be last: it ends this session.
+		// This command must be last, because it ends this session.
 		changes = append(changes, command{Command: "addClientRole", Username: c.options.User, RoleName: wantedRole.name})
 	}
 	return changes, nil

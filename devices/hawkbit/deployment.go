@@ -34,8 +34,8 @@ func (x *exchange) getInstalled() (answer, error) {
 	return newDeploymentAnswer(newest)
 }
 
-// newDeploymentAnswer returns the answer with the deployment of an action. If the payload of the action is no deployment, the answer has a
-// deployment without artifacts that carries the payload as metadata.
+// newDeploymentAnswer returns the answer with the deployment of an action. If the payload of the action is not a deployment, the answer has a
+// deployment without artifacts, whose metadata is the payload.
 func newDeploymentAnswer(action Action) (answer, error) {
 	payload, err := ParsePayload(action.Payload)
 	if err != nil {

@@ -210,7 +210,7 @@ func asUnavailable(err error) error {
 	return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 }
 
-// notFoundAnswer returns the answer to a request for an action that the device does not have, or that has no such resource.
+// notFoundAnswer returns the answer to a request for an action that the device does not have, or for a resource that the action does not have.
 func notFoundAnswer() answer { return answer{status: http.StatusNotFound} }
 
 // goneAnswer logs feedback for an action that is no longer active, and returns the answer to it.

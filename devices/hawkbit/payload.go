@@ -73,8 +73,8 @@ func ParsePayload(raw []byte) (Payload, error) {
 	return p, err
 }
 
-// metadataPayload returns a deployment without artifacts that carries payload, which is no deployment itself, as metadata. kind may be
-// empty.
+// metadataPayload returns a deployment without artifacts. The metadata of the deployment is payload, which is not a deployment itself. kind may
+// be empty.
 func metadataPayload(kind string, payload json.RawMessage) (deployment Payload) {
 	deployment.Deployment.Chunks = []Chunk{{Part: "task", Version: "1", Name: cmp.Or(kind, "task"), Metadata: []Metadata{{"payload", string(payload)}}}}
 	return deployment
@@ -132,8 +132,8 @@ func isHex(text string, digits int) bool {
 	return len(text) == digits && regexp.MustCompile(`^[0-9a-fA-F]+$`).MatchString(text)
 }
 
-// ForeignHosts returns the hosts of artifacts that differ from the host of publicURL, each once. swupdate sends the token of the device to
-// these hosts, unless it is configured not to.
+// ForeignHosts returns the hosts of artifacts that differ from the host of publicURL, each once. With its default configuration, swupdate sends
+// the token of the device to these hosts.
 func (p Payload) ForeignHosts(publicURL string) (hosts []string) {
 	seen := map[string]bool{}
 	if own, err := url.Parse(publicURL); err == nil {

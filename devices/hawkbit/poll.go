@@ -24,7 +24,7 @@ type link struct {
 	Href string `json:"href"`
 }
 
-// poll answers the poll of a device: a report that asks for a task. A device without a slot gets no link.
+// poll answers the poll of a device, which is a report that asks for a task. Only a device with a slot gets a link to a deployment.
 func (x *exchange) poll() (answer, error) {
 	reply, err := x.handleReport(devices.Report{Accept: true})
 	if err != nil {

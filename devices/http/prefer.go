@@ -11,8 +11,8 @@ import (
 // maxParsedSeconds bounds the result of PreferredWait, so that it does not overflow. Options.LongPollMax limits the wait.
 const maxParsedSeconds = 1_000_000
 
-// PreferredWait returns the wait of the header Prefer: wait=N (RFC 7240), or 0 if there is none or it is invalid. If there are several, it
-// returns the first.
+// PreferredWait returns the wait of the header Prefer: wait=N (RFC 7240), or 0 if the header is missing or invalid. If there are several waits,
+// it returns the first.
 func PreferredWait(header http.Header) time.Duration {
 	for rest := strings.Join(header.Values("Prefer"), ","); rest != ""; {
 		var preference string

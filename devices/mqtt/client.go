@@ -102,9 +102,9 @@ func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.trySend(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }
 
-// stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new connection ends an old one that still hangs
-// at the broker. But if a subscribed connection lasted for at most one keepalive, stayConnected takes a new client id, because another
-// client with the same id may have ended the connection.
+// stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new connection ends an old connection that still hangs
+// at the broker. But if a subscribed connection lasted for at most one keepalive, stayConnected takes a new client id, because another client
+// with the same id may have ended the connection.
 func (c *Client) stayConnected(ctx context.Context) {
 	id, pause, loggedReasons := newClientID(), reconnectAfter, map[string]bool{}
 	for {

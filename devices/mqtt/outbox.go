@@ -115,7 +115,7 @@ func (o *outbox) publish(msg message) {
 }
 
 // removeConfirmedOrLost removes the oldest unconfirmed messages that the broker has acknowledged or that are lost. While more than
-// maxUnconfirmed messages remain, it waits for the oldest one.
+// maxUnconfirmed messages remain, it waits for the oldest message.
 func (o *outbox) removeConfirmedOrLost(maxUnconfirmed int) {
 	for len(o.unconfirmed) > 0 {
 		oldest := o.unconfirmed[0]

@@ -25,9 +25,9 @@ const (
 	firstPartSize, maxPartSize = 5, 50
 )
 
-// ImportDevices registers all of newDevices, or none, and sets their Hash. onExisting says what happens to devices that exist already. Their
-// older tokens stay valid for the duration overlap. tokens has one element for each device: its new token, or "" if the device got none. The
-// errors are those of store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker and ErrOnePassword.
+// ImportDevices registers all of newDevices, or none, and sets their Hash. onExisting says what happens to devices that exist already. The older
+// tokens of such a device stay valid for the duration overlap. tokens has one element for each device: its new token, or "" if the device got no
+// token. ImportDevices returns the errors of store.ImportDevices, store.StageAccounts and store.SetStagedAccounts, ErrBroker and ErrOnePassword.
 func (r *Registry) ImportDevices(ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration) (tokens []string, err error) {
 	tokens = make([]string, len(newDevices))
 	for i := range newDevices {
@@ -98,9 +98,9 @@ func (s *staging) stageAccounts(ctx context.Context, newDevices []store.NewDevic
 	return err
 }
 
-// makeAccounts creates the accounts in parts, so that the broker can serve clients between two parts. It retries a failed part, except the
-// first one, because a failure would waste the earlier parts. It gives up when stageKept has passed, or when another request takes over an
-// account (store.ErrAccountConflict).
+// makeAccounts creates the accounts in parts, so that the broker can serve clients between two parts. It retries a failed part, because a
+// failure would waste the earlier parts. It does not retry the first part. It gives up when stageKept has passed, or when another request takes
+// over an account (store.ErrAccountConflict).
 func (s *staging) makeAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()

@@ -113,9 +113,9 @@ func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, drops i
 	return k.isTrusted(e.until), k.drops
 }
 
-// LastAdmission returns how the caller's device could be notified of work when the caller was admitted. isLast is false if the caller is not
-// the last one that was admitted for the device. The result is valid only while this replica calls ForgetAdmission for all news. So use it
-// only with a trusted mark (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
+// LastAdmission returns how the caller's device could be notified of work when the caller was admitted. isLast is false if another caller was
+// admitted for the device later. The result is valid only while this replica calls ForgetAdmission for all news. So use it only with a trusted
+// mark (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
 func (k *tokenCache) LastAdmission(caller devices.Caller) (reach store.Reach, isLast bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -183,8 +183,7 @@ func (k *tokenCache) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	putWithLimit(k.devices, k.maxDevices, key, actor)
 }
 
-// RecordReach records how the caller's device can be notified. It does nothing if the caller is not the last one that was admitted for the
-// device.
+// RecordReach records how the caller's device can be notified. It does nothing if another caller was admitted for the device later.
 func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -77,7 +77,7 @@ func (o *Offers) AdmitBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batch}}})
 }
 
-// OfferedPools returns those of pools in which a slot is offered to the device.
+// OfferedPools returns the elements of pools in which a slot is offered to the device.
 func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string) ([]string, error) {
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device)
 }
@@ -157,7 +157,7 @@ func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffe
 }
 
 // pushWakes sends a wake to each device of offers that can start a task of the pool now. It returns the outcome of each offer. To find out which
-// devices can start a task, it reads the ledger once. So no device is woken, and no slot reserved, in vain.
+// devices can start a task, it reads the ledger once. So it does not wake a device, or reserve a slot, in vain.
 func (o *Offers) pushWakes(ctx context.Context, pool string, offers []timedOffer) ([]slots.Update, error) {
 	if len(offers) == 0 || o.waker == nil {
 		return nil, nil

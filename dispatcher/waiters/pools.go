@@ -147,8 +147,8 @@ func (p *Pools) MarkWaiting(pool string) {
 	p.stateOf(pool).waiting = true
 }
 
-// setWaiting records that devices wait in the pools withWaiters (sorted), and in no other pool. toTidy is the next part of these pools, in
-// turn. From the queues of toTidy, the current pass removes the devices that no longer report.
+// setWaiting records that devices wait in the pools withWaiters (sorted), and in no other pool. toTidy is a part of these pools, and the next
+// call returns the next part. From the queues of toTidy, the current pass removes the devices that no longer report.
 func (p *Pools) setWaiting(withWaiters []string) (toTidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +162,7 @@ func (p *Pools) setWaiting(withWaiters []string) (toTidy []string) {
 	return toTidy
 }
 
-// FilterWaiting returns those of pools in which devices wait, as far as this replica knows.
+// FilterWaiting returns the elements of pools in which devices wait, as far as this replica knows.
 func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
