@@ -89,7 +89,6 @@ func reportAnyDevice(c deviceClient, device string, due time.Time, totals *figur
 	return ignoreBusy(err)
 }
 
-// fillLedger fills the ledger with data of this size.
 func (s *testbed) fillLedger(f ledgerSize) {
 	const id = `'d-' || lpad((%s)::text, 7, '0')`
 	device := func(n string) string { return fmt.Sprintf(id, n) }

@@ -68,7 +68,6 @@ func programPath(t *testing.T) string {
 	return path
 }
 
-// startReplicas starts this number of replicas.
 func (s *testbed) startReplicas(replicas int) {
 	path := programPath(s.t)
 	for range replicas {

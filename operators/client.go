@@ -204,7 +204,6 @@ func (c *Client) sendOnce(ctx context.Context, call Request) (*http.Response, er
 	return nil, &LostError{URL: c.URL(), Err: unwrapURLError(err), Reached: connected.Load(), ReadOnly: call.Method == http.MethodGet}
 }
 
-// newRequest returns the HTTP request for call.
 func (c *Client) newRequest(ctx context.Context, call Request) (*http.Request, error) {
 	body, content, err := call.encodeBody()
 	if err != nil {

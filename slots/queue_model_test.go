@@ -65,7 +65,6 @@ func (m *queueMachine) advanceClock(t *rapid.T) {
 	m.now += rapid.SampledFrom([]int64{1, 100, 250, 499, 501, 1000, 1500, 3000, 8000, 31_000, 100_000}).Draw(t, "ms")
 }
 
-// setRedisClock sets the clock of Redis to the clock of the model.
 func (m *queueMachine) setRedisClock() {
 	m.mini.SetTime(m.startedAt.Add(time.Duration(m.now) * time.Millisecond))
 }

@@ -30,7 +30,6 @@ type sealPage struct {
 	More     bool
 }
 
-// readSeals reads one page of seals.
 func (l *ledger) readSeals(after int64, limit int) (page sealPage) {
 	l.Helper()
 	seals, more, err := l.CheckSeals(l.Context(), after, limit)

@@ -91,7 +91,6 @@ func (p *preparedStatements) prepareAll(state string) {
 	}
 }
 
-// planNode is a node of a query plan.
 type planNode struct {
 	Scan  string     `json:"Node Type"`
 	Table string     `json:"Relation Name"`

@@ -37,7 +37,6 @@ func batchesCommand() *cobra.Command {
 	return o.groupCommand("batches", "Queue tasks in batches, and control each batch", verbs...)
 }
 
-// addBatchFilters adds the flags by which a command filters batches.
 func addBatchFilters(command *cobra.Command) {
 	command.Flags().String("name", "", "only batches whose name contains this text, ignoring case")
 	command.Flags().String("lane", "", "only batches of this lane: normal or urgent")

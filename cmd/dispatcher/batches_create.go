@@ -66,7 +66,6 @@ unless every task succeeded.`,
 	return requireFlag(command, "pool")
 }
 
-// addTo adds the flags to command.
 func (b *batchFlags) addTo(command *cobra.Command) {
 	b.fields = addFieldFlags(command, operators.NewBatch{})
 	flags := command.Flags()

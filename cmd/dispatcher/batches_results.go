@@ -49,7 +49,6 @@ func batchResultsCommand(batches objectKind) *cobra.Command {
 	return command
 }
 
-// run shows the results of a batch.
 func (r *resultFlags) run(s *session, batch string) error {
 	s.console.isJSON = s.console.isJSON || r.asJSON
 	path, query := operators.Path("batches", batch, "results"), requestQuery(r.query)

@@ -88,7 +88,6 @@ func (c contexts) write() error {
 	return err
 }
 
-// findInstallation returns the installation with this name.
 func (c contexts) findInstallation(name string) (installation, error) {
 	found, ok := c.Contexts[name]
 	if !ok {

@@ -15,7 +15,6 @@ type bulkFlags struct {
 	yes, dryRun  bool
 }
 
-// addTo adds the flags to command.
 func (b *bulkFlags) addTo(command *cobra.Command, operator *operatorFlags) {
 	flags := command.Flags()
 	flags.StringArrayVar(&b.filter.Tags, "where", nil, "only devices with this tag, name:value; may be repeated: devices with all of the tags")

@@ -50,7 +50,6 @@ func eventSubject(event entry) string {
 	return strings.Join(parts, " ")
 }
 
-// addEventFilters adds the flags by which a command filters events.
 func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	flags := command.Flags()
 	flags.String("kind", "", "only events of this kind: task.granted, batch.paused, ...")

@@ -36,7 +36,6 @@ type takeFlags struct {
 	operators.Take
 }
 
-// addTo adds the flags of a take to flags.
 func (t *takeFlags) addTo(flags *pflag.FlagSet) {
 	addFacts(flags, &t.facts)
 	flags.StringVar(&t.ID, "id", "", "id of the take; a take that is repeated within 10 minutes with the same id, facts and cost is counted once")

@@ -219,7 +219,6 @@ func (w *listWriter) writeEntry(text json.RawMessage) error {
 	return nil
 }
 
-// addRow adds the row of an entry to the table.
 func (w *listWriter) addRow(e entry) {
 	cells := make([]string, len(w.columns))
 	for i, c := range w.columns {

@@ -47,7 +47,6 @@ func newOperatorDesk(t *testing.T) *operatorDesk {
 	return d
 }
 
-// commandResult is the result of a command.
 type commandResult struct {
 	*testing.T
 	command      string
@@ -74,7 +73,6 @@ func (d *operatorDesk) run(line string, more ...string) string {
 	return d.runCommand("", append(strings.Fields(line), more...)...).expectExit(0).out
 }
 
-// expectExit expects this exit code.
 func (o commandResult) expectExit(code int) commandResult {
 	o.Helper()
 	if o.code != code {

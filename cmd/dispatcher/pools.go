@@ -37,7 +37,6 @@ func troubleCodes(pool entry) string {
 	return strings.Join(codes, " ")
 }
 
-// addPoolFilters adds the flags by which a command filters pools.
 func addPoolFilters(command *cobra.Command) {
 	flags := command.Flags()
 	flags.String("name", "", "only pools whose name contains this text, ignoring case")
@@ -46,7 +45,6 @@ func addPoolFilters(command *cobra.Command) {
 	completeFlagValues(command, "sort", "name", "held", "waiting", "trouble")
 }
 
-// addPoolSettings adds the flags of the settings of a pool.
 func addPoolSettings(command *cobra.Command) {
 	addFieldFlags(command, operators.PoolSettings{})
 	command.Flags().Var(new(callersFlag), "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")

@@ -56,7 +56,6 @@ func profilesCommand() *cobra.Command {
 	return o.groupCommand("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
 }
 
-// putProfileCommand returns the command `profiles put`.
 func putProfileCommand(profiles objectKind) *cobra.Command {
 	command := putPoliciesCommand(profiles, "Create a profile, or replace its settings")
 	command.Flags().Bool("metadata-only", false, "devices that report by hawkBit's DDI also get tasks whose payload is no deployment")

@@ -31,7 +31,6 @@ type leaseKeeper struct {
 	lossReason error // why the command was ended early; nil if it was not
 }
 
-// remaining returns the remaining time of the lease.
 func (k *leaseKeeper) remaining() time.Duration { return time.Until(k.held.UsableUntil) }
 
 // waitForLease waits until the lease is held. If no slot is granted in time, it leaves the queue and returns an error.

@@ -34,7 +34,6 @@ func tasksCommand() *cobra.Command {
 	return o.groupCommand("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
 
-// addTaskFilters adds the flags by which a command filters tasks.
 func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	flags := command.Flags()
 	flags.String("device", "", "only tasks of this device")

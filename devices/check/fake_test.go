@@ -81,7 +81,6 @@ type fakeWork struct {
 
 func (d *fakeDevice) is(m mistake) bool { return d.wrong == m }
 
-// start boots the device.
 func (d *fakeDevice) start(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -317,7 +316,6 @@ func (d *fakeDevice) post(ctx context.Context, body []byte) *httptest.ResponseRe
 	return response
 }
 
-// reply handles a reply.
 func (d *fakeDevice) reply(ctx context.Context, text []byte) {
 	var r struct {
 		devices.Reply
@@ -396,7 +394,6 @@ func (d *fakeDevice) grant(ctx context.Context, t devices.Task, end time.Time) {
 	}
 }
 
-// do works on w.
 func (d *fakeDevice) do(ctx context.Context, w *fakeWork) {
 	var payload struct {
 		Seconds int `json:"seconds"`

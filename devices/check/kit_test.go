@@ -27,7 +27,6 @@ type program struct {
 	process *exec.Cmd
 }
 
-// start starts the process.
 func (p *program) start() error {
 	args := append(p.command[1:len(p.command):len(p.command)], "--server", p.scheme+"://"+p.server, "--device", "dev-1",
 		"--token-file", p.dir+"/token", "--journal", p.dir+"/journal", "--period", "2")

@@ -415,7 +415,6 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 	}
 }
 
-// refusingHandler is a handler that refuses each report.
 type refusingHandler struct{ devices.Handler }
 
 func (refusingHandler) HandleReport(context.Context, devices.Caller, devices.Report) (devices.Reply, error) {

@@ -61,7 +61,6 @@ func (l *setLedger) putNamedPolicies(set string, version int64, policies ...stri
 	l.sets[set] = store.LimitSet{Name: set, Limits: json.RawMessage("[" + strings.Join(list, ",") + "]"), Version: version, CreatedAt: time.UnixMilli(1)}
 }
 
-// refusingReplica is a replica that refuses all takes.
 type refusingReplica struct {
 	*testing.T
 	*Sets

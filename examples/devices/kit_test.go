@@ -126,7 +126,6 @@ func (p deviceProgram) install(t *testing.T) []string {
 	return inDir(p.command, dir)
 }
 
-// dir returns the folder of the program.
 func (p deviceProgram) dir() string { return cmp.Or(p.folder, p.name) }
 
 func inDir(words []string, dir string) []string {

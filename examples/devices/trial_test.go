@@ -212,7 +212,6 @@ func (r *trial) queue(device, kind, payload string) {
 	}
 }
 
-// kind returns the kind of a task.
 func (r *trial) kind(task int64) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -35,7 +35,6 @@ type noisySite struct {
 	quiet   []*mqttDevice
 }
 
-// noisyNames returns the ids of n noisy devices.
 func noisyNames(n int) (ids []string) {
 	for i := range n {
 		ids = append(ids, fmt.Sprint("noisy-", i))

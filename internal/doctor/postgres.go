@@ -71,7 +71,6 @@ func readPostgresState(ctx context.Context, ledger *store.Store) (state postgres
 	return state, err
 }
 
-// checkServer checks the Postgres server.
 func (d postgresState) checkServer() []Finding {
 	show := func(setting string) string { return d.Settings[setting].Text }
 	list := func(settings ...string) string {

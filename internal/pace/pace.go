@@ -80,7 +80,6 @@ type bucket struct {
 	reports     int       // reports since excessSince, also accepted ones
 }
 
-// shardFor returns the shard of device.
 func (l *Limiter) shardFor(device devices.ID) *shard {
 	return &l.shards[maphash.String(l.seed, string(device))%shardCount]
 }

@@ -143,7 +143,6 @@ type csvReader[T any] struct {
 	number  int            // number of the line that was read last
 }
 
-// csvColumn is a column of a CSV file.
 type csvColumn[T any] struct {
 	name   string
 	key    string                            // name as JSON, followed by a colon
@@ -174,7 +173,6 @@ func (r *csvReader[T]) next() (l listEntry[T]) {
 	return l
 }
 
-// readHeader reads the header line.
 func (r *csvReader[T]) readHeader() error {
 	header, err := r.readRecord()
 	switch {

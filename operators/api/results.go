@@ -57,7 +57,6 @@ func (q *resultQuery) filter(afterTask int64) store.ResultFilter {
 	return store.ResultFilter{Batch: q.ID, State: store.TaskState(q.State), Since: q.Since, Until: q.Until, After: afterTask}
 }
 
-// sampleSize returns the size of the sample that the query needs.
 func (q *resultQuery) sampleSize() int {
 	if q.Aggregate == "" && q.ByTag == "" {
 		return min(q.Sample, fieldSampleSize)

@@ -200,7 +200,6 @@ func (b *testAPI) startServer(handler http.Handler) string {
 	return server.URL
 }
 
-// apiResponse is a response of the API.
 type apiResponse struct {
 	t           *testing.T
 	requestLine string
@@ -350,7 +349,6 @@ func (b *testAPI) createBatch(body string) int64 {
 	return made.ID
 }
 
-// grantedTask is a task that was granted.
 type grantedTask struct {
 	ID, Token int64
 	Slot      int

@@ -43,7 +43,6 @@ func (b *batchPages) cancel(r *http.Request) (nextPath, messageKey string, err e
 	return b.api.entryAction("batches", "cancel", "cancelled")(r)
 }
 
-// pausePage returns the page with the form to pause a batch.
 func (b *batchPages) pausePage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Pause " + one.Label(), section: "batches", template: "pause", data: map[string]any{
@@ -51,7 +50,6 @@ func (b *batchPages) pausePage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// batchSettings returns all settings of a batch.
 func batchSettings(source batch) operators.NewBatch { return source.CloneSettings(time.Time{}) }
 
 // editPage returns the page with the form to change the settings of a batch.

@@ -71,7 +71,6 @@ func (f *batchForm) HasLimits() bool {
 	return f.Get("abort_failure")+f.Get("abort_min") != "" || len(filledRows(enteredRows(f.Values))) > 0
 }
 
-// newBatchPage returns the page with the form for a new batch.
 func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 	f := &batchForm{Values: defaultBatchValues()}
 	f.Set("pool", r.URL.Query().Get("pool"))

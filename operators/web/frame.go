@@ -106,7 +106,6 @@ func chosenTheme(r *http.Request) (theme string) {
 // navigation is a link in the navigation of every page.
 type navigation struct{ Section, Name, Path string }
 
-// navigationLinks returns the links of the navigation, in their order.
 func navigationLinks() []navigation {
 	return []navigation{
 		{"pools", "Pools", "/"},

@@ -86,7 +86,6 @@ func leasePhase(held slot, leaseLength time.Duration, now time.Time) (phase stri
 	return "fresh"
 }
 
-// poolData is the data of the page of a pool.
 type poolData struct {
 	Pool        operators.Pool
 	Slots       operators.Slots

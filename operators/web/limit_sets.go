@@ -21,7 +21,6 @@ func (l *limitSetPages) registerRoutes(target *site) {
 	target.addPage("/limits/{id}", l.loadPage)
 }
 
-// loadList returns the page with the limit sets.
 func (l *limitSetPages) loadList(r *http.Request) (page, error) {
 	pager := newPager(r, nil)
 	var list operators.LimitSetList
@@ -31,7 +30,6 @@ func (l *limitSetPages) loadList(r *http.Request) (page, error) {
 	}}, err
 }
 
-// loadPage returns the page of one limit set.
 func (l *limitSetPages) loadPage(r *http.Request) (page, error) {
 	name := r.PathValue("id")
 	set, err := l.api.Limits.Get(r.Context(), name)

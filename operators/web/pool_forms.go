@@ -81,7 +81,6 @@ func readNewName[T any](r *http.Request, noun string, get func(ctx context.Conte
 	return "", err
 }
 
-// pausePage returns the page with the form to pause a pool.
 func (p *poolPages) pausePage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Pause " + pool.Name, section: "pools", template: "pause", data: map[string]any{

@@ -22,7 +22,6 @@ func (p *profilePages) registerRoutes(target *site) {
 	target.addForm("/new-profile", "admin", p.create)
 }
 
-// loadList returns the page with the profiles.
 func (p *profilePages) loadList(r *http.Request) (page, error) {
 	pager := newPager(r, nil)
 	var list operators.ProfileList

@@ -48,7 +48,6 @@ type resultRow struct {
 	Cells []resultCell
 }
 
-// resultCell is a cell of the table of results.
 type resultCell struct {
 	Text   string
 	Number bool
@@ -262,7 +261,6 @@ func chooseDefaultColumns(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-// exportResults returns all results of a batch.
 func (b *batchPages) exportResults(r *http.Request) (export, error) {
 	id := r.PathValue("id")
 	asked, err := parseResultQuery(r.URL.Query())

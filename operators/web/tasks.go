@@ -226,7 +226,6 @@ func stateSteps(task operators.TaskDetail) []step {
 	return append(path, step{State: operators.Succeeded})
 }
 
-// loadPage returns the page of one task.
 func (t *taskPages) loadPage(r *http.Request) (page, error) {
 	id := r.PathValue("id")
 	var task operators.TaskDetail

@@ -25,7 +25,6 @@ func (t *tokenPages) registerRoutes(target *site) {
 	target.addForm("/tokens/{id}/delete", "admin", t.delete)
 }
 
-// loadList returns the page with the operator tokens.
 func (t *tokenPages) loadList(r *http.Request) (page, error) {
 	isAdmin, pager := visitorOf(r.Context()).May("admin"), newPager(r, nil)
 	var list operators.TokenList
@@ -75,14 +74,12 @@ func (t *tokenPages) actionPage(verb string) pageLoader {
 	}
 }
 
-// rotate replaces the secret of a token.
 func (t *tokenPages) rotate(r *http.Request) (secret, error) {
 	var made operators.TokenCreated
 	err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", r.PathValue("id"), "rotate")}, &made)
 	return secret{"Token of " + made.Name, made.Secret, "The older secret ends within 5 s, and so do the sessions that began with it.", "/tokens"}, err
 }
 
-// delete revokes a token.
 func (t *tokenPages) delete(r *http.Request) (nextPath, messageKey string, err error) {
 	return "/tokens", "token-deleted", t.api.Do(r.Context(), operators.Request{Method: http.MethodDelete, Path: operators.Path("tokens", r.PathValue("id"))}, nil)
 }

@@ -21,7 +21,6 @@ const (
 	sharedMemory     = 256 << 20
 )
 
-// serviceUsers has the user of each service.
 func serviceUsers() map[string]string {
 	return map[string]string{"postgres": "postgres", "redis": "redis", "mosquitto": "mosquitto", "dispatcher-1": "nonroot", "dispatcher-2": "nonroot"}
 }
@@ -90,7 +89,6 @@ func (d *deployment) checkInside(ctx context.Context) error {
 	return d.checkNetworks(ctx)
 }
 
-// checkProcess checks the rights of a process.
 func checkProcess(pid int) error {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -119,7 +119,6 @@ func (p *testDispatcher) createBatch(pool string, names []string) {
 	}
 }
 
-// sendReport sends a report and returns the reply.
 func (p *testDispatcher) sendReport(device, body string) (reply []byte) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, "/v1/devices/"+device+"/report", strings.NewReader(body))

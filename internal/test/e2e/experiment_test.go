@@ -223,7 +223,6 @@ func (x *experiment) injectFaults(ctx context.Context, faults []fault) error {
 	return x.waitForAgreement(ctx)
 }
 
-// checkPromises checks the promises of the README.
 func (x *experiment) checkPromises(s simulator.Summary) {
 	x.t.Helper()
 	var report bytes.Buffer

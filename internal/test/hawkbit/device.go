@@ -210,7 +210,6 @@ func (d *Device) sendFeedback(ctx context.Context, number, execution, finished, 
 	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+number+"/feedback", newFeedbackBody(execution, finished, detail), nil)
 }
 
-// newFeedbackBody returns the body of a feedback.
 func newFeedbackBody(execution, finished, detail string) (body map[string]any) {
 	return map[string]any{"status": map[string]any{"execution": execution, "result": map[string]any{"finished": finished}, "details": []string{detail}}}
 }

@@ -161,7 +161,6 @@ func (d *device) hasEvent(kind, detail string) bool {
 	return false
 }
 
-// awaitStep waits for a step of the device.
 func (d *device) awaitStep(what string, ok func() bool) {
 	d.Helper()
 	if !d.await(d.id+": "+what, ok) {

@@ -32,7 +32,6 @@ type row struct {
 	workOverride  time.Duration // mean work; 0 means the same as in all rows
 }
 
-// tableRows returns all rows of the table in their order.
 func tableRows() []row {
 	kinds := []row{
 		{name: "report-and-hope", baseline: true, via: simulator.ViaPeriodic},

@@ -60,7 +60,6 @@ func (s handoffSteps) String() string {
 	return out.String()
 }
 
-// withoutDebugLines returns the log without its debug lines.
 func withoutDebugLines(log []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(log) {

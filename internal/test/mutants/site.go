@@ -94,7 +94,6 @@ func findSites(root string, folders, excluded []string) ([]site, error) {
 	return all, nil
 }
 
-// findSitesInFile returns all sites in one Go file.
 func findSitesInFile(name string, content []byte) ([]site, error) {
 	files := token.NewFileSet()
 	tree, err := parser.ParseFile(files, name, content, parser.SkipObjectResolution)

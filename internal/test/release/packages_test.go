@@ -231,7 +231,6 @@ func (r replica) expectConfined() {
 	}
 }
 
-// sum returns the sum of all series of a metric.
 func (r replica) sum(metric string) (sum float64) {
 	for _, match := range regexp.MustCompile(`(?m)^`+metric+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(r.get("/metrics"), -1) {
 		value, _ := strconv.ParseFloat(match[1], 64)
