@@ -12,7 +12,7 @@ import (
 )
 
 // claimAge + claimLimit is less than upkeep.orphanAge, the age at which reconciliation frees a slot without a grant. So reconciliation never
-// frees a slot during its claim.
+// frees a slot while the slot is being claimed.
 const (
 	claimAge   = 3 * time.Second // maximum time between the acquisition of a slot and the sending of its claim
 	claimLimit = 5 * time.Second // maximum duration of a claim

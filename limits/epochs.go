@@ -159,7 +159,7 @@ func (e *epochs) forgetOutdatedRules(ctx context.Context, scopeName, current str
 }
 
 // parseEpochName returns the name of the epoch from info, a reply to INFO. The name is a hash of the ids of the Redis process and of its
-// replication history. It is "" if the reply has neither id.
+// replication history. The name is "" if both ids are missing in the reply.
 func parseEpochName(info string) string {
 	var ids []string
 	for line := range strings.Lines(info) {

@@ -33,7 +33,7 @@ type Rule struct {
 	periods       atomic.Pointer[calendarPeriods] // the latest calendar periods
 }
 
-// calendarPeriods contains the starts of four calendar periods (periodStarts), and the spec of the rule with them.
+// calendarPeriods contains the starts of four calendar periods (periodStarts), and the spec of the rule that contains these starts.
 type calendarPeriods struct {
 	starts [4]time.Time
 	spec   string

@@ -33,8 +33,8 @@ type TakeResult struct {
 	Wait  time.Duration // time until the cost is allowed, to the millisecond; 0 if it is allowed now
 }
 
-// WindowUse describes how much of a rule its subject has used. Of several windows, it describes the window with the least left. Wait and
-// Refuses take all windows into account.
+// WindowUse describes how much of a rule its subject has used. If the rule has several windows, WindowUse describes the window that allows the
+// least further cost. But Wait and Refuses take all windows into account.
 type WindowUse struct {
 	Window         int   // the index of the window
 	Used           int64 // amount used in the window; more than Max if Max was lowered after the use

@@ -44,9 +44,9 @@ type Request struct {
 // MaxWants is the maximum number of tasks in one request.
 const MaxWants = 200
 
-// Pace determines after which time a refused device must ask again. This time is the expected time until its grant, or up to a tenth less. It
-// is at least MinWait and at most 3 x ReportPeriod. If the device can be notified, the time is one ReportPeriod longer, and at most
-// 8 x ReportPeriod. Fractions of a millisecond are dropped.
+// Pace determines the time after which a refused device must ask again. This time is the expected time until the grant of the device, or up to a
+// tenth less. It is at least MinWait and at most 3 x ReportPeriod. If the device can be notified, the time is one ReportPeriod longer, and at
+// most 8 x ReportPeriod. Fractions of a millisecond are dropped.
 //
 // LongestSleep raises the maximum for a device far back in its batch. The raised maximum is a tenth of the time after which the device would
 // get a grant if only its batch waited. So about ten waiters of a batch ask for each slot that becomes free. These are enough even if the

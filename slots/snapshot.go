@@ -29,7 +29,7 @@ type Snapshot struct {
 	Reserved []Offer
 }
 
-// Snapshot reads a pool in one atomic step. It does not end lapsed offers, and returns them too, with a Left of 0 or less.
+// Snapshot reads a pool in one atomic step. It does not end lapsed offers. It also returns these offers, with a Left of 0 or less.
 func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error) {
 	if err := checkPoolName(pool); err != nil {
 		return Snapshot{}, err

@@ -119,7 +119,8 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, pausedBatches
 // $3 is redundant, but without it a plan made for an empty table would scan the list of ids for each row.
 const deltasToFold = `batch_deltas AS d WHERE d.id BETWEEN $2 AND $3 AND (d.id IN (SELECT id FROM {ids})) IS TRUE`
 
-// batchDeltasToFold selects the deltas whose batch still exists. The delta of a deleted batch changes only the counts of its pool.
+// batchDeltasToFold selects the deltas to fold whose batch still exists. The delta of a deleted batch changes only the counts of the pool of the
+// batch.
 const batchDeltasToFold = `(SELECT d.batch, d.state, d.n, d.at FROM ` + deltasToFold + `) AS d {batch of d}`
 
 const foldedBatches = `SELECT DISTINCT d.batch FROM ` + batchDeltasToFold
@@ -149,8 +150,8 @@ const deleteOldRates = `
 	DELETE FROM batch_rates WHERE at <= (
 		SELECT max(at) FROM (SELECT at FROM batch_rates ORDER BY at LIMIT $2) AS oldest WHERE at <= (SELECT {now}) - $1 * {ms})`
 
-// foldDeltas adds the rows of batch_deltas with deltaIDs (ascending) to the counts, and returns the ids of the changed batches. It also
-// deletes about limit outdated rows of batch_rates. The caller must hold the lock of folding (tryFold).
+// foldDeltas adds the rows of batch_deltas with deltaIDs (ascending) to the counts, and returns the ids of the changed batches. It also deletes
+// about limit outdated rows of batch_rates. The caller must hold the lock that only one fold can hold (tryFold).
 func (s batchesIn) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) (changedBatches []int64, err error) {
 	args := []any{idsInput(deltaIDs...), deltaIDs[0], deltaIDs[len(deltaIDs)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)

@@ -155,8 +155,8 @@ func importOrder(newDevices []NewDevice) (indexes []int) {
 	return order
 }
 
-// makeImportRows returns the rows of a chunk of newDevices. chunk has the indexes of its devices. The rows of all devices at once would be a
-// second copy of the list.
+// makeImportRows returns the rows of a chunk of newDevices. chunk has the indexes of the devices in the chunk. The rows are made for each chunk,
+// because the rows of all devices would be a second copy of the list in memory.
 func makeImportRows(newDevices []NewDevice, chunk []int) []importRow {
 	rows := make([]importRow, len(chunk))
 	for n, i := range chunk {

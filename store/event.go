@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// events holds the activity and audit log. The type Event is in device.go. Each event is written where the change is made.
+// events holds the activity and audit log. The type Event is in device.go. Each event is written in the transaction of the change.
 type events struct{ *connection }
 
 // ActorKind is the kind of the actor of an event. Actors of two kinds can have the same name.

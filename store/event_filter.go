@@ -192,7 +192,8 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 }
 
 // Events returns the events that match filter, in the order of ids. Beyond the EventSearchBound, some events may be missing. Ids are given
-// before the commit, so an event with a lower id can become readable later: see ReadEventPosition and EventsComplete.
+// before the commit, so an event with a lower id can become readable later than an event with a higher id (see ReadEventPosition and
+// EventsComplete).
 func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error) {
 	search, err := s.planSearch(ctx, filter)
 	if err != nil {

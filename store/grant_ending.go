@@ -130,7 +130,7 @@ func (e *grantEnding) row() endingRow {
 // endings.
 const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.granted_at, endings.*`
 
-// These are three of the statements that end grants. They update the tasks, insert the attempts and insert the events.
+// The statements that end grants, except the deletion of the grants. They update the tasks, insert the attempts and insert the events.
 const (
 	updateEndedTasks = `
 		UPDATE tasks AS t SET state = endings.state,

@@ -173,7 +173,8 @@ func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task ending
 	}
 }
 
-// recordLate stores a late result of a task in this state. A late success also ends a task that waits for a retry or has timed out.
+// recordLate stores a late result. state is the present state of the task. A late success also ends a task that waits for a retry or has timed
+// out.
 func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState) (ResultOutcome, error) {
 	if err := s.storeLateResult(ctx, result, true); err != nil {
 		return ResultOutcome{}, err

@@ -15,7 +15,7 @@ type CallerBound struct {
 	Ahead int  // callers that wait before this caller and still ask for a slot; counted up to maxCountedAhead
 }
 
-// IsFull reports whether no slot is left for the waiting caller within the bound.
+// IsFull reports whether the bound leaves no slot for the waiting caller.
 func (c CallerBound) IsFull() bool { return c.Bound != nil && c.Held+c.Ahead >= *c.Bound }
 
 // maxCountedAhead is the largest value of CallerBound.Ahead.

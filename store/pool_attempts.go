@@ -94,7 +94,7 @@ const (
 const (
 	// deviceAttemptsSpan is the period that AttemptsByDevice covers if since is zero.
 	deviceAttemptsSpan = time.Hour
-	// deviceEventsRead is the number of the pool's newest events that AttemptsByDevice reads. It bounds the cost in a busy pool.
+	// deviceEventsRead is the number of the pool's newest events that AttemptsByDevice reads. The limit bounds the cost in a busy pool.
 	deviceEventsRead = 10_000
 )
 

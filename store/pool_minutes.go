@@ -16,7 +16,7 @@ type PoolMinute struct {
 	Capacity int // capacity at the end of the minute; -1 means that it did not change
 }
 
-// PoolMinutes holds the counts of a pool per minute, and its present state.
+// PoolMinutes holds the counts of a pool per minute, and the present state of the pool.
 type PoolMinutes struct {
 	Now            time.Time // time of the reading, by the database's clock
 	Created        time.Time

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// manyPools is the largest number of pools whose waiting devices are counted up to the maximum. For more pools, they are counted up to a
-// hundredth of the maximum.
+// manyPools is the largest number of pools for which the waiting devices of each pool are counted up to the maximum of the request. For more
+// pools, they are counted up to a hundredth of this maximum.
 const manyPools = "100"
 
 // PoolOverview is the overview of one pool.
@@ -194,8 +194,8 @@ func poolStatusColumns() string {
 // stalledSinceSQL is the time ten minutes ago.
 const stalledSinceSQL = `{now} - 600000 * {ms}`
 
-// isStalledSQL returns the condition that nothing was granted in the pool poolExpr for ten minutes although a task could start. It examines
-// one task: of the 16 oldest waiting tasks, the first that does not wait for a time of its own.
+// isStalledSQL returns the condition that nothing was granted in the pool poolExpr for ten minutes although a task could start. It examines one
+// task: the first of the 16 oldest waiting tasks that does not wait for a start time (its not_before or the end of a backoff).
 //
 // The grant of each task is looked up inside a CASE. Postgres expects such a CASE to be true for most tasks, so it reads only the first
 // tasks.

@@ -113,7 +113,7 @@ func (p *prepared) closeIdleConns() error {
 	return errors.Join(errs...)
 }
 
-// wrapTx returns tx as a database that runs prepared statements, or tx itself if p is nil.
+// wrapTx returns a database that runs statements in tx and uses prepared statements. If p is nil, it returns tx.
 func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	if p == nil {
 		return tx

@@ -53,8 +53,8 @@ func (r *DeletedCounts) retentionRules(keepFor time.Duration) []retentionRule {
 
 // Retain deletes old rows, oldest first, at most limit rows of each kind. It deletes events, ended attempts, late results, and ended
 // batches with their tasks, if they are older than keepFor. If keepFor is 0, it keeps them. Events are deleted in whole blocks (EventSeal), so
-// the last block may exceed the limit. Answers, changes of tokens, news and counts per minute are kept for times of their own. Replicas may call
-// Retain concurrently.
+// the last block may exceed the limit. Answers, changes of tokens, news and counts per minute have other retention times, which do not depend on
+// keepFor. Replicas may call Retain concurrently.
 func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (deleted DeletedCounts, err error) {
 	for _, old := range deleted.retentionRules(keepFor) {
 		if old.keep == 0 {

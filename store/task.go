@@ -117,7 +117,7 @@ type Settlement struct {
 // must be safe for concurrent use.
 type Settle func(SettleInput) Settlement
 
-// taskColumns are the columns of task t, its batch b and its grant g, which may be NULL.
+// taskColumns are the columns of task t, its batch b and its grant g. The columns of g are NULL if the task has no grant.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
 	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.not_before, t.not_after, nullif(t.retry_at, t.not_before), b.created_at,
 	t.finished_at, t.output, t.output_dropped, t.error`

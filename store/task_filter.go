@@ -119,9 +119,9 @@ func (f TaskFilter) deviceConds(q *query) (conds string) {
 	return conds
 }
 
-// batchTaskIDsSQL returns the query for the ids of a batch's tasks in the range span, and adds its arguments to q. The query merges the
-// states, which the index orders separately. The condition on the state is outside of the query with the LIMIT. Inside, Postgres would read
-// a batch to its end if few tasks match.
+// batchTaskIDsSQL returns the query for the ids of a batch's tasks in span, a range of ids, and adds its arguments to q. The index sorts the
+// tasks of each state separately, and the query merges the states. The condition on the state is outside of the query with the LIMIT. If it were
+// inside and few tasks matched, Postgres would read the batch to its end.
 func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	states := []TaskState{f.State}
 	if f.State == "" {

@@ -22,7 +22,8 @@ type TaskView struct {
 	CancelNote   string     // detail of the event from which CancelledBy was read; may be empty
 }
 
-// TaskView reads the TaskView of one task. Its cost depends on the open tasks of its device and the slots of its pool. Error: ErrNotFound.
+// TaskView reads the TaskView of one task. The cost depends on the number of open tasks of the task's device, and on the number of slots of the
+// task's pool. Error: ErrNotFound.
 func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
 	defer wrapError(&err, "reading task %d", id)
 	var v TaskView

@@ -235,7 +235,8 @@ const lastAttemptsText = `
 	SELECT a.token, a.task, a.number, a.ended_at, a.ended_by, a.error
 	FROM (SELECT (SELECT a.token FROM attempts a WHERE a.task = ids.id ORDER BY a.token + 0 DESC LIMIT 1) AS token FROM {ids}) AS w {attempt w}`
 
-// WaitingPositionOf returns the position of a task among the waiting tasks of its pool. The task must be from the Views of a WaitingTasks.
+// WaitingPositionOf returns the position of a task among the waiting tasks of its pool. The task must come from the field Views of a
+// WaitingTasks.
 func WaitingPositionOf(task Task) WaitingPosition {
 	return WaitingPosition{Batch: task.Batch, Priority: task.Priority, Task: task.ID}
 }

@@ -8,7 +8,8 @@ import (
 // quietHandler logs mochi's records at level debug, except errors. It leaves out packets, which contain payloads and passwords.
 type quietHandler struct{ next slog.Handler }
 
-// Enabled reports whether the next handler is enabled for the level at which Handle would log.
+// Enabled reports whether the next handler is enabled for a record of this level. Handle logs most records at level debug, so their level counts
+// as debug.
 func (q quietHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return q.next.Enabled(ctx, quietLevel(level))
 }

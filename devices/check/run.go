@@ -114,7 +114,8 @@ func (r *run) waitUntilIdle() {
 	})
 }
 
-// replyTo returns the reply of a server without tasks to report. It acknowledges the results and renews the leases in report.
+// replyTo returns the reply to report that a server without tasks would send. The reply acknowledges the results and renews the leases in
+// report.
 func (r *run) replyTo(report *exchange) answer {
 	a := answer{Reply: devices.Reply{Reason: devices.ReasonNone, ReportAfterMS: replyPeriod.Milliseconds()}}
 	for _, result := range report.Results {

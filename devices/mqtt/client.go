@@ -23,7 +23,7 @@ const (
 	reconnectAfter = time.Second
 	reconnectMax   = 2 * time.Second
 
-	// lastReportsWait is the time for which Stop lets paho deliver the reports that it has already read.
+	// lastReportsWait is the time for which Stop waits until paho has delivered the reports that paho has already read.
 	lastReportsWait = 50 * time.Millisecond
 )
 

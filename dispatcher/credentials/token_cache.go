@@ -41,7 +41,7 @@ type cachedToken struct {
 	until uint32
 }
 
-// lastActor records who acted last for a device.
+// lastActor records which caller last acted for a device: the caller was admitted, or it sent a valid token of the device.
 type lastActor struct {
 	caller     uint64
 	until      uint32 // time until which its token is valid; 0 if the caller has no token

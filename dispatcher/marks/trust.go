@@ -11,8 +11,8 @@ const (
 	// fresh is the time for which missing marks are trusted after a read of the news has begun. The pass "marks" reads the news every
 	// second.
 	fresh = 2 * time.Second
-	// maxWrongTrust is the maximum time for which a missing mark is trusted after another replica has committed work for its device. This
-	// holds whatever happens to Redis.
+	// maxWrongTrust is the maximum time for which a missing mark is trusted after another replica has committed work for its device. It holds even
+	// if Redis fails or loses data.
 	maxWrongTrust = 5 * time.Second
 )
 

@@ -23,7 +23,7 @@ type pooled interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
-// New returns an empty Set whose metrics registerer exports. If registerer is nil, they are counted but not exported.
+// New returns an empty Set. registerer exports its metrics. If registerer is nil, the metrics are counted but not exported.
 func New(registerer prometheus.Registerer) *Set {
 	if registerer == nil {
 		registerer = prometheus.NewRegistry()

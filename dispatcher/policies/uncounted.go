@@ -10,8 +10,9 @@ import (
 )
 
 // uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start. The ledger does not record which starts were
-// counted. SettleAll counts a recent start again, which has no effect if the start was counted. An older start could be counted twice. So
-// SettleAll deletes the counts of its rules, and the next check rebuilds them from the ledger.
+// counted. SettleAll counts a recent start again, which has no effect if the start was counted. If it counted an older start again, that start
+// could be counted twice. So SettleAll deletes the counts of the rules of an older start, and the next check rebuilds these counts from the
+// ledger.
 type uncountedStarts struct {
 	mu    sync.Mutex
 	pools map[string]missedRules

@@ -114,6 +114,6 @@ func (l *lap) addCount(found store.WaitingCount, freeSlots int) (hasEnded bool) 
 	return true
 }
 
-// waitingDevices returns the number of waiting devices, but at most freeSlots. It is the count of the previous lap, or of this lap if this is already
-// higher.
+// waitingDevices returns the number of waiting devices, but at most freeSlots. The number is the count of the previous lap, or the count of this
+// lap if that is already higher.
 func (l *lap) waitingDevices(freeSlots int) int { return min(freeSlots, max(l.counted, l.before)) }

@@ -97,7 +97,7 @@ func (s *ParkedReports) BeginDecision(ctx context.Context) (done func(), ok bool
 	}
 }
 
-// notify puts a value into signal, unless signal holds one already. The caller must hold ParkedReports.mu.
+// notify puts a value into the channel signal, if the channel is empty. The caller must hold ParkedReports.mu.
 func (p *ParkedReport) notify() {
 	select {
 	case p.signal <- struct{}{}:

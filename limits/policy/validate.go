@@ -198,7 +198,7 @@ func (p Policy) checkPer(path string) error {
 	return nil
 }
 
-// Fields returns the fields of Per, one by one.
+// Fields returns a list of the fields that Per names.
 func (p Policy) Fields() []string {
 	per := p.Per
 	if per == "" && p.Algorithm == Duplicate {
