@@ -39,7 +39,7 @@ type attempt struct {
 	nonce         string            // part of the lease ids of this attempt
 	steps         *waiters.Steps    // steps of the handoff that led to the attempt; nil records nothing
 
-	// The fields below hold the progress of the attempt. The field granted and the fields after it are its outcome.
+	// The fields below hold the progress of the attempt. The field granted and the fields after it are the outcome of the attempt.
 	offeredPools     []string                    // pools in which a slot is offered to the device
 	full             map[string]bool             // pools without a free slot
 	obstacles        map[int64]decision.Obstacle // obstacles found by policies, by task id

@@ -85,7 +85,7 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 	return <-explained, nil
 }
 
-// lookups reads the facts for the explanation of a task that are missing in its TaskView and are not found by its policies.
+// lookups reads facts for the explanation of a task that its TaskView does not contain: how full a pool is, and how many slots callers hold.
 type lookups interface {
 	// readPoolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the view's device.
 	readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus

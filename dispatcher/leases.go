@@ -194,8 +194,8 @@ func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened st
 	}
 }
 
-// mayStillGetSlot reports whether the caller that received reply may get a slot if it waits longer. After ReasonNone it gets none, because
-// its lease was ended, or because another request of the holder waits for the lease.
+// mayStillGetSlot reports whether the caller that received reply may get a slot if it waits longer. After ReasonNone the caller gets no slot,
+// because its lease was ended, or because another request of the holder waits for the lease.
 func mayStillGetSlot(reply devices.Reply) bool {
 	return reply.Task == nil && reply.Reason != devices.ReasonNone && decision.WaitRuleFor(reply.Reason).MayPark
 }

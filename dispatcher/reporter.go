@@ -76,8 +76,8 @@ func (r *reporter) reach() store.Reach {
 	return store.ReachNone
 }
 
-// reportPeriod returns the maximum wait of a report that may be parked, because its device stays connected for that time. For any other
-// report, reportPeriod returns 0: the configured period applies.
+// reportPeriod returns the maximum wait of a report that may be parked, because its device stays connected for that time. For any other report,
+// reportPeriod returns 0, which means that the configured period applies.
 func (r *reporter) reportPeriod() time.Duration {
 	if r.park == nil {
 		return 0

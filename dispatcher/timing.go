@@ -24,8 +24,8 @@ func (d *Dispatcher) DelayAfterRefusal(reason devices.Reason) time.Duration {
 }
 
 // delayAfterGrant returns the time after which a device with a new grant reports. It is the estimated time until the result is ready, but at
-// most lease/2, when the lease must be renewed. The estimate is below the recent hold time. Some devices send a result only when they were
-// asked to report, so an estimate at the hold time would confirm itself and could never fall.
+// most lease/2, when the lease must be renewed. The estimate is below the recent hold time. Some devices send a result only when they were asked
+// to report. If the estimate were the hold time, the hold time of such devices could never fall.
 func (d *Dispatcher) delayAfterGrant(pool, taskKind string, lease time.Duration) time.Duration {
 	return min(decision.ClampDelay(d.expectedHoldTime(pool, taskKind)), lease/2)
 }

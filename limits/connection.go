@@ -21,7 +21,7 @@ type connection struct {
 	clock    serverClock
 }
 
-// runForNumbers runs the script lua like runScriptAtMost. It returns the reply, which must be a list of numbers that begins with the time of
+// runForNumbers runs the script lua as runScriptAtMost does. It returns the reply, which must be a list of numbers that begins with the time of
 // Redis.
 func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (reply []int64, err error) {
 	cmd, err := c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)

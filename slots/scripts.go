@@ -99,7 +99,7 @@ func (s *Semaphore) runScript(ctx context.Context, script *redis.Script, pool st
 	return one.Cmd
 }
 
-// runAndDecode runs a script like runScript and decodes its reply into target like decodeReply.
+// runAndDecode runs a script as runScript does, and decodes the reply into target as decodeReply does.
 func (s *Semaphore) runAndDecode(ctx context.Context, script *redis.Script, pool string, args, target any) (poolKnown bool, err error) {
 	return decodeReply(s.runScript(ctx, script, pool, args), target)
 }

@@ -28,7 +28,7 @@ func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentF
 	return s.searchDevices(ctx, filter, `(quiet_until IS NULL OR quiet_until < {now} - %s * {ms})`, silentFor.Milliseconds(), maxSearched)
 }
 
-// CountReporting counts the devices whose last report is not older than within. It reads all devices.
+// CountReporting counts the devices that have reported within a duration (within) before now. It reads all devices.
 func (s devices) CountReporting(ctx context.Context, within time.Duration) (deviceCount int, err error) {
 	defer wrapError(&err, "counting the devices that report")
 	return queryOne(ctx, s.readSession(), singleColumn[int], `SELECT count(*) FROM devices WHERE last_seen > {now} - $1 * {ms}`, within.Milliseconds())

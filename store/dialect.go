@@ -87,7 +87,7 @@ func forbiddenSettings() []forbiddenSetting {
 }
 
 // inputReplacements returns, for each word such as {ids}, the columns of the rows that the word reads from the objects in the JSON array
-// $1. A column has the name of its member. The first column must be a number >= 0, because it gets a range condition (few).
+// $1. A column has the name of its JSON member. The first column must be a number >= 0, because it gets a range condition (few).
 func inputReplacements() (columnsByWord map[string]string) {
 	return map[string]string{
 		"ids":       "id bigint",
@@ -335,7 +335,8 @@ func isCommitFailure(err error) bool {
 	return errors.As(err, &e) && e.Severity == "ERROR" || sqliteResultCode(err) == sqlite3.SQLITE_FULL
 }
 
-// sqlTranslator turns SQL texts into statements of one database. It caches the result, because translating takes longer than a lookup.
+// sqlTranslator turns SQL texts into statements of one database. It caches the statements, because a translation takes longer than a lookup in
+// the cache.
 type sqlTranslator struct {
 	words   *strings.Replacer
 	omitted *regexp.Regexp // clauses that the database does not know; nil means none

@@ -25,7 +25,8 @@ var (
 	ErrUnknownProfile = errors.New("unknown profile")
 	// ErrInUse means that a profile cannot be deleted because devices have it.
 	ErrInUse = errors.New("in use")
-	// ErrNotRetriable means that a task succeeded, its batch was cancelled, its time is over, or it is the lease of a caller.
+	// ErrNotRetriable means that a task cannot become pending again: it succeeded, its batch was cancelled, its time is over, or it is the lease of
+	// a caller.
 	ErrNotRetriable = errors.New("cannot be retried")
 	// ErrNoTasks means that a batch has no tasks.
 	ErrNoTasks = errors.New("no tasks")
@@ -59,7 +60,7 @@ const fullFor = 15 * time.Second
 // of a full disk.
 type fullDisk struct{ refusedAt atomic.Pointer[time.Time] }
 
-// recordDiskFull returns writeErr, the error of a write. If it means that the disk was full, recordDiskFull stores the time now and wraps
+// recordDiskFull returns writeErr, the error of a write. If writeErr means that the disk was full, recordDiskFull stores the time now and wraps
 // writeErr with ErrDiskFull.
 func (f *fullDisk) recordDiskFull(writeErr error, now time.Time) error {
 	if !isDiskFull(writeErr) {

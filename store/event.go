@@ -26,7 +26,7 @@ const (
 // unknownActor is the name of an actor of the kind ActorUnknown.
 const unknownActor = "nobody"
 
-// programActors returns the names of the parts of the dispatcher in the log.
+// programActors returns the names that the log has for parts of the dispatcher.
 func programActors() []string {
 	return []string{abortRuleActor, Canceller, "command line", "dashboard", systemActor, reaperActor, retentionActor, "serve --after-restore"}
 }

@@ -86,9 +86,9 @@ type eventSearch struct {
 	device, kind, actor, actorKind, pool string
 }
 
-// planSearch returns the search for filter. If filter names a task, planSearch looks up the device of the task, which all its events have.
-// If filter names a batch, it looks up the pool of the batch. For a deleted task or batch, that field stays empty. The indexes of kinds and
-// actor kinds lack the events of tasks and devices.
+// planSearch returns the search for filter. If filter names a task, planSearch looks up the device of the task, because all events of the task
+// have this device. If filter names a batch, it looks up the pool of the batch. If the task or batch was deleted, the device or pool stays
+// empty. The indexes of kinds and actor kinds lack the events of tasks and devices.
 func (s events) planSearch(ctx context.Context, filter EventFilter) (search eventSearch, err error) {
 	search = eventSearch{EventFilter: filter, device: filter.Device, pool: filter.Pool, actor: filter.Actor}
 	if !strings.HasPrefix(filter.Kind, "task.") {

@@ -57,8 +57,8 @@ type Candidate struct {
 	// only before its first start). Zero means never.
 	ExpiresAt time.Time
 
-	// PoolLimits, Limits and ProfileLimits are the policies of pool, batch and profile of the device; nil means none. Kind and Payload are set only
-	// if one of these fields is not nil.
+	// PoolLimits, Limits and ProfileLimits are the policies of the pool, the batch and the profile of the device, or nil. Kind and Payload are set
+	// only if one of these fields is not nil.
 	PoolLimits, Limits, ProfileLimits json.RawMessage
 
 	Kind    string

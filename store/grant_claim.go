@@ -86,8 +86,8 @@ func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock b
 	return outcomes, s.markConflicts(ctx, outcomes, claims)
 }
 
-// lockPools locks the pools of the claims against changes of their capacity and returns the claims of locked pools. If waitForLock is false
-// and a pool is being resized, its claims get ClaimLocked in outcomes. The lock is a statement of its own, because only a later statement
+// lockPools locks the pools of the claims against changes of their capacity and returns the claims whose pools it has locked. If waitForLock is
+// false and a pool is being resized, its claims get ClaimLocked in outcomes. The lock is a statement of its own, because only a later statement
 // reads the capacity after a resize.
 func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) (lockable []claimRow, err error) {
 	if s.lockShared == "" {

@@ -25,7 +25,7 @@ const renewedLengthSQL = `CASE WHEN reported.lease_ms IS NULL THEN g.lease_ms
 	ELSE least(reported.lease_ms, (SELECT {since began} FROM (SELECT g.max_until AS at, {now} AS began) AS run)) END`
 
 // Renew extends the leases for which shouldRenewSQL is true, and returns one outcome per renewal, in their order. A lease never ends
-// earlier than before, because the holder may rely on an earlier answer. Its length changes only together with its end.
+// earlier than before, because the holder may rely on an earlier answer. The length of a lease changes only together with its end.
 func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome, error) {
 	if len(renewals) == 0 {
 		return nil, nil

@@ -71,7 +71,7 @@ func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []
 }
 
 // endReported ends the grants in force of firstResults. firstResults has the first result of each task, and N is the index of a result in
-// results. endReported skips locked grants. It locks all rows that it changes without waiting, so it cannot be part of a deadlock.
+// results. endReported skips locked grants. To lock a row, it never waits, so it cannot be part of a deadlock.
 func (s grantsIn) endReported(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
 	endings, err := collect(ctx, s.session, endingScanDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)

@@ -43,8 +43,8 @@ func startScanDest(start *GrantStart) (scanDest []any) {
 	}
 }
 
-// startsSQL returns the query for the starts of grants and attempts that satisfy condition (with $1 and $2). orderAndLimit ends the query
-// of each of the two tables.
+// startsSQL returns the query for the starts of grants and attempts that satisfy condition (with $1 and $2). orderAndLimit (ORDER BY and LIMIT)
+// applies to each of the two tables.
 func startsSQL(condition, orderAndLimit string) string {
 	each := func(table string) string {
 		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + orderAndLimit + `) AS ` + table + `_found`

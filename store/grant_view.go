@@ -75,7 +75,7 @@ func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]De
 // wasDeletedSQL is true if the device of row w was deleted. It uses no EXISTS, because Postgres may read a whole table for an EXISTS.
 const wasDeletedSQL = `CASE WHEN d.id IS NULL THEN (SELECT gone.id FROM deleted_devices gone WHERE gone.id = w.name) IS NOT NULL ELSE FALSE END`
 
-// viewRow is one row of a DeviceView. It has the device and its grant, or a candidate, or all of these. n is the index of the view.
+// viewRow is one row of a DeviceView. It has the device and its grant, or a candidate, or both. n is the index of the view.
 type viewRow struct {
 	n int
 	DeviceView
@@ -237,8 +237,8 @@ const (
 
 // viewsText selects the views of the devices {names}. For each device, it goes from batch to batch in the index of open tasks, and reads
 // the best tasks of each batch. The first step of a device also reads the device and its grant. Go code decides which candidates are shown.
-// It never shows the held task, so each group reads one task more. waitingViewText, for devices with many waiting tasks, reads only the 16
-// oldest batches and the batch of the task.
+// It never shows the task that the device holds, so each group reads one more task. waitingViewText, for devices with many waiting tasks, reads
+// only the 16 oldest batches and the batch of the task.
 //
 // Each lookup is a query of its own, so that only one plan is possible: Postgres plans this text once, perhaps with empty tables. Only the
 // index of open tasks has the expression batch * 1.

@@ -165,8 +165,8 @@ func (s session) addNews(ctx context.Context) error {
 	return nil
 }
 
-// notifyNews calls the handler for the news of a transaction, unless the COMMIT failed. commitErr is the error of the COMMIT. The handler
-// is also called for ErrOutcomeUnknown, so it must read whether the news exist.
+// notifyNews calls the handler for the news of a transaction, unless the COMMIT failed. commitErr is the error of the COMMIT. The handler is
+// also called for ErrOutcomeUnknown. So the handler must read whether the news exist.
 func (s *connection) notifyNews(ctx context.Context, news pendingNews, commitErr error) {
 	if s.onNews != nil && news.newest > 0 && !news.makesNoWork && (commitErr == nil || errors.Is(commitErr, ErrOutcomeUnknown)) {
 		s.onNews(ctx, news.newest)

@@ -80,8 +80,8 @@ func (s pools) Pools(ctx context.Context, afterName string, limit int) ([]Pool, 
 		`SELECT `+poolColumns+` FROM pools WHERE name > $1 AND deleted_at IS NULL ORDER BY name LIMIT $2`, afterName, limit)
 }
 
-// ChangedPools returns the pools that were changed at most within ago. The time of a change is the time of its statement, not of its
-// commit.
+// ChangedPools returns the pools that were changed within a duration (within) before now. The time of a change is the time of its statement, not
+// of its commit.
 func (s pools) ChangedPools(ctx context.Context, within time.Duration) ([]Pool, error) {
 	// The sub-select makes Postgres read the clock once for the whole statement, so that it can use the index on updated_at.
 	return collect(ctx, s.readSession(), poolScanDest,

@@ -9,7 +9,7 @@ import (
 
 const (
 	recentAttemptsSpan = 5 * time.Minute
-	// recentEventsRead is the number of the pool's newest events that RecentAttempts reads. A busy pool has far more in five minutes.
+	// recentEventsRead is the number of the pool's newest events that RecentAttempts reads. A busy pool has far more events in five minutes.
 	recentEventsRead = 2000
 	recentErrorsKept = 5
 )

@@ -48,7 +48,7 @@ const (
 	// holdingsSearchLimit is the maximum number of events of a pool that one call searches.
 	holdingsSearchLimit = 20_000
 
-	// clockSlack is the maximum difference between the order of event ids and the order of event times.
+	// clockSlack is the maximum time by which an event can be earlier than an event with a lower id.
 	clockSlack = time.Minute
 )
 

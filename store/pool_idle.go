@@ -79,8 +79,8 @@ func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, e
 	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
 }
 
-// poolsWithWorkSQL returns the statement of PoolsWithWork, which reads one task per pool. It looks for this task without EXISTS, because
-// Postgres may then read the tasks of all pools once for each pool.
+// poolsWithWorkSQL returns the statement of PoolsWithWork, which reads one task per pool. It looks for this task without EXISTS, because for an
+// EXISTS Postgres may read the tasks of all pools once for each pool.
 func poolsWithWorkSQL() string {
 	return `
 	SELECT p.name FROM {names} JOIN pools p ON p.name = names.name

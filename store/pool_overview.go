@@ -106,9 +106,9 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	return stats, nil
 }
 
-// poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index,
-// because enable_seqscan = off distorts its costs. The time is a sub-select, because as a column Postgres could read the clock once for
-// each row, and a pool would be returned several times.
+// poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index, because
+// enable_seqscan = off distorts the costs that Postgres computes. The time is a sub-select. If it were a column, Postgres could read the clock
+// once for each row, and would return a pool several times.
 func poolStatsSQL(states []TaskState) (text string) {
 	for _, state := range states {
 		text += fmt.Sprintf(", coalesce(CAST(sum(CASE WHEN c.state = '%s' THEN c.n END) AS bigint), 0)", state)
@@ -130,7 +130,7 @@ type PoolStatus struct {
 	Pending int64 // number of waiting tasks, for any reason
 	Closed  bool  // the pool has windows, and none of them is open now
 	// Stalled means that nothing was granted for ten minutes without a known reason. In this time, slots were free, the settings did not change,
-	// and the batch of the oldest waiting task without a time of its own could start.
+	// and the batch of the oldest waiting task without a start time could start.
 	Stalled bool
 	Failing bool // many attempts failed within the last five minutes (ManyAttemptsFailed), according to the counts per minute
 }
@@ -155,7 +155,8 @@ func poolRanksSQL() string {
 		SELECT name, capacity, paused, ` + poolStatusColumns() + ` FROM stood o ORDER BY name`
 }
 
-// likePattern returns the pattern of LIKE for texts that contain text. It escapes the special characters in text. The condition is likeSQL.
+// likePattern returns the pattern of LIKE for texts that contain text. It escapes the special characters in text. likeSQL returns the condition
+// with the pattern.
 func likePattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }

@@ -87,8 +87,8 @@ type SearchBound struct {
 type idRange struct{ after, before, direction, limit string }
 
 // rangeSQL returns the conditions and the order for the range. If column is not empty, they select the rows with the value valueExpr (SQL)
-// in column, by the index on (column, id). For this, column is part of the compared row and of the order, because with an equality Postgres
-// might read along the primary key.
+// in column, by the index on (column, id). The condition compares the row (column, id), and the order begins with column, because with an
+// equality for column Postgres might read along the primary key.
 func (s idRange) rangeSQL(column, valueExpr string) string {
 	if column == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit

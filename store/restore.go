@@ -43,8 +43,8 @@ func (s Standstill) String() string {
 
 // ProtectAfterRestore must be called once when the ledger has lost commits, because it was restored from a backup or replaced by a standby
 // that lacked commits. Holders may still use slots that the lost part of the ledger granted. So each pool grants nothing, at any replica,
-// for a standstill. It takes as long as the longest lease that the ledger knows in the pool, but at least minDuration and 300 s. until is
-// the time of the database's clock at which the last standstill ends. A repeated call begins each standstill anew.
+// for a standstill. The standstill takes as long as the longest lease that the ledger knows in the pool, but at least minDuration and 300 s.
+// until is the time of the database's clock at which the last standstill ends. A repeated call begins each standstill anew.
 //
 // If a pool has had leases of callers, or the token of a caller covers it, its standstill is at least its longest caller lease.
 //
@@ -126,8 +126,8 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 	return standstill, err
 }
 
-// callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because they may have been valid after the
-// backup.
+// callerPools returns the pools that the tokens of callers cover. It includes expired tokens, because an expired token may have been valid for
+// some time after the backup.
 func (s session) callerPools(ctx context.Context) ([]string, error) {
 	patterns, err := collect(ctx, s, singleColumn[[]string],
 		`SELECT pools FROM tokens WHERE device = '' AND revoked_at IS NULL AND pools IS NOT NULL`)

@@ -11,7 +11,7 @@ type DeletedCounts struct {
 	Events, Attempts, Results, Answers, TokenChanges, News, Minutes, Tasks, Batches int64
 }
 
-// Largest returns the largest of the counts, where the numbers of tasks and batches are added and compared as one count.
+// Largest returns the largest of the counts. The numbers of tasks and of batches are added, and the sum is one of the counts.
 func (r DeletedCounts) Largest() int64 {
 	return max(r.Events, r.Attempts, r.Results, r.Answers, r.TokenChanges, r.News, r.Minutes, r.Tasks+r.Batches)
 }

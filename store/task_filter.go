@@ -260,7 +260,7 @@ func (s tasks) TaskSearchBound(ctx context.Context, filter TaskFilter) (SearchBo
 }
 
 // taskSearchBound does the work of TaskSearchBound. If the search uses the primary key, the bound is at a constant distance from the first
-// id. To find the bound by counting rows, Postgres might read far more rows than it returns.
+// id. If the bound were found by counting rows, Postgres might read far more rows than it returns.
 func (s tasks) taskSearchBound(ctx context.Context, filter TaskFilter) (SearchBound, error) {
 	if !filter.usesPrimaryKey() {
 		q := &query{}

@@ -107,7 +107,7 @@ const (
 )
 
 // SampleResults calls handle with each result of a sample of a batch. The sample has about the same number of results from each of 20 parts
-// of the range of ids, or all results if spec.ReadAll is true. It ends after about 64 MiB of outputs.
+// of the range of ids, or all results if spec.ReadAll is true. The sample ends after about 64 MiB of outputs.
 func (s tasks) SampleResults(ctx context.Context, spec SampleSpec, handle func(SampledResult)) error {
 	low, high, err := s.resultIDBounds(ctx, spec.ResultFilter)
 	if err != nil || high == 0 {

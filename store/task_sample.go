@@ -110,9 +110,9 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches. Their weight is the number of waiting
-// tasks of the batch. The other strata share the waiting tasks of all later batches. totalPending is the number of waiting tasks of all
-// batches.
+// setWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches. The weight of each of these strata is the
+// number of waiting tasks of its batch. The other strata share the waiting tasks of all later batches. totalPending is the number of waiting
+// tasks of all batches.
 func setWeights(strata []stratum, pendingByBatch map[int64]int64, oldestCount int, totalPending int64) {
 	var oldestWeight, othersWeight float64
 	for i := range strata {

@@ -41,7 +41,7 @@ func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 	return nil
 }
 
-// OnConnectAuthenticate reports whether the client may open a session: the dispatcher may, and a device whose user name is its id.
+// OnConnectAuthenticate reports whether the client may open a session. The client must be the dispatcher, or a device whose user name is its id.
 func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
 	user := string(packet.Connect.Username)
 	err := r.admit(client.ID, user, packet)

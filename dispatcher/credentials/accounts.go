@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// accountLimit is the maximum time that a transaction of the ledger waits for the MQTT broker. It is less than the time that other
-	// transactions wait for the rows that this transaction locks.
+	// accountLimit is the maximum time that a transaction of the ledger waits for the MQTT broker. While this transaction waits, it holds row
+	// locks. So accountLimit is less than the time that another transaction waits for a row lock.
 	accountLimit = 2500 * time.Millisecond
 	// turnLimit is the maximum time that a request waits until it may use the MQTT broker. It is short, because a client waits for the response.
 	turnLimit = 3 * time.Second

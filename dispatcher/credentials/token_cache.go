@@ -16,7 +16,7 @@ import (
 )
 
 // tokenCache caches valid tokens, and who may act for each device. It saves a query to the ledger for each report. It frequently reads which
-// tokens were changed, and drops them. While the changes cannot be read, no cached token is trusted.
+// tokens were changed, and drops these tokens. While the changes cannot be read, no cached token is trusted.
 //
 // An entry of a device takes 24 bytes and has no pointers, because there are many devices. Devices and callers are stored as keyed hashes of
 // 64 bits, so a wrong token is accepted for a device with a probability of 2^-64.

@@ -166,7 +166,7 @@ func endCauseText(cause store.EndCause) string {
 	return string(cause)
 }
 
-// FormatTime returns at in UTC, in the format of RFC 3339.
+// FormatTime returns a time (at) as text, in UTC and in the format of RFC 3339.
 func FormatTime(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
 // formatAgo returns a text such as "3 days ago". It uses the largest unit that gives a number of at least 2.

@@ -26,8 +26,8 @@ type Timing struct {
 }
 
 // DelayAfter returns the time after which a refused device should report again. now is the ledger's time. untilTurn is the time until the
-// queue of a full pool expects the device. The result is at most the report period plus jitter, except for a device in a queue and for the
-// delays in the constants above.
+// queue of a full pool expects the device. The result is at most the report period plus jitter, except for a device in a queue and for a reason
+// with a fixed delay.
 func (t Timing) DelayAfter(refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	rule := WaitRuleFor(refusal.Reason)
 	if rule.delay == nil {

@@ -114,8 +114,8 @@ func (b *trustState) handledPosition() int64 {
 	return b.handled
 }
 
-// requiredPosition returns the position that marks must have reached to be trusted, and the time of the ledger. If the last read of the news
-// began longer than fresh ago, ok is false and no mark is trusted.
+// requiredPosition returns the position that marks must have reached to be trusted, and the time of the ledger. If more than fresh has passed
+// since the last read of the news began, ok is false and no mark is trusted.
 func (b *trustState) requiredPosition(now time.Time) (position int64, ledger time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

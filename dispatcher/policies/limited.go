@@ -14,7 +14,7 @@ import (
 // maxConcurrentChecks is the maximum number of devices or pools whose policies are checked concurrently.
 const maxConcurrentChecks = 32
 
-// LimitedTasks checks the tasks in the pool of the devices in views. It returns, by task id, the obstacle of each task that its policies
+// LimitedTasks checks the tasks that the devices of views have in the pool. It returns, by task id, the obstacle of each task that its policies
 // refuse now. It leaves out a task whose policies cannot be checked, because the next report checks them again.
 func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.DeviceView) (obstaclesByTask map[int64]decision.Obstacle) {
 	obstaclesByTask = make(map[int64]decision.Obstacle)

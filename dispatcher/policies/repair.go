@@ -47,7 +47,7 @@ func itemRules(items []limits.Item) (rules []*limits.Rule) {
 }
 
 // rebuildRules reads the past starts of a pool from the ledger, and counts them in Redis for the rules of owner. Concurrent reports share one
-// rebuild. It continues after they have stopped waiting for it.
+// rebuild. The rebuild continues after the reports have stopped waiting for it.
 func (k *Checker) rebuildRules(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {

@@ -88,8 +88,8 @@ func offsetBefore(stored *store.ClockPair, first clockOffset, askedAt time.Time)
 	return clockOffset{low: shown, high: shown}
 }
 
-// addReading adds the offset of a new reading. If it overlaps the last offset, it narrows the range of the last offset. Otherwise it becomes
-// the last offset, and replaces all offsets that are not lower.
+// addReading adds the offset of a new reading. If the new offset overlaps the last offset, it narrows the range of the last offset. Otherwise
+// the new offset becomes the last offset, and replaces all offsets that are not lower.
 func (g *clockGuard) addReading(reading clockOffset) {
 	last := &g.offsets[len(g.offsets)-1]
 	if last.overlaps(reading) {
@@ -102,7 +102,8 @@ func (g *clockGuard) addReading(reading clockOffset) {
 		return
 	}
 	g.back += max(last.low.Sub(reading.high), 0)
-	// The offsets rise along the list, so the replaced offsets are at its end. The reading is the lowest offset since the first of them began.
+	// The offsets rise along the list, so the replaced offsets are at its end. The reading is the lowest offset since the first replaced offset
+	// began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.low.Before(reading.low) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]

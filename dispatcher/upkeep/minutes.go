@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minuteLedger counts the events of each pool by minute, and seals them.
+// minuteLedger counts the events of each pool by minute, and seals the events.
 type minuteLedger interface {
 	ReadEventPosition(ctx context.Context, readUpTo int64) (store.EventPosition, error)
 	EventsComplete(ctx context.Context, position store.EventPosition) (bool, error)
@@ -16,7 +16,7 @@ type minuteLedger interface {
 	SealEvents(ctx context.Context, lastEvent int64, limit int) (int, error)
 }
 
-// minuteProgress records which events of the log this replica knows to be counted.
+// minuteProgress records which events of the log are counted, as far as this replica knows.
 type minuteProgress struct {
 	mu          sync.Mutex
 	counted     int64               // all events with id <= counted are counted

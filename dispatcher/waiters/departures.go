@@ -33,7 +33,7 @@ func (d *Departures) Add(report *ParkedReport) {
 	}
 }
 
-// leaveAllQueues calls leaveQueues for parts of reports.
+// leaveAllQueues calls leaveQueues for all reports, in parts.
 func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []parked.Report) (failed error) {
 	for part := range slices.Chunk(reports, departuresAtOnce) {
 		failed = errors.Join(failed, d.leaveQueues(ctx, part))

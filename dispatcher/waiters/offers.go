@@ -66,8 +66,8 @@ func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
 	}
 }
 
-// RemoveBatch removes the devices that wait with a task of the batch from the queue of its pool, in the background. If many wait, some remain
-// until they report, but no slot is offered to them.
+// RemoveBatch removes the devices that wait with a task of the batch from the queue of its pool, in the background. If many devices wait, some
+// of them stay in the queue until they report, but no slot is offered to them.
 func (o *Offers) RemoveBatch(pool string, batch int64) {
 	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
 }

@@ -109,7 +109,7 @@ func (p *Pools) nextPoolsToRead() []string {
 }
 
 // poolsToSearch returns the pools in which the current pass searches for sleeping devices. It takes at most searchesAPass of the pools in
-// withWork that the last call of nextPoolsToRead returned. The next pass continues behind the last of them.
+// withWork that the last call of nextPoolsToRead returned. The next pass continues behind the last returned pool.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +220,8 @@ func (p *Pools) RecordHold(pool, kind string, held time.Duration) {
 	one.kinds[kind] = updateMean(one.kinds[kind], held)
 }
 
-// updateMean returns the moving average mean, updated with the hold time held. A mean of 0 means that there is no earlier sample.
+// updateMean returns the moving average after a new sample. mean is the average before, or 0 if there was no earlier sample. held is the sample,
+// a hold time.
 func updateMean(mean, held time.Duration) time.Duration {
 	mean = cmp.Or(mean, held)
 	return mean + time.Duration(holdWeight*float64(held-mean))

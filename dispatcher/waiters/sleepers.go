@@ -61,9 +61,9 @@ func (s *sleepers) findSleepers(ctx context.Context, pool string, queue slots.Qu
 	return s.forecast.dropLimited(ctx, pool, joiners)
 }
 
-// missingWaiters returns how many waiters that can be notified a queue lacks. A queue needs one for each free slot. It also needs one for each
-// slot that probably becomes free within two seconds, but at least 4 and at most tasksPerSearch. If the result is negative, the queue has more
-// waiters than it needs. meanHold is the mean hold time.
+// missingWaiters returns the number of waiters that a queue lacks. Only waiters that can be notified count. A queue needs one waiter for each
+// free slot. It also needs one for each slot that probably becomes free within two seconds, but at least 4 and at most tasksPerSearch. If the
+// result is negative, the queue has more waiters than it needs. meanHold is the mean hold time.
 func missingWaiters(queue slots.QueueState, meanHold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(meanHold, time.Millisecond))

@@ -78,7 +78,7 @@ local function check_window(key, max, per, pending, now)
   end
 end
 
--- delete_old_leases: deletes the starts that were counted at least REMEMBER ms ago from KEYS[3].
+-- delete_old_leases: deletes from KEYS[3] the starts that were counted at least REMEMBER ms ago.
 local function delete_old_leases(now)
   redis.call('ZREMRANGEBYSCORE', DONE, '-inf', text(now - REMEMBER))
 end

@@ -34,7 +34,7 @@
 --     The following fields exist only while the waiter has an offer:
 --     offer     id of the offer: the time of the offer in microseconds
 --     ends      time (ms) at which the offer lapses
---     told      true if the offer need not be sent: it was sent already, or it is a kept slot
+--     told      true if the offer need not be sent, because it was sent already or is a kept slot
 --     kept      true if the offer is a kept slot
 
 -- KEYS[7]  timer  ZSET  device of a waiter -> time (ms). The meaning of the time depends on the class of the waiter:
