@@ -15,7 +15,7 @@ func TestAPausedBatchLeavesNoSlotIdle(t *testing.T) {
 	const capacity, hold = 10, 10 * time.Second
 	each, horizon := 10_000, 10*time.Minute // devices of each batch
 	if testing.Short() {
-		each, horizon = 1500, 5*time.Minute
+		each, horizon = 700, 3*time.Minute
 	}
 	for name, reach := range map[string]slots.Reach{"pollers": slots.ReachNone, "notified": slots.ReachPush} {
 		t.Run(name, func(t *testing.T) {
