@@ -22,9 +22,9 @@ const (
 	dropRetryDelay = time.Second
 )
 
-// grantUnderPolicies grants one of tasks that its policies let start. All tasks belong to one pool. The policies are checked before a slot
-// is acquired, so that the check occupies no slot. The check reserves a start for each task that passes. After the claim, Settle counts the
-// start of the granted task and releases the other reservations.
+// grantUnderPolicies grants one of the tasks whose policies allow a start. All tasks belong to one pool. The policies are checked before a
+// slot is acquired, so that the check occupies no slot. The check reserves a start for each task that passes. After the claim, Settle counts
+// the start of the granted task and releases the other reservations.
 func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
 	if !policies.AnyHasPolicies(tasks) {
 		return a.grant(ctx, tasks)

@@ -77,7 +77,7 @@ type BatchPoolSettings struct {
 // Lane is normal or urgent. Urgent batches go before all other batches of their pool, for a share of the slots.
 type Lane string
 
-// The lanes. Their values are stored in the ledger.
+// The values of Lane. The ledger stores these texts.
 const (
 	LaneNormal Lane = "normal" // ordered by weight; an empty lane means LaneNormal
 	LaneUrgent Lane = "urgent"

@@ -121,8 +121,8 @@ func (p *prepared) wrapTx(tx *sqlx.Tx) database {
 	return preparedTx{tx, p}
 }
 
-// preparedTx is a transaction that uses the prepared statements of from. If its connection lacks such a statement, database/sql prepares
-// the statement there.
+// preparedTx is a transaction that runs prepared statements. The field from has these statements. If the connection of the transaction lacks
+// a statement, database/sql prepares it on this connection.
 type preparedTx struct {
 	*sqlx.Tx
 	from *prepared

@@ -67,8 +67,8 @@ const (
 	maxCountsRead    = 5000
 )
 
-// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. It searches the
-// newest 2,500 tasks of each of the newest 20 pairs of a batch and a state that have tasks.
+// TasksByErrorPrefix returns at most limit failed or timed-out tasks whose errors begin with prefix, newest batches first. In each batch, failed
+// and timed-out tasks are two groups. It searches the 20 newest groups that have tasks, and in each group the newest 2,500 tasks.
 func (s tasks) TasksByErrorPrefix(ctx context.Context, prefix string, limit int) ([]Task, error) {
 	places, err := s.batchesWithFailures(ctx)
 	if err != nil {

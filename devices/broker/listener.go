@@ -78,7 +78,8 @@ type conn struct {
 	firstRead chan struct{} // closed at the first Read: then mochi has counted the connection
 }
 
-// Read reads from the connection. The first call closes firstRead, because mochi counts a connection before it reads from it.
+// Read reads from the connection. The first call closes firstRead: mochi counts a connection before the first read, so the connection is
+// now counted.
 func (c *conn) Read(buffer []byte) (int, error) {
 	c.once.Do(func() { close(c.firstRead) })
 	return c.Conn.Read(buffer)

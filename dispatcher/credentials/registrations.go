@@ -41,7 +41,7 @@ func (r *registrations) takeRegistration(registrant string) error {
 	return nil
 }
 
-// registrantSession is the registrant of all sessions at an MQTT broker.
+// registrantSession is the name under which the limiter counts the registrations over MQTT. All MQTT sessions share it.
 const registrantSession = store.SessionRegistrant
 
 func registrantOf(caller devices.Caller) string {

@@ -18,7 +18,7 @@ var (
 	ErrBroker = errors.New("the MQTT broker cannot be updated")
 	// ErrOnePassword is returned if an import would rotate a token and the broker stores only one password for each account. A failed
 	// import could not restore the old password.
-	ErrOnePassword = errors.New("its account at the MQTT broker has one password")
+	ErrOnePassword = errors.New("the MQTT broker stores one password for each account, so an import cannot rotate tokens")
 )
 
 // FleetMode is the set of rights of a fleet token.

@@ -66,7 +66,8 @@ func Actions() []Action {
 	}
 }
 
-// actionOn returns the act on the subject with this id. If Actions has no such act, the command is empty.
+// actionOn returns the action that applies the act a to the subject with this id. If the table Actions has no row for a and subject, the
+// field Command of the action is empty.
 func (a Act) actionOn(subject Subject, id any) Action {
 	action := Action{Act: a, Subject: subject, ID: fmt.Sprint(id)}
 	all := Actions()

@@ -204,8 +204,8 @@ func (f *Follower) Follow(ctx context.Context) error {
 // follow does the work of Follow. The caller must hold updateMu.
 func (f *Follower) follow(ctx context.Context) error {
 	for {
-		// The positions are read before the news. So a position above the id of the newest news proves that the marks belong to another
-		// ledger.
+		// A position is the id of the last news that the marks contain. It is read before the news. So a position that is higher than the id
+		// of the newest news proves that the marks were written for another ledger.
 		positions, redisErr := f.config.Cache.ReadPositions(ctx)
 		read, err := f.readNews(ctx, positions)
 		if err := errors.Join(err, redisErr); err != nil {

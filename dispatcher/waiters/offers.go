@@ -95,8 +95,8 @@ func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer 
 	return timed
 }
 
-// runRounds carries out one round, first, and the rounds that follow from it, at most maxRounds in total. A round follows if a device cannot use
-// its offer, because the semaphore then offers the slot to the next waiter.
+// runRounds carries out the round first. If a device cannot use its offer, the semaphore offers the slot to the next waiter, and runRounds
+// carries out another round with these offers. It ends after maxRounds rounds.
 func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

@@ -143,7 +143,8 @@ local function check_item(item, group)
   return check_count(s, from, to, window_start == from and n or 0, pending)
 end
 
--- append_answer: appends the answer to one check to the reply: the status, and five numbers for each entry.
+-- append_answer: appends the answer for one check at the end of `reply`. An answer has a status, the number of
+-- entries, and five numbers for each entry.
 local function append_answer(status, entries)
   reply[#reply + 1] = status
   reply[#reply + 1] = #entries
@@ -154,8 +155,8 @@ local function append_answer(status, entries)
   end
 end
 
--- passed_before: reports whether the start of check c was reserved or counted before. If so, the same check was
--- sent again, and must pass again.
+-- passed_before: reports whether check c has already passed. Then the start (of a task) for which c asks is
+-- reserved or counted already. Such a check was sent again, and must pass again.
 local function passed_before(c)
   if open > 0 and redis.call('ZSCORE', OPEN, c.lease) then
     return true

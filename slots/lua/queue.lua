@@ -511,9 +511,9 @@ local function keep_for_poller(q, first_batch)
   return w
 end
 
--- queue.offer: reserves at most MAX_PER_CALL free slots for waiters. Each slot is kept for the poller that
--- keep_for_poller chooses. If keep_for_poller chooses none, the slot is offered to the first waiter of class T
--- in the first batch of the contest. If there is no such waiter, the slot stays free.
+-- queue.offer: reserves at most MAX_PER_CALL free slots for waiters. For each slot, keep_for_poller first chooses a
+-- poller, and the slot is kept for this poller. If it chooses none, the slot is offered to a waiter of class T (can
+-- be notified): the first one of the batch whose turn it is. If there is no such waiter, the slot stays free.
 function queue.offer(q)
   for _ = 1, math.min(queue.left(q), order.queue_size(q), MAX_PER_CALL) do
     order.update_batches(q)
