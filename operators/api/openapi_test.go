@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"crypto/rand"
 	"flag"
 	"fmt"
 	"maps"
@@ -82,8 +83,7 @@ func TestOpenAPIDocumentIsTheGoldenOne(t *testing.T) {
 	}
 }
 
-// The routes are the rows of the table of operations, and the report of a device, which is no operation of operators. The tests of the
-// roles (TestEveryOperationAsksForItsRole) and of the audit log go through all of them.
+// The routes are the rows of the table of operations, and the report of a device, which is no operation of operators.
 func TestOpenAPIHasARouteForEachRow(t *testing.T) {
 	t.Parallel()
 	got, want := map[string]string{}, map[string]string{"POST /v1/devices/{device}/report": "report"}
@@ -92,9 +92,6 @@ func TestOpenAPIHasARouteForEachRow(t *testing.T) {
 	}
 	for id, row := range operators.Operations() {
 		want[row.Method+" "+row.Path] = id
-		if role := requiredRole(row.Method, row.Path); row.Role != role || row.Callers != allowsCallers(row.Path) {
-			t.Errorf("%s: role %s, callers %t; the protocol says role %s", id, row.Role, row.Callers, role)
-		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -174,50 +171,63 @@ func addRequiredFilter(path string) string {
 // releaseSlotBody is the body of a request that takes a slot back from its holder.
 const releaseSlotBody = `{"reason":"it hangs"}`
 
-// performOperation sends a valid request of this operation. The test has created a batch with two tasks: the task
-// of device d-1 has failed, and device d-2 holds the grant g. The device with the id gone may be deleted.
-func (b *testAPI) performOperation(name string, op operation, g grantedTask) apiResponse {
+// prepareOperations creates the objects that performOperation needs. In the first batch, the task of device d-1 has failed.
+// Device d-2 holds the returned grant.
+func (b *testAPI) prepareOperations() grantedTask {
 	b.Helper()
-	method, path, _ := strings.Cut(name, " ")
-	fill := map[string]string{"{pool}": "p", "{device}": "d-2", "{id}": "1", "{slot}": fmt.Sprint(g.Slot), "{token}": fmt.Sprint(g.Token), "{profile}": "x", "{set}": "x"}
-	token := adminToken
+	b.putPool("p", `{"capacity":1}`)
+	b.putPool("leased", `{"capacity":200}`)
+	b.createBatch(newBatchBody)
+	b.sendReport("d-1", b.reportUntilGranted("d-1").resultBody("failed", `,"error":"none"`)).expectStatus(200)
+	g := b.reportUntilGranted("d-2")
+	b.createBatch(newBatchBody)
+	b.putProfile("x", ``)
+	b.putLimitSet("x", limitSetBody())
+	return g
+}
+
+// performOperation sends a valid request of this operation with this token, after prepareOperations returned g. It can be called
+// repeatedly, because an object that the request creates or deletes has a new name. holder is the token of the holder of a lease.
+func (b *testAPI) performOperation(row operators.Operation, token, holder string, g grantedTask) apiResponse {
+	b.Helper()
+	unique := rand.Text()
+	fill := map[string]string{
+		"{pool}": "p", "{device}": "d-2", "{id}": "1", "{slot}": fmt.Sprint(g.Slot), "{token}": fmt.Sprint(g.Token), "{profile}": "x", "{set}": "x",
+		`"id":"d-new"`: `"id":"` + unique + `"`, `"name":"n"`: `"name":"` + unique + `"`,
+	}
 	switch {
-	case op.OperationID == "report":
-		token = fleetToken
-	case op.OperationID == "deletePool":
-		fill["{pool}"] = "empty"
-	case op.OperationID == "deleteLimitSet":
-		fill["{set}"] = "gone"
-	case op.OperationID == "deleteProfile":
-		fill["{profile}"] = "gone"
-	case op.OperationID == "deleteDevice":
-		fill["{id}"] = "d-gone"
-	case op.OperationID == "cancelTask", op.OperationID == "getTask":
+	case row.ID == "deletePool":
+		b.putPool(unique, `{"capacity":60}`)
+		fill["{pool}"] = unique
+	case row.ID == "deleteLimitSet":
+		b.putLimitSet(unique, limitSetBody())
+		fill["{set}"] = unique
+	case row.ID == "deleteProfile":
+		b.putProfile(unique, ``)
+		fill["{profile}"] = unique
+	case row.ID == "deleteDevice":
+		b.createDevice(unique)
+		fill["{id}"] = unique
+	case row.ID == "cancelTask", row.ID == "getTask":
 		fill["{id}"] = fmt.Sprint(g.ID)
-	case op.OperationID == "cancelBatch": // a later operation retries tasks of the first batch
+	case row.ID == "cancelBatch": // a later operation retries tasks of the first batch
 		fill["{id}"] = "2"
-	case strings.HasPrefix(path, "/v1/devices"):
+	case strings.HasPrefix(row.Path, "/v1/devices"):
 		fill["{id}"] = "d-1"
-	case strings.HasPrefix(path, "/v1/pools/{pool}/leases"):
+	case strings.HasPrefix(row.Path, "/v1/pools/{pool}/leases"):
 		fill["{pool}"] = "leased"
-		fill["{lease}"], fill["{token}"] = b.acquireLease(adminToken)
-	case strings.HasPrefix(path, "/v1/tokens"):
+		fill["{lease}"], fill["{token}"] = b.acquireLease(holder)
+	case strings.HasPrefix(row.Path, "/v1/tokens"):
 		fill["{id}"] = fmt.Sprint(b.createTokenID())
 	}
-	body, path := validBodies()[name], addRequiredFilter(path)
-	if op.OperationID == "releaseLease" {
+	body, path := validBodies()[row.Method+" "+row.Path], addRequiredFilter(row.Path)
+	if row.ID == "releaseLease" {
 		path += "?token={token}"
 	}
 	for name, value := range fill {
 		body, path = strings.ReplaceAll(body, name, value), strings.ReplaceAll(path, name, value)
 	}
-	if op.RequestBody == nil {
-		return b.call(method, path, token, nil)
-	}
-	if body == "" {
-		b.Errorf("%s: add a valid request to asks", name)
-	}
-	return b.call(method, path, token, body)
+	return b.call(row.Method, path, token, body)
 }
 
 // acquireLease acquires a lease in the pool leased. It returns the id of the lease and its fencing token.
@@ -230,21 +240,17 @@ func (b *testAPI) acquireLease(token string) (lease, fencing string) {
 func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	t.Parallel()
 	forServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":1}`)
-		b.putPool("empty", `{"capacity":60}`)
-		b.putPool("leased", `{"capacity":60}`)
-		b.createBatch(newBatchBody)
-		b.sendReport("d-1", b.reportUntilGranted("d-1").resultBody("failed", `,"error":"none"`)).expectStatus(200)
-		g := b.reportUntilGranted("d-2")
-		b.createDevice("d-gone")
-		b.putProfile("x", ``)
-		b.putProfile("gone", ``)
-		b.putLimitSet("x", limitSetBody())
-		b.putLimitSet("gone", limitSetBody())
-		d := b.readDocument()
+		g, d := b.prepareOperations(), b.readDocument()
 		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
-			op := d.operations()[name]
-			a := b.performOperation(name, op, g)
+			op, token := d.operations()[name], adminToken
+			if op.OperationID == "report" {
+				token = fleetToken
+			}
+			if op.RequestBody != nil && validBodies()[name] == "" {
+				b.Errorf("%s: add a valid request to validBodies", name)
+			}
+			method, path, _ := strings.Cut(name, " ")
+			a := b.performOperation(operators.Operation{ID: op.OperationID, Method: method, Path: path}, token, adminToken, g)
 			described, ok := op.Responses[fmt.Sprint(a.status)]
 			if !ok || a.status > 299 {
 				b.Errorf("%s: status %d is not described: %.200s", name, a.status, a.body)

@@ -1,144 +1,96 @@
 package api_test
 
 import (
-	"fmt"
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/operators"
 )
 
-// allowsCallers reports whether docs/protocol.md allows this call for callers of the pool or limit set.
-func allowsCallers(path string) bool {
-	return strings.HasPrefix(path, "/v1/pools/{pool}/leases") || strings.HasPrefix(path, "/v1/limits/{set}/")
-}
-
-// requiredRole returns the role that a call needs according to docs/protocol.md. For calls of devices it returns
-// device.
-func requiredRole(method, path string) string {
+// requiredRole returns the role that an operation needs according to docs/protocol.md. callers reports whether callers of its pool or
+// limit set may use it, too.
+func requiredRole(method, path string) (role string, callers bool) {
+	callers = strings.HasPrefix(path, "/v1/pools/{pool}/leases") || strings.HasPrefix(path, "/v1/limits/{set}/")
 	switch {
-	case path == "/v1/devices/{device}/report":
-		return "device"
 	case path == "/v1/pools/{pool}/grants/{token}":
-		return "verifier"
+		return "verifier", callers
 	case strings.HasPrefix(path, "/v1/tokens"):
-		return "admin"
-	case allowsCallers(path) && method != http.MethodGet:
-		return "operator"
+		return "admin", callers
 	case method == http.MethodGet:
-		return "viewer"
-	case strings.HasPrefix(path, "/v1/pools"), strings.HasPrefix(path, "/v1/profiles"), strings.HasPrefix(path, "/v1/limits"):
-		return "admin"
+		return "viewer", callers
+	case !callers && slices.Contains([]string{"pools", "profiles", "limits"}, strings.Split(path, "/")[2]):
+		return "admin", callers
 	}
-	return "operator"
+	return "operator", callers
 }
 
-// isAllowed reports whether a token of the kind bearer may make a call that needs this role.
-func isAllowed(bearer, role string) bool {
+// expectedRefusal returns the status and the code with which an operation must refuse a token of the kind bearer: 401 for a token that
+// the operators' API does not know, and 403 for a known token that lacks the role. It returns 0 if the operation must accept the token.
+func expectedRefusal(row operators.Operation, bearer string) (status int, code string) {
 	rising := []string{"verifier", "viewer", "operator", "admin"}
-	if role == "device" {
-		return bearer == "device" || bearer == "fleet"
-	}
-	return slices.Contains(rising, bearer) && slices.Index(rising, bearer) >= slices.Index(rising, role)
-}
-
-// expectedRefusal returns the status and the code with which a call must be refused: 401 for a token that the
-// operators' API does not know, and 403 for a known token that lacks the role.
-func expectedRefusal(bearer, role string) (status int, code string) {
-	unknown := bearer == "none" || bearer == "garbage" || bearer == "scheme"
-	if unknown || bearer == "fleet" && role != "device" {
+	switch {
+	case bearer == "none", bearer == "garbage", bearer == "fleet":
 		return http.StatusUnauthorized, "unauthenticated"
+	case bearer == "caller" && row.Callers, slices.Contains(rising, bearer) && slices.Index(rising, bearer) >= slices.Index(rising, row.Role):
+		return 0, ""
 	}
 	return http.StatusForbidden, "forbidden"
 }
 
+// createBearers returns a token of each kind. The caller may use all pools and limit sets that a test names. The other caller may only
+// use a pool that has the name of such a limit set, and limit sets that have the names of such pools.
+func (b *testAPI) createBearers() map[string]string {
+	b.Helper()
+	return map[string]string{
+		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.createDevice("own"),
+		"viewer": b.createToken("viewer"), "operator": b.createToken("operator"), "admin": b.createToken("admin"), "verifier": b.createToken("verifier"),
+		"caller": b.createCallerToken(`"pools":["*"],"limit_sets":["*"]`), "other-caller": b.createCallerToken(`"pools":["x"],"limit_sets":["p","leased"]`),
+	}
+}
+
+// TestEveryOperationAsksForItsRole checks the role of each row of the table of operations: it is the role of the protocol, and the server
+// accepts and refuses each kind of token as the row says.
 func TestEveryOperationAsksForItsRole(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":60}`)
-	b.putPool("leased", `{"capacity":200}`)
-	b.createBatch(newBatchBody)
-	b.reportUntilGranted("d-1") // device d-1 holds slot 0
-	b.putProfile("x", ``)
-	b.putLimitSet("x", limitSetBody())
-	bearers := map[string]string{
-		"none": "", "garbage": "garbage", "fleet": fleetToken, "device": b.createDevice("own"),
-		"viewer": b.createToken("viewer"), "operator": b.createToken("operator"), "admin": b.createToken("admin"), "verifier": b.createToken("verifier"),
-		"caller": b.createCallerToken(`"pools":["*"],"limit_sets":["*"]`), "other-caller": b.createCallerToken(`"pools":["other*"],"limit_sets":["other*"]`),
-	}
-	operations := b.readDocument().operations()
-	if len(operations) < 14 {
-		t.Fatalf("only %d operations: the document lost some", len(operations))
-	}
-	for _, name := range slices.Sorted(maps.Keys(operations)) {
-		method, pattern, _ := strings.Cut(name, " ")
-		path := strings.NewReplacer("{pool}", "p", "{device}", "own", "{id}", "1", "{slot}", "0", "{token}", "1", "{profile}", "x", "{set}", "x").Replace(pattern)
+	g, bearers, table := b.prepareOperations(), b.createBearers(), operators.Operations()
+	rows := slices.SortedFunc(maps.Values(table), func(x, y operators.Operation) int {
+		return cmp.Or(cmp.Compare(x.Method, y.Method), cmp.Compare(x.Path, y.Path))
+	})
+	for _, row := range rows {
+		if role, callers := requiredRole(row.Method, row.Path); row.Role != role || row.Callers != callers {
+			t.Errorf("%s: role %s, callers %t; the protocol says role %s, callers %t", row.ID, row.Role, row.Callers, role, callers)
+		}
 		for _, bearer := range slices.Sorted(maps.Keys(bearers)) {
-			needed := requiredRole(method, pattern)
-			if strings.HasPrefix(pattern, "/v1/devices/{id}") { // each call gets its own device, because the device may be deleted afterwards
-				id := operations[name].OperationID + "-" + bearer
-				b.createDevice(id)
-				path = strings.Replace(pattern, "{id}", id, 1)
+			holder := adminToken
+			if status, _ := expectedRefusal(table["acquireLease"], bearer); status == 0 { // a token can end only its own leases
+				holder = bearers[bearer]
 			}
-			if strings.HasPrefix(pattern, "/v1/tokens/{id}") {
-				path = strings.ReplaceAll(pattern, "{id}", fmt.Sprint(b.createTokenID()))
-			}
-			body := validBodies()[name]
-			if name == "POST /v1/devices" {
-				body = `{"id":"by-` + bearer + `"}`
-			}
-			if name == "POST /v1/tokens" {
-				body = `{"name":"by ` + bearer + `","role":"viewer"}`
-			}
-			if name == "DELETE /v1/pools/{pool}" {
-				b.putPool("empty-"+bearer, `{"capacity":60}`)
-				path = "/v1/pools/empty-" + bearer
-			}
-			if name == "DELETE /v1/profiles/{profile}" {
-				b.putProfile("unused-"+bearer, ``)
-				path = "/v1/profiles/unused-" + bearer
-			}
-			if name == "DELETE /v1/limits/{set}" {
-				b.putLimitSet("unused-"+bearer, limitSetBody())
-				path = "/v1/limits/unused-" + bearer
-			}
-			if needed == "device" && bearer == "fleet" {
-				path = strings.Replace(path, "own", "another", 1) // the device "own" has already used its own token
-			}
-			if strings.Contains(pattern, "/leases") {
-				if path = pattern; method == http.MethodDelete {
-					path += "?token={token}"
-				}
-				path, body = b.fillInLease(path, body, bearers, bearer)
-			}
-			a := b.call(method, addRequiredFilter(path), bearers[bearer], body)
-			if isAllowed(bearer, needed) || bearer == "caller" && allowsCallers(pattern) {
-				if a.status > 299 {
-					t.Errorf("%s by %s: %d, want success: %s", name, bearer, a.status, a.body)
-				}
-				continue
-			}
-			p := a.expectProblem(expectedRefusal(bearer, needed))
-			if wait := p.ReportAfterMS; needed == "device" && wait != 600_000 || needed != "device" && wait != 0 {
-				t.Errorf("%s by %s: report_after_ms %d", name, bearer, wait)
-			}
-			if challenge := a.header.Get("WWW-Authenticate"); (challenge != "") != (a.status == http.StatusUnauthorized) {
-				t.Errorf("%s by %s: %d with WWW-Authenticate %q", name, bearer, a.status, challenge)
-			}
+			b.checkRefusal(row, bearer, b.performOperation(row, bearers[bearer], holder, g))
 		}
 	}
 }
 
-// fillInLease puts a lease of the bearer into the path and the body. If the bearer cannot have a lease, it puts in a lease of the admin.
-func (b *testAPI) fillInLease(path, body string, bearers map[string]string, bearer string) (filledPath, filledBody string) {
+// checkRefusal checks that the operation accepted or refused a token of the kind bearer as its row says. a is the response.
+func (b *testAPI) checkRefusal(row operators.Operation, bearer string, a apiResponse) {
 	b.Helper()
-	if bearer != "caller" && bearer != "operator" {
-		bearer = "admin"
+	status, code := expectedRefusal(row, bearer)
+	if status == 0 {
+		if a.status > 299 {
+			b.Errorf("%s by %s: %d, want success: %s", row.ID, bearer, a.status, a.body)
+		}
+		return
 	}
-	lease, token := b.acquireLease(bearers[bearer])
-	fill := strings.NewReplacer("{pool}", "leased", "{lease}", lease, "{token}", token)
-	return fill.Replace(path), fill.Replace(body)
+	if p := a.expectProblem(status, code); p.ReportAfterMS != 0 {
+		b.Errorf("%s by %s: report_after_ms %d", row.ID, bearer, p.ReportAfterMS)
+	}
+	if challenge := a.header.Get("WWW-Authenticate"); (challenge != "") != (a.status == http.StatusUnauthorized) {
+		b.Errorf("%s by %s: %d with WWW-Authenticate %q", row.ID, bearer, a.status, challenge)
+	}
 }
 
 // TestStreamsAskForTheRoleOfTheirList checks the role that each stream of a list needs: it is the role of the list.
@@ -149,30 +101,20 @@ func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	b.putPool("p", `{"capacity": 1}`)
 	b.createBatch(`{"pool": "p", "devices": ["d-1"]}`)
 	b.createDevice("1")
-	bearers := map[string]string{
-		"none": "", "fleet": fleetToken, "device": b.createDevice("own"),
-		"viewer": b.createToken("viewer"), "operator": b.createToken("operator"), "admin": b.createToken("admin"), "verifier": b.createToken("verifier"),
-		"caller": b.createCallerToken(`"pools":["*"],"limit_sets":["*"]`),
-	}
-	streams := 0
-	for name, op := range b.readDocument().operations() {
-		method, path, _ := strings.Cut(name, " ")
+	bearers, rows, streams := b.createBearers(), operators.Operations(), 0
+	for _, op := range b.readDocument().operations() {
+		row := rows[op.OperationID]
 		for form := range op.Responses["200"].Content {
-			if form == "application/json" || method != http.MethodGet {
+			if form == "application/json" || row.Method != http.MethodGet {
 				continue
 			}
 			streams++
 			for bearer, token := range bearers {
-				needed := requiredRole(method, path)
-				if form == "text/event-stream" && isAllowed(bearer, needed) {
+				if status, _ := expectedRefusal(row, bearer); form == "text/event-stream" && status == 0 {
 					continue // a live stream would not end
 				}
-				a := b.getWithAcceptToken(strings.NewReplacer("{pool}", "p", "{id}", "1").Replace(path), form, token)
-				if isAllowed(bearer, needed) || bearer == "caller" && allowsCallers(path) {
-					a.expectStatus(200)
-					continue
-				}
-				a.expectProblem(expectedRefusal(bearer, needed))
+				path := strings.NewReplacer("{pool}", "p", "{id}", "1").Replace(row.Path)
+				b.checkRefusal(row, bearer, b.getWithAcceptToken(path, form, token))
 			}
 		}
 	}
