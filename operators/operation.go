@@ -70,6 +70,17 @@ func (c *Client) bindCalls() {
 	})
 }
 
+// ScopeParam returns the name of the path parameter that names the pool or limit set of the operation: pool or set. It returns "" if the
+// path names neither, as for an operation on a batch.
+func (o Operation) ScopeParam() string {
+	for _, name := range []string{"pool", "set"} {
+		if strings.Contains(o.Path, "{"+name+"}") {
+			return name
+		}
+	}
+	return ""
+}
+
 // PathOf returns the path of the operation with values in place of its parameters.
 func (o Operation) PathOf(values ...string) string {
 	segments := strings.Split(o.Path, "/")

@@ -41,13 +41,15 @@ type Operator struct {
 // checkRights returns nil if the operator may use the operation, otherwise a problem. A caller gets the same problem for a pool
 // that does not exist and for a pool that its token does not cover.
 func (o Operator) checkRights(ctx huma.Context) error {
-	if row := operationRowOf(ctx); !row.Callers || o.Role != roleCaller {
+	row := operationRowOf(ctx)
+	if !row.Callers || o.Role != roleCaller {
 		if !o.May(row.Role) {
 			return newProblem(http.StatusForbidden, codeForbidden, "a token of the role "+row.Role+" is needed")
 		}
 		return nil
 	}
-	if store.Covers(o.poolPatterns, ctx.Param("pool")) || store.Covers(o.setPatterns, ctx.Param("set")) {
+	patterns := map[string][]string{"pool": o.poolPatterns, "set": o.setPatterns}
+	if param := row.ScopeParam(); store.Covers(patterns[param], ctx.Param(param)) {
 		return nil
 	}
 	return newProblem(http.StatusForbidden, codeForbidden, "the token does not cover this pool or limit set")

@@ -65,6 +65,9 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 		if role, callers := requiredRole(row.Method, row.Path); row.Role != role || row.Callers != callers {
 			t.Errorf("%s: role %s, callers %t; the protocol says role %s, callers %t", row.ID, row.Role, row.Callers, role, callers)
 		}
+		if row.Callers && row.ScopeParam() == "" {
+			t.Errorf("%s: callers may use it, but its path names no pool and no limit set", row.ID)
+		}
 		for _, bearer := range slices.Sorted(maps.Keys(bearers)) {
 			holder := adminToken
 			if status, _ := expectedRefusal(table["acquireLease"], bearer); status == 0 { // a token can end only its own leases

@@ -24,8 +24,8 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "operators/api", Func: "Operator.checkRights",
-			Old:    `store.Covers(o.poolPatterns, ctx.Param("pool")) || store.Covers(o.setPatterns, ctx.Param("set"))`,
-			New:    `store.Covers(o.poolPatterns, ctx.Param("pool")+ctx.Param("set")) || store.Covers(o.setPatterns, ctx.Param("pool")+ctx.Param("set"))`,
+			Old:    `store.Covers(patterns[param], ctx.Param(param))`,
+			New:    `store.Covers(append(patterns["pool"], patterns["set"]...), ctx.Param(param))`,
 			Breaks: "a caller's token for a limit set opens the pool of the same name",
 		},
 		{
