@@ -220,16 +220,20 @@ const (
 	ByEnd      BatchOrder = "ended_at"
 )
 
-// batchConditionSQL returns the condition on batch b for a state or an order. The database uses a partial index only if the condition has
-// exactly the text of the index.
-func batchConditionSQL(stateOrOrder string) string {
+// batchStateConditionSQL returns the condition that batch b is in state. The database uses a partial index only if the condition has exactly
+// the text of the index.
+func batchStateConditionSQL(state string) string {
 	const open, started = `b.ended_at IS NULL AND b.cancelled_at IS NULL`, `(b.not_before IS NULL OR b.not_before <= {now})`
 	return map[string]string{
 		"open": `b.ended_at IS NULL`, "cancelling": `b.ended_at IS NULL AND b.cancelled_at IS NOT NULL`,
 		"paused": open + ` AND b.paused IS TRUE`, "running": open + ` AND b.paused IS FALSE AND ` + started, "scheduled": open + ` AND b.paused IS FALSE AND NOT ` + started,
 		"finished": `b.ended_at IS NOT NULL AND b.cancelled_at IS NULL`, "cancelled": `b.ended_at IS NOT NULL AND b.cancelled_at IS NOT NULL`,
-		string(ByFailures): `b.failed_tasks > 0`, string(ByEnd): `b.ended_at IS NOT NULL`,
-	}[stateOrOrder]
+	}[state]
+}
+
+// batchOrderConditionSQL returns the condition on batch b under which the database can use the partial index for order.
+func batchOrderConditionSQL(order BatchOrder) string {
+	return map[BatchOrder]string{ByFailures: `b.failed_tasks > 0`, ByEnd: `b.ended_at IS NOT NULL`}[order]
 }
 
 // Batches returns at most limit batches that match filter, with their counts, in the order of the filter. If beforeID is not 0, it returns
@@ -255,8 +259,11 @@ func (f BatchFilter) pageSQL(beforeID int64, limit int) (text string, args []any
 		order = column + " DESC, "
 		whereIfSet(&q, "("+column+", b.id) < ((SELECT "+column+" FROM batches b WHERE b.id = %[1]s), %[1]s)", beforeID)
 	}
-	if of := cmp.Or(f.State, string(f.Order)); of != "" {
-		q.conds = append(q.conds, batchConditionSQL(of))
+	switch {
+	case f.State != "":
+		q.conds = append(q.conds, batchStateConditionSQL(f.State))
+	case f.Order != "":
+		q.conds = append(q.conds, batchOrderConditionSQL(f.Order))
 	}
 	switch f.Lane {
 	case LaneUrgent:

@@ -53,7 +53,7 @@ func (s batches) fillCounts(ctx context.Context, batchesToFill []Batch) error {
 			UNION ALL SELECT batch, 'dispatched', 1 FROM grants`+wanted+` AND pool IN (SELECT b.pool FROM {ids} JOIN batches b ON b.id = ids.id)
 			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_rates`+wanted+` AND at > {now} - `+fmt.Sprint(recentMillis)+` * {ms}
 			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_deltas`+wanted+` AND n > 0 AND `+ranToEndSQL+`) AS counts
-		GROUP BY batch, state`, idsInput(slices.Collect(maps.Keys(byID))...))
+		GROUP BY batch, state`, idsToJSONArray(slices.Collect(maps.Keys(byID))...))
 	if err != nil {
 		return fmt.Errorf("counting tasks: %w", err)
 	}
@@ -152,8 +152,8 @@ const deleteOldRates = `
 
 // foldDeltas adds the rows of batch_deltas with deltaIDs (ascending) to the counts, and returns the ids of the changed batches. It also deletes
 // about limit outdated rows of batch_rates. The caller must hold the lock that only one fold can hold (tryFold).
-func (s batchesIn) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) (changedBatches []int64, err error) {
-	args := []any{idsInput(deltaIDs...), deltaIDs[0], deltaIDs[len(deltaIDs)-1]}
+func (s batchStatements) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) (changedBatches []int64, err error) {
+	args := []any{idsToJSONArray(deltaIDs...), deltaIDs[0], deltaIDs[len(deltaIDs)-1]}
 	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
 	if err != nil {
 		return nil, err
@@ -179,7 +179,7 @@ const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` +
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
 // pauseByAbortRules pauses the batches in batchIDs whose abort rule is met, and returns the ids of the paused batches.
-func (s batchesIn) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pausedIDs []int64, err error) {
+func (s batchStatements) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pausedIDs []int64, err error) {
 	type reading struct {
 		Batch
 		sinceEnded, sinceFailed int64
@@ -191,7 +191,7 @@ func (s batchesIn) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pau
 		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+endedAndFailedSQL+`
 		FROM batches b
 		WHERE b.id IN (SELECT id FROM {ids}) AND b.abort_min > 0 AND b.paused IS FALSE AND b.cancelled_at IS NULL
-		ORDER BY b.id FOR UPDATE OF b`, idsInput(batchIDs...))
+		ORDER BY b.id FOR UPDATE OF b`, idsToJSONArray(batchIDs...))
 	if err != nil {
 		return nil, fmt.Errorf("reading abort rules: %w", err)
 	}

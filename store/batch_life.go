@@ -23,7 +23,7 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 	})
 }
 
-func (s batchesIn) pauseBatch(ctx context.Context, actor string, batch Batch, reason string) error {
+func (s batchStatements) pauseBatch(ctx context.Context, actor string, batch Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, batch.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing the batch: %w", err)
@@ -63,7 +63,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 		if err := tx.recordEvent(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
 			return err
 		}
-		return tx.batches().askCancelledToStop(ctx, actor)
+		return tx.batches().askCancelledTasksToStop(ctx, actor)
 	})
 }
 
@@ -99,7 +99,7 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 			return fmt.Errorf("writing the batch: %w", err)
 		}
 		tx.pendingNews.addPool(b.Pool)
-		if instantText(b.NotAfter) != instantText(old.NotAfter) || b.MaxWait != old.MaxWait {
+		if timeAuditText(b.NotAfter) != timeAuditText(old.NotAfter) || b.MaxWait != old.MaxWait {
 			tx.pendingNews.addBatch(id) // tasks that had expired but were not ended yet may start again
 		}
 		return tx.recordEvent(ctx, Event{Kind: "batch.changed", Actor: actor, Pool: b.Pool, Batch: id, Detail: detail})
@@ -109,20 +109,20 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 // auditSettings returns the fields that an operator may change, in the form of the audit log.
 func (b Batch) auditSettings() settings {
 	return settings{
-		"priority", strconv.Itoa(b.Priority), "weight", strconv.Itoa(b.Weight), "lane", string(b.Lane), "not_after", instantText(b.NotAfter),
-		"max_wait", b.MaxWait.String(), "windows", fmt.Sprint(b.Windows), "limits", limitsText(b.Limits), "max_attempts", strconv.Itoa(b.MaxAttempts),
+		"priority", strconv.Itoa(b.Priority), "weight", strconv.Itoa(b.Weight), "lane", string(b.Lane), "not_after", timeAuditText(b.NotAfter),
+		"max_wait", b.MaxWait.String(), "windows", fmt.Sprint(b.Windows), "limits", policiesAuditText(b.Limits), "max_attempts", strconv.Itoa(b.MaxAttempts),
 	}
 }
 
-func limitsText(policies json.RawMessage) string {
+func policiesAuditText(policies json.RawMessage) string {
 	if policies == nil {
 		return "none"
 	}
 	return string(policies)
 }
 
-// instantText returns moment as it is written to the audit log, or "none" if moment is nil.
-func instantText(moment *time.Time) string {
+// timeAuditText returns moment as it is written to the audit log, or "none" if moment is nil.
+func timeAuditText(moment *time.Time) string {
 	if moment == nil {
 		return "none"
 	}
@@ -137,7 +137,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 		if err != nil {
 			return err
 		}
-		if err := tx.pools().lockName(ctx, pool); err != nil {
+		if err := tx.pools().lockNameExclusively(ctx, pool); err != nil {
 			return err
 		}
 		b, err := queryOne(ctx, tx, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 FOR UPDATE`, id)
@@ -152,22 +152,22 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 	return s.Batch(ctx, id)
 }
 
-// askCancelledToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all
+// askCancelledTasksToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all
 // code does.
-func (s batchesIn) askCancelledToStop(ctx context.Context, actor string) error {
+func (s batchStatements) askCancelledTasksToStop(ctx context.Context, actor string) error {
 	held, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
 		ORDER BY g.task FOR UPDATE`)
 	if err != nil || len(held) == 0 {
 		return err
 	}
-	return s.grants().askToStop(ctx, actor, whyCancelled, "", held)
+	return s.grants().askTasksToStop(ctx, actor, whyCancelled, "", held)
 }
 
-// askToStop asks the devices of the running tasks taskIDs to stop, stores cancelReason in each grant, and records an event for each task.
+// askTasksToStop asks the devices of the running tasks taskIDs to stop, stores cancelReason in each grant, and records an event for each task.
 // The grants must be locked.
-func (s grantsIn) askToStop(ctx context.Context, actor, cancelReason, eventDetail string, taskIDs []int64) error {
-	in := idsInput(taskIDs...)
+func (s grantStatements) askTasksToStop(ctx context.Context, actor, cancelReason, eventDetail string, taskIDs []int64) error {
+	in := idsToJSONArray(taskIDs...)
 	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = $2 WHERE task IN (SELECT id FROM {ids})`, in, cancelReason); err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
@@ -186,10 +186,10 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (endedTasks int, e
 	}
 	ended := 0
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.batches().askCancelledToStop(ctx, Canceller); err != nil {
+		if err := tx.batches().askCancelledTasksToStop(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.tasks().endWaiting(ctx, waitingEndRule{fromSQL: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
+		ended, err = tx.tasks().endWaitingTasks(ctx, waitingEndRule{fromSQL: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
 		if err != nil || ended == limit {
 			return err
 		}

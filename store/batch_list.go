@@ -74,7 +74,7 @@ func (s batches) BatchesNamed(ctx context.Context, namePart string, filter Batch
 func batchesNamedSQL() string {
 	return `
 		SELECT ` + batchAndPoolColumns + ` FROM (
-			SELECT id FROM (SELECT id, name, lane FROM batches WHERE id < $1 ORDER BY id DESC LIMIT ` + hideFromPlanner("$2", "integer") + `) AS looked
+			SELECT id FROM (SELECT id, name, lane FROM batches WHERE id < $1 ORDER BY id DESC LIMIT ` + hideValueFromPlannerSQL("$2", "integer") + `) AS looked
 			WHERE ` + likeSQL("name", "$3") + ` AND ($5 = '' OR lane = $5) ORDER BY id DESC LIMIT $4) AS found
 		JOIN batches b ON b.id = found.id JOIN pools p ON p.name = b.pool ORDER BY b.id DESC`
 }

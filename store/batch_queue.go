@@ -120,7 +120,7 @@ func (s batches) queueTasks(ctx context.Context, unpreparedTx *sqlx.Tx, tx sessi
 
 // countWrongWire counts the tasks of the batch whose devices speak DDI and cannot read the payload. In a fleet without DDI devices, the
 // index devices_hawkbit is empty, so the count costs nothing.
-func (s batchesIn) countWrongWire(ctx context.Context, batchID int64) (count int64, err error) {
+func (s batchStatements) countWrongWire(ctx context.Context, batchID int64) (count int64, err error) {
 	defer wrapError(&err, "counting devices of another wire")
 	err = s.scanRow(ctx, []any{&count}, `
 		SELECT count(*) FROM devices d JOIN tasks o ON o.device = d.id AND o.state = 'pending' AND o.batch * 1 = $1 JOIN batches c ON c.id = o.batch
@@ -130,8 +130,8 @@ func (s batchesIn) countWrongWire(ctx context.Context, batchID int64) (count int
 }
 
 // insertTasksByTags queues one task for each registered device that has all tags now, and returns their number.
-func (s batchesIn) insertTasksByTags(ctx context.Context, batchID int64, batch Batch, tags map[string]string) (queued int64, err error) {
-	text, err := tagsText(tags)
+func (s batchStatements) insertTasksByTags(ctx context.Context, batchID int64, batch Batch, tags map[string]string) (queued int64, err error) {
+	text, err := tagsJSON(tags)
 	if err != nil {
 		return 0, err
 	}
@@ -144,7 +144,7 @@ func (s batchesIn) insertTasksByTags(ctx context.Context, batchID int64, batch B
 }
 
 // countUnknownDevices counts the tasks of the batch whose devices are not registered.
-func (s batchesIn) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
+func (s batchStatements) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
 	defer wrapError(&err, "finding unknown devices")
 	err = s.scanRow(ctx, []any{&unknown.Tasks, &unknown.First}, `
 		WITH unknown AS (

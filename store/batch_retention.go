@@ -41,7 +41,7 @@ func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit
 
 // lockOldBatch locks and returns the first batch with id >= firstID whose tasks all ended more than keepFor ago, or ErrNotFound. It uses
 // count(*), because Postgres may turn an EXISTS into a scan of all tasks.
-func (s batchesIn) lockOldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (batchID int64, err error) {
+func (s batchStatements) lockOldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (batchID int64, err error) {
 	return queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT b.id FROM batches b
 		WHERE b.id >= $1 AND b.created_at < (SELECT {now}) - $2 * {ms}
@@ -53,7 +53,7 @@ func (s batchesIn) lockOldBatch(ctx context.Context, firstID int64, keepFor time
 
 // removeEndedTasks deletes at most limit ended tasks of the batch and returns their number. If the batch then has no task left, the batch
 // is deleted too.
-func (s batchesIn) removeEndedTasks(ctx context.Context, batchID int64, limit int) (removed int64, isBatchGone bool, err error) {
+func (s batchStatements) removeEndedTasks(ctx context.Context, batchID int64, limit int) (removed int64, isBatchGone bool, err error) {
 	list, err := collect(ctx, s.session, singleColumn[int64], `
 		SELECT t.id FROM tasks t
 		WHERE t.id IN (SELECT id FROM tasks WHERE batch = $1 AND state <> 'pending' ORDER BY state, id LIMIT $2) AND t.state <> 'pending'
@@ -61,7 +61,7 @@ func (s batchesIn) removeEndedTasks(ctx context.Context, batchID int64, limit in
 	if err != nil {
 		return 0, false, err
 	}
-	in := idsInput(list...)
+	in := idsToJSONArray(list...)
 	if _, err := s.exec(ctx, `
 		INSERT INTO batch_deltas (batch, pool, state, n)
 		SELECT batch, pool, state, -count(*) FROM tasks WHERE id IN (SELECT id FROM {ids}) GROUP BY batch, pool, state`, in); err != nil {
@@ -83,7 +83,7 @@ func (s batchesIn) removeEndedTasks(ctx context.Context, batchID int64, limit in
 const retentionActor = "retention"
 
 // removeBatch deletes a batch without tasks and records the event.
-func (s batchesIn) removeBatch(ctx context.Context, batchID int64) error {
+func (s batchStatements) removeBatch(ctx context.Context, batchID int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, detail)
 		SELECT {now}, 'batch.removed', $2, 'program', pool, id, name FROM batches WHERE id = $1`, batchID, retentionActor); err != nil {

@@ -116,7 +116,7 @@ func commit(ctx context.Context, tx *sqlx.Tx) error {
 // withSnapshotSession calls read with a session in which all statements see one snapshot of the data. {now} is still the time of each
 // statement.
 func (s *connection) withSnapshotSession(ctx context.Context, read func(session) error) error {
-	if tx, inside := s.snapshotOf(ctx); inside {
+	if tx, inside := s.snapshotSessionOf(ctx); inside {
 		return read(tx)
 	}
 	return s.withSnapshotSessionOn(ctx, s.db, read)
@@ -169,8 +169,8 @@ func (s *connection) InOneSnapshot(ctx context.Context, read func(ctx context.Co
 
 type snapshotKey struct{ conn *connection }
 
-// snapshotOf returns the session of the snapshot in which ctx reads, if there is one.
-func (s *connection) snapshotOf(ctx context.Context) (tx session, exists bool) {
+// snapshotSessionOf returns the session of the snapshot in which ctx reads, if there is one.
+func (s *connection) snapshotSessionOf(ctx context.Context) (tx session, exists bool) {
 	tx, exists = ctx.Value(snapshotKey{s}).(session)
 	return tx, exists
 }
@@ -184,7 +184,7 @@ type reader struct {
 
 // QueryContext runs query with args. All reads of the store use it.
 func (r reader) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	tx, inside := r.conn.snapshotOf(ctx)
+	tx, inside := r.conn.snapshotSessionOf(ctx)
 	switch {
 	case !inside:
 		return r.database.QueryContext(ctx, query, args...)

@@ -94,7 +94,7 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 }
 
 // applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is an error of apply, which does not prevent the COMMIT.
-func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
+func (s credentialStatements) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock of the accounts before all row locks: a transaction that waits for this lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
 		return 0, nil, err
@@ -121,24 +121,24 @@ func (s credentialsIn) applyAccountChanges(ctx context.Context, limit int, apply
 }
 
 // recordAccountChanges records for each device that its account must get the state wanted.
-func (s credentialsIn) recordAccountChanges(ctx context.Context, wanted AccountState, devices []string) error {
+func (s credentialStatements) recordAccountChanges(ctx context.Context, wanted AccountState, devices []string) error {
 	if !s.recordsAccountChanges {
 		return nil
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO account_changes (device, wanted, changed_at) SELECT name, $2, {now} FROM {names} WHERE TRUE ORDER BY n
-		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = 0`, namesInput(devices), string(wanted))
+		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = 0`, namesToJSONArray(devices), string(wanted))
 	return err
 }
 
-func (s credentialsIn) dropAccountChange(ctx context.Context, device string) error {
+func (s credentialStatements) dropAccountChange(ctx context.Context, device string) error {
 	_, err := s.exec(ctx, `DELETE FROM account_changes WHERE device = $1`, device)
 	return err
 }
 
 // setBrokerAccount calls setAccount for the device, if setAccount is not nil. The row of the device must be locked. Before the call, it
 // deletes the row of the device in account_changes, because this older change could remove the new account later.
-func (s credentialsIn) setBrokerAccount(ctx context.Context, device string, setAccount SetAccount) error {
+func (s credentialStatements) setBrokerAccount(ctx context.Context, device string, setAccount SetAccount) error {
 	if setAccount == nil {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (s credentialsIn) setBrokerAccount(ctx context.Context, device string, setA
 
 // lockAccounts takes the lock for changes of accounts at the MQTT broker until the transaction ends, so that one transaction at a time
 // changes them.
-func (s credentialsIn) lockAccounts(ctx context.Context) error {
+func (s credentialStatements) lockAccounts(ctx context.Context) error {
 	if s.lockExclusive == "" {
 		return nil
 	}

@@ -68,7 +68,7 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices 
 	return staged, err
 }
 
-func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, noteDueAfter time.Duration) (staged []StagedDevice, err error) {
+func (s credentialStatements) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, noteDueAfter time.Duration) (staged []StagedDevice, err error) {
 	if err := s.lockAccounts(ctx); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevice
 	}
 	staged, err = collect(ctx, s.session, func(s *StagedDevice) []any { return []any{&s.Entry, &s.Enabled} }, `
 		SELECT n, NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = names.name AND g.blocked)
-		FROM {names} WHERE NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = names.name) ORDER BY n`, namesInput(ids))
+		FROM {names} WHERE NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = names.name) ORDER BY n`, namesToJSONArray(ids))
 	if err != nil || len(staged) == 0 || onExisting == RefuseExisting && len(staged) < len(ids) {
 		return nil, err
 	}
@@ -95,10 +95,10 @@ func (s credentialsIn) stageAccounts(ctx context.Context, stage Stage, newDevice
 // recordStageNotes writes a note (see Stage) for each device in newIDs, and replaces the notes of failed imports. It refuses an account
 // that another import creates. It also refuses an account that is still to be deleted at the broker, because the session of the account
 // would stay open.
-func (s credentialsIn) recordStageNotes(ctx context.Context, stage Stage, newIDs []string, noteDueAfter time.Duration) error {
+func (s credentialStatements) recordStageNotes(ctx context.Context, stage Stage, newIDs []string, noteDueAfter time.Duration) error {
 	others, err := collect(ctx, s.session, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
-		WHERE c.stage = 0 OR c.changed_at > {now}`, namesInput(newIDs))
+		WHERE c.stage = 0 OR c.changed_at > {now}`, namesToJSONArray(newIDs))
 	switch {
 	case err != nil:
 		return err
@@ -111,7 +111,7 @@ func (s credentialsIn) recordStageNotes(ctx context.Context, stage Stage, newIDs
 		INSERT INTO account_changes (device, wanted, changed_at, stage)
 		SELECT name, 'deleted', {now} + $3 * {ms}, $2 FROM {names} WHERE TRUE ORDER BY name
 		ON CONFLICT (device) DO UPDATE SET wanted = excluded.wanted, changed_at = excluded.changed_at, stage = excluded.stage`,
-		namesInput(newIDs), stage, noteDueAfter.Milliseconds())
+		namesToJSONArray(newIDs), stage, noteDueAfter.Milliseconds())
 	return err
 }
 
@@ -123,7 +123,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 		if err := tx.credentials().lockAccounts(ctx); err != nil {
 			return err
 		}
-		n, err := queryOne(ctx, tx, singleColumn[int], `SELECT count(*) FROM {names} JOIN account_changes c ON c.device = names.name WHERE c.stage = $2 AND c.changed_at > {now}`, namesInput(devices), stage)
+		n, err := queryOne(ctx, tx, singleColumn[int], `SELECT count(*) FROM {names} JOIN account_changes c ON c.device = names.name WHERE c.stage = $2 AND c.changed_at > {now}`, namesToJSONArray(devices), stage)
 		if err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 		if _, err := tx.exec(ctx, `
 			UPDATE account_changes SET changed_at = {now} + $3 * {ms}
 			WHERE device IN (SELECT name FROM {names}) AND stage = $2 AND changed_at < {now} + $4 * {ms}`,
-			namesInput(devices), stage, noteDueAfter.Milliseconds(), (noteDueAfter * 2 / 3).Milliseconds()); err != nil {
+			namesToJSONArray(devices), stage, noteDueAfter.Milliseconds(), (noteDueAfter * 2 / 3).Milliseconds()); err != nil {
 			return err
 		}
 		return setAccounts(ctx)
@@ -143,7 +143,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 
 // keepStagedAccounts deletes the notes of the stage for these devices, so their accounts stay. It returns ErrAccountConflict if a note is
 // missing.
-func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
+func (s credentialStatements) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
 	if stage == 0 || len(devices) == 0 {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devi
 	if err := s.lockAccounts(ctx); err != nil {
 		return err
 	}
-	n, err := s.exec(ctx, `DELETE FROM account_changes WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)
+	n, err := s.exec(ctx, `DELETE FROM account_changes WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesToJSONArray(devices), stage)
 	if err == nil && n < int64(len(devices)) {
 		err = ErrAccountConflict
 	}
@@ -166,6 +166,6 @@ func (s credentialsIn) keepStagedAccounts(ctx context.Context, stage Stage, devi
 // DropStage makes the notes of the stage due now, so the accounts that still have a note are deleted soon. devices are all devices of the
 // stage.
 func (s credentials) DropStage(ctx context.Context, stage Stage, devices []string) error {
-	_, err := s.execInTx(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesInput(devices), stage)
+	_, err := s.execInTx(ctx, `UPDATE account_changes SET changed_at = {now} WHERE device IN (SELECT name FROM {names}) AND stage = $2`, namesToJSONArray(devices), stage)
 	return err
 }

@@ -36,7 +36,7 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, to
 
 // rotateDeviceToken adds a token with the hash tokenHash to the device deviceID. The older tokens of the device expire after overlap, at
 // the time olderUntil.
-func (s credentialsIn) rotateDeviceToken(ctx context.Context, deviceID string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
+func (s credentialStatements) rotateDeviceToken(ctx context.Context, deviceID string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
 	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 FOR UPDATE`, deviceID, overlap.Milliseconds())
 	if err != nil {
 		return olderUntil, err
@@ -50,7 +50,7 @@ func (s credentialsIn) rotateDeviceToken(ctx context.Context, deviceID string, t
 	if err != nil {
 		return olderUntil, err
 	}
-	_, err = s.addToken(ctx, Token{Device: deviceID}, tokenHash)
+	_, err = s.insertToken(ctx, Token{Device: deviceID}, tokenHash)
 	return olderUntil, err
 }
 
@@ -77,7 +77,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if err != nil {
 			return err
 		}
-		if _, err := tx.credentials().addToken(ctx, Token{Device: id, Name: enrolledTokenName}, tokenHash); err != nil {
+		if _, err := tx.credentials().insertToken(ctx, Token{Device: id, Name: enrolledTokenName}, tokenHash); err != nil {
 			return err
 		}
 		if replaced == 0 { // record only the first token: a device that enrolls again and again would fill the log
@@ -97,7 +97,7 @@ func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error
 		marked, err := collect(ctx, tx, singleColumn[string], `
 			UPDATE devices SET own_token = TRUE WHERE id IN (
 				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id FOR UPDATE OF d)
-			RETURNING id`, namesInput(devices))
+			RETURNING id`, namesToJSONArray(devices))
 		tx.pendingNews.addDevices(marked...)
 		tx.pendingNews.makesNoWork = true // this replica already admits only the device that used its token
 		return err
@@ -133,7 +133,7 @@ func (s credentials) CreateToken(ctx context.Context, actor string, token Token,
 			if err := tx.credentials().releaseTokenName(ctx, token.Name); err != nil {
 				return err
 			}
-			if created, err = tx.credentials().addToken(ctx, token, secretHash); err != nil {
+			if created, err = tx.credentials().insertToken(ctx, token, secretHash); err != nil {
 				return err
 			}
 			return tx.recordEvent(ctx, Event{Kind: "token.created", Actor: actor, Device: token.Device, Detail: created.auditText()})
@@ -166,7 +166,7 @@ func jsonListOrNull(values []string) any {
 // releaseTokenName takes the name from an expired token, so that a new token can have it. It returns ErrExists for a reserved name, because
 // kindOfActor and the columns paused_by and registered_by identify an actor by its name alone. If a valid token has the name, the later
 // INSERT fails.
-func (s credentialsIn) releaseTokenName(ctx context.Context, name string) error {
+func (s credentialStatements) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	if strings.HasPrefix(strings.ToLower(name), FleetTokenPrefix) || slices.ContainsFunc(append(programActors(), SessionRegistrant, "bootstrap", "metrics", unknownActor), isReserved) {
 		return fmt.Errorf("name %s is reserved: %w", name, ErrExists)
@@ -197,7 +197,7 @@ type TokenUse struct {
 func (s credentials) RecordTokenUses(ctx context.Context, uses []TokenUse) error {
 	_, err := s.execInTx(ctx, `
 		INSERT INTO token_uses (token, used_at, requests) SELECT k.id, {now}, requests FROM {uses} JOIN tokens k ON k.id = uses.token WHERE TRUE ORDER BY k.id
-		ON CONFLICT (token) DO UPDATE SET used_at = excluded.used_at, requests = token_uses.requests + excluded.requests`, toJSONInput(uses))
+		ON CONFLICT (token) DO UPDATE SET used_at = excluded.used_at, requests = token_uses.requests + excluded.requests`, rowsToJSONArray(uses))
 	return err
 }
 
@@ -230,7 +230,7 @@ func (s credentials) RotateToken(ctx context.Context, actor string, id int64, se
 	return token, err
 }
 
-func (s credentialsIn) addToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
+func (s credentialStatements) insertToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
 	created, err := collect(ctx, s.session, tokenScanDest, `
 		INSERT INTO tokens (name, device, role, hash, created_at, expires_at, pools, limit_sets)
 		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}, $6::json, $7::json) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,

@@ -96,7 +96,7 @@ func deviceScanDest(device *Device) (scanDest []any) {
 	}
 }
 
-func (s devicesIn) byID(ctx context.Context, id string) (Device, error) {
+func (s deviceStatements) byID(ctx context.Context, id string) (Device, error) {
 	return queryOne(ctx, s.session, deviceScanDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
 
@@ -127,16 +127,16 @@ func (s devices) Devices(ctx context.Context, filter DeviceFilter) (found []Devi
 		return nil, err
 	}
 	text, args := q.build(" ORDER BY d.id", filter.Limit)
-	err = s.readFiltered(ctx, filter, func(in session) error {
+	err = s.readForDeviceFilter(ctx, filter, func(in session) error {
 		found, err = collect(ctx, in, deviceScanDest, text, args...)
 		return err
 	})
 	return found, err
 }
 
-// readFiltered runs read with a session in which Postgres plans each statement for its arguments. If filter has tags, the session can use
+// readForDeviceFilter runs read with a session in which Postgres plans each statement for its arguments. If filter has tags, the session can use
 // the index of tags.
-func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read func(session) error) error {
+func (s devices) readForDeviceFilter(ctx context.Context, filter DeviceFilter, read func(session) error) error {
 	if len(filter.Tags) == 0 {
 		return read(s.customPlanSession())
 	}
@@ -148,7 +148,7 @@ func (s devices) readFiltered(ctx context.Context, filter DeviceFilter, read fun
 	})
 }
 
-// enableTagIndex lets the transaction use the index of tags. Postgres reads this index only by bitmap scans, which withSettings disables.
+// enableTagIndex lets the transaction use the index of tags. Postgres reads this index only by bitmap scans, which addSettingsToDSN disables.
 func (s session) enableTagIndex(ctx context.Context) error {
 	if s.tagIndexSQL == "" {
 		return nil
@@ -159,7 +159,7 @@ func (s session) enableTagIndex(ctx context.Context) error {
 
 func (f DeviceFilter) addConditions(q *query) error {
 	if len(f.Tags) > 0 {
-		tags, err := tagsText(f.Tags)
+		tags, err := tagsJSON(f.Tags)
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (f DeviceFilter) addUnindexedConditions(q *query) {
 // DevicesByID returns the devices in ids that are registered, in ascending order of ids.
 func (s devices) DevicesByID(ctx context.Context, ids []string) ([]Device, error) {
 	return collect(ctx, s.readSession(), deviceScanDest,
-		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesInput(ids))
+		`SELECT `+deviceColumns+` FROM {names} JOIN devices d ON d.id = names.name ORDER BY d.id`, namesToJSONArray(ids))
 }
 
 // CreateDevice registers a device with its settings and a token with the SHA-256 tokenHash. setAccount gives the secret to the account of the
@@ -213,7 +213,7 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 }
 
 // createDevice registers the device deviceID with a token and returns the device.
-func (s devicesIn) createDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec, tokenHash []byte) (Device, error) {
+func (s deviceStatements) createDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec, tokenHash []byte) (Device, error) {
 	created, err := s.registerDevice(ctx, actor, deviceID, spec)
 	if err != nil {
 		return Device{}, err
@@ -221,7 +221,7 @@ func (s devicesIn) createDevice(ctx context.Context, actor, deviceID string, spe
 	if !created {
 		return Device{}, fmt.Errorf("device %s: %w", deviceID, ErrExists)
 	}
-	if _, err := s.credentials().addToken(ctx, Token{Device: deviceID}, tokenHash); err != nil {
+	if _, err := s.credentials().insertToken(ctx, Token{Device: deviceID}, tokenHash); err != nil {
 		return Device{}, err
 	}
 	return s.byID(ctx, deviceID)
@@ -289,7 +289,7 @@ func (s devices) TouchDevices(ctx context.Context, reportByDevice map[string]Las
 			UPDATE devices AS d SET reach = seen.reach, wire = CASE WHEN seen.wire = '' THEN d.wire ELSE seen.wire END,
 				last_seen = CASE WHEN `+later+` THEN {epoch} + seen.at_ms * {ms} ELSE d.last_seen END,
 				quiet_until = CASE WHEN `+later+` THEN {epoch} + seen.quiet_ms * {ms} ELSE d.quiet_until END
-			FROM {seen} WHERE d.id = seen.device AND (`+later+` OR d.reach <> seen.reach AND `+unclear+`)`, toJSONInput(rows), maxSeenError.Milliseconds())
+			FROM {seen} WHERE d.id = seen.device AND (`+later+` OR d.reach <> seen.reach AND `+unclear+`)`, rowsToJSONArray(rows), maxSeenError.Milliseconds())
 		return err
 	})
 }

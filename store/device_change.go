@@ -23,7 +23,7 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 		if err != nil || changes == "" {
 			return err
 		}
-		text, err := tagsText(spec.Tags)
+		text, err := tagsJSON(spec.Tags)
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, au
 	}
 	var changes []string
 	if !maps.Equal(spec.Tags, d.Tags) {
-		text, err := tagsText(spec.Tags)
+		text, err := tagsJSON(spec.Tags)
 		if err != nil {
 			return spec, "", err
 		}
@@ -62,8 +62,8 @@ func (d Device) applyChange(change func(*DeviceSpec) error) (spec DeviceSpec, au
 	return spec, strings.Join(changes, " "), nil
 }
 
-// tagsText returns tags as a JSON object, the form in which they are stored. If tags is nil, the object is empty.
-func tagsText(tags map[string]string) (string, error) {
+// tagsJSON returns tags as a JSON object, the form in which they are stored. If tags is nil, the object is empty.
+func tagsJSON(tags map[string]string) (string, error) {
 	if tags == nil {
 		return "{}", nil
 	}
@@ -99,9 +99,9 @@ func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, 
 }
 
 // changeAll locks the devices ids, calls change for each, and returns a row for each device that change altered.
-func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
+func (s deviceStatements) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
 	list, err := collect(ctx, s.session, deviceScanDest,
-		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id FOR UPDATE`, namesInput(ids))
+		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id FOR UPDATE`, namesToJSONArray(ids))
 	if err != nil {
 		return nil, fmt.Errorf("locking devices: %w", err)
 	}
@@ -123,7 +123,7 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 		if spec.Profile != d.Profile {
 			s.pendingNews.addDevices(d.ID) // the policies of its new profile may apply to its tasks
 		}
-		tags, err := tagsText(spec.Tags)
+		tags, err := tagsJSON(spec.Tags)
 		if err != nil {
 			return nil, err
 		}
@@ -132,17 +132,17 @@ func (s devicesIn) changeAll(ctx context.Context, ids []string, change DeviceCha
 	return changed, nil
 }
 
-func (s devicesIn) storeChangedDevices(ctx context.Context, actor string, rows []deviceRow) error {
+func (s deviceStatements) storeChangedDevices(ctx context.Context, actor string, rows []deviceRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
 	if _, err := s.exec(ctx, `
-		UPDATE devices SET tags = changed.tags::json, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, toJSONInput(rows)); err != nil {
+		UPDATE devices SET tags = changed.tags::json, profile = nullif(changed.profile, '') FROM {changed} WHERE devices.id = changed.device`, rowsToJSONArray(rows)); err != nil {
 		return fmt.Errorf("changing devices: %w", err)
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, device, detail)
-		SELECT {now}, 'device.changed', $2, 'operator', device, detail FROM {changed} ORDER BY n`, toJSONInput(rows), actor)
+		SELECT {now}, 'device.changed', $2, 'operator', device, detail FROM {changed} ORDER BY n`, rowsToJSONArray(rows), actor)
 	return err
 }
 
@@ -171,9 +171,9 @@ func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, 
 	})
 }
 
-func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
+func (s deviceStatements) setBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
 	ids, err = collect(ctx, s.session, singleColumn[string],
-		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id FOR UPDATE`, namesInput(ids), blocked)
+		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id FOR UPDATE`, namesToJSONArray(ids), blocked)
 	if err != nil || dryRun || len(ids) == 0 {
 		return len(ids), err
 	}
@@ -183,11 +183,11 @@ func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, b
 	}
 	if _, err := s.exec(ctx, `
 		UPDATE devices SET blocked = $2, blocked_by = $3, blocked_at = CASE WHEN $2 THEN {now} END, block_reason = $4
-		WHERE id IN (SELECT name FROM {names})`, namesInput(ids), blocked, by, note); err != nil {
+		WHERE id IN (SELECT name FROM {names})`, namesToJSONArray(ids), blocked, by, note); err != nil {
 		return 0, fmt.Errorf("blocking or unblocking devices: %w", err)
 	}
 	if blocked {
-		if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE cancel_why = '' AND device IN (SELECT name FROM {names})`, namesInput(ids)); err != nil {
+		if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = 'blocked' WHERE cancel_why = '' AND device IN (SELECT name FROM {names})`, namesToJSONArray(ids)); err != nil {
 			return 0, fmt.Errorf("asking blocked devices to stop: %w", err)
 		}
 	}
@@ -196,7 +196,7 @@ func (s devicesIn) setBlocked(ctx context.Context, actor string, ids []string, b
 	}
 	s.pendingNews.addDevices(ids...)
 	_, err = s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, actor_kind, device, detail) SELECT {now}, $2, $3, 'operator', name, $4 FROM {names} WHERE TRUE ORDER BY n`, namesInput(ids), kind, actor, reason)
+		INSERT INTO events (at, kind, actor, actor_kind, device, detail) SELECT {now}, $2, $3, 'operator', name, $4 FROM {names} WHERE TRUE ORDER BY n`, namesToJSONArray(ids), kind, actor, reason)
 	return len(ids), err
 }
 

@@ -61,7 +61,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 	if err != nil {
 		return nil, err
 	}
-	order := importOrder(newDevices)
+	order := importIndexesByDeviceID(newDevices)
 	err = s.write(ctx, func(tx session) error {
 		gotToken = make([]bool, len(newDevices))
 		var total int // the answer that runOnce stores is only this number
@@ -91,11 +91,11 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 }
 
 // checkImport returns the error that ImportDevices would return for newDevices, except the error for registered devices (RefuseExisting).
-func (s devicesIn) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
+func (s deviceStatements) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
 	if err := s.profiles().lockProfiles(ctx, newDevices); err != nil || onExisting != UpdateExisting {
 		return err
 	}
-	for part := range slices.Chunk(importOrder(newDevices), importChunkSize) {
+	for part := range slices.Chunk(importIndexesByDeviceID(newDevices), importChunkSize) {
 		rows := makeImportRows(newDevices, part)
 		if _, err := (importChunk{session: s.session}).changedRows(ctx, rows); err != nil {
 			return err
@@ -115,7 +115,7 @@ func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
 }
 
 // lockProfiles locks the profiles of newDevices, in the order of their names, against their deletion.
-func (s profilesIn) lockProfiles(ctx context.Context, newDevices []NewDevice) error {
+func (s profileStatements) lockProfiles(ctx context.Context, newDevices []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range newDevices {
 		if _, seen := first[d.Profile]; !seen {
@@ -145,8 +145,9 @@ type importRow struct {
 	update  func(*DeviceSpec) error
 }
 
-// importOrder returns the indexes of newDevices, sorted by device id. Concurrent imports lock rows in this order, so they cannot deadlock.
-func importOrder(newDevices []NewDevice) (indexes []int) {
+// importIndexesByDeviceID returns the indexes of newDevices, sorted by device id. Concurrent imports lock rows in this order, so they cannot
+// deadlock.
+func importIndexesByDeviceID(newDevices []NewDevice) (indexes []int) {
 	order := make([]int, len(newDevices))
 	for i := range newDevices {
 		order[i] = i
@@ -155,11 +156,11 @@ func importOrder(newDevices []NewDevice) (indexes []int) {
 	return order
 }
 
-// makeImportRows returns the rows of a chunk of newDevices. chunk has the indexes of the devices in the chunk. The rows are made for each chunk,
-// because the rows of all devices would be a second copy of the list in memory.
-func makeImportRows(newDevices []NewDevice, chunk []int) []importRow {
-	rows := make([]importRow, len(chunk))
-	for n, i := range chunk {
+// makeImportRows returns the rows of a chunk of newDevices. deviceIndexes has the indexes of the devices in the chunk. The rows are made for
+// each chunk, because the rows of all devices would be a second copy of the list in memory.
+func makeImportRows(newDevices []NewDevice, deviceIndexes []int) []importRow {
+	rows := make([]importRow, len(deviceIndexes))
+	for n, i := range deviceIndexes {
 		d := newDevices[i]
 		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i, update: d.Update}
 		if d.Tags != nil {
@@ -204,11 +205,11 @@ func (p importChunk) insertNewDevices(ctx context.Context) (inserted []importRow
 	created, err := collect(ctx, p.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, profile, registered_by)
 		SELECT device, tags::json, '{}', {now}, nullif(profile, ''), $2 FROM {imports} WHERE TRUE ORDER BY n
-		ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(p.rows), p.actor)
+		ON CONFLICT DO NOTHING RETURNING id`, rowsToJSONArray(p.rows), p.actor)
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	return p.rowsOfDevices(created), p.devices().finishRegistration(ctx, namesInput(created))
+	return p.rowsOfDevices(created), p.devices().finishRegistration(ctx, namesToJSONArray(created))
 }
 
 // updateSettings changes the settings of devices that were registered before the import.
@@ -237,19 +238,19 @@ func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([
 // devices get no token.
 func (p importChunk) addTokensToRegistered(ctx context.Context, registered []importRow, tokenOverlap time.Duration) error {
 	locked, err := collect(ctx, p.session, singleColumn[string],
-		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id FOR UPDATE`, toJSONInput(registered))
+		`SELECT id FROM devices WHERE id IN (SELECT device FROM {imports}) ORDER BY id FOR UPDATE`, rowsToJSONArray(registered))
 	if err != nil {
 		return fmt.Errorf("locking devices: %w", err)
 	}
 	lockedRows := p.rowsOfDevices(locked)
 	if _, err := p.exec(ctx, `
-		DELETE FROM tokens WHERE device <> '' AND device IN (SELECT device FROM {imports}) AND expires_at <= {now}`, toJSONInput(lockedRows)); err != nil {
+		DELETE FROM tokens WHERE device <> '' AND device IN (SELECT device FROM {imports}) AND expires_at <= {now}`, rowsToJSONArray(lockedRows)); err != nil {
 		return err
 	}
 	if _, err := p.exec(ctx, `
 		UPDATE tokens SET expires_at = {now} + $2 * {ms}
 		WHERE device <> '' AND device IN (SELECT device FROM {imports})
-		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, toJSONInput(lockedRows), tokenOverlap.Milliseconds()); err != nil {
+		AND (expires_at IS NULL OR expires_at > {now} + $2 * {ms})`, rowsToJSONArray(lockedRows), tokenOverlap.Milliseconds()); err != nil {
 		return err
 	}
 	return p.giveTokens(ctx, lockedRows, "overlap="+tokenOverlap.String())
@@ -258,14 +259,14 @@ func (p importChunk) addTokensToRegistered(ctx context.Context, registered []imp
 // giveTokens stores the token of each device in rows, and records an event for each device if eventDetail is not empty.
 func (p importChunk) giveTokens(ctx context.Context, rows []importRow, eventDetail string) error {
 	_, err := p.exec(ctx, `
-		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, toJSONInput(rows))
+		INSERT INTO tokens (device, hash, created_at) SELECT device, {unhex hash}, {now} FROM {imports} ORDER BY n`, rowsToJSONArray(rows))
 	if err != nil {
 		return fmt.Errorf("storing tokens: %w", err)
 	}
 	if eventDetail != "" {
 		if _, err = p.exec(ctx, `
 			INSERT INTO events (at, kind, actor, actor_kind, device, detail)
-			SELECT {now}, 'device.token_added', $2, 'operator', device, $3 FROM {imports} ORDER BY n`, toJSONInput(rows), p.actor, eventDetail); err != nil {
+			SELECT {now}, 'device.token_added', $2, 'operator', device, $3 FROM {imports} ORDER BY n`, rowsToJSONArray(rows), p.actor, eventDetail); err != nil {
 			return fmt.Errorf("recording an import: %w", err)
 		}
 	}

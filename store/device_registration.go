@@ -53,25 +53,25 @@ func newcomerRows(requests []Registration) []newcomerRow {
 }
 
 // registerMissing registers the missing devices and returns all devices of requests, in their order.
-func (s devicesIn) registerMissing(ctx context.Context, requests []Registration) ([]Registered, error) {
+func (s deviceStatements) registerMissing(ctx context.Context, requests []Registration) ([]Registered, error) {
 	rows := newcomerRows(requests)
 	created, err := collect(ctx, s.session, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, registered_by, blocked)
 		SELECT name, '{}', '{}', {now}, registrant, blocked FROM {newcomers}
 		WHERE NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = newcomers.name AND g.refused)
-		ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, toJSONInput(rows))
+		ORDER BY n ON CONFLICT DO NOTHING RETURNING id`, rowsToJSONArray(rows))
 	if err != nil {
 		return nil, err
 	}
 	if len(created) > 0 {
 		isOld := func(r newcomerRow) bool { return !slices.Contains(created, r.Device) }
-		if err := s.finishRegistration(ctx, toJSONInput(slices.DeleteFunc(slices.Clone(rows), isOld)), step{"recording", `
+		if err := s.finishRegistration(ctx, rowsToJSONArray(slices.DeleteFunc(slices.Clone(rows), isOld)), step{"recording", `
 			INSERT INTO events (at, kind, actor, actor_kind, device, detail)
 			SELECT {now}, 'device.created', registrant, 'registrant', name, detail FROM {newcomers} WHERE TRUE ORDER BY n`}); err != nil {
 			return nil, err
 		}
 	}
-	found, err := collect(ctx, s.session, deviceScanDest, `SELECT `+deviceColumns+` FROM {newcomers} JOIN devices d ON d.id = newcomers.name`, toJSONInput(rows))
+	found, err := collect(ctx, s.session, deviceScanDest, `SELECT `+deviceColumns+` FROM {newcomers} JOIN devices d ON d.id = newcomers.name`, rowsToJSONArray(rows))
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +95,8 @@ func registeredInOrder(requests []Registration, found []Device, createdIDs []str
 
 // registerDevice registers the device deviceID on behalf of the operator actor. If the device is registered already, nothing changes and
 // created is false.
-func (s devicesIn) registerDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec) (created bool, err error) {
-	text, err := tagsText(spec.Tags)
+func (s deviceStatements) registerDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec) (created bool, err error) {
+	text, err := tagsJSON(spec.Tags)
 	if err != nil {
 		return false, err
 	}
@@ -109,7 +109,7 @@ func (s devicesIn) registerDevice(ctx context.Context, actor, deviceID string, s
 	if err != nil || n == 0 {
 		return false, err
 	}
-	if err := s.finishRegistration(ctx, namesInput([]string{deviceID})); err != nil {
+	if err := s.finishRegistration(ctx, namesToJSONArray([]string{deviceID})); err != nil {
 		return false, err
 	}
 	return true, s.recordEvent(ctx, Event{Kind: "device.created", Actor: actor, Device: deviceID})
@@ -118,7 +118,7 @@ func (s devicesIn) registerDevice(ctx context.Context, actor, deviceID string, s
 // finishRegistration ends the registration of new devices. It blocks a device that was blocked when it was deleted, and runs steps.
 // rowsJSON is the JSON input {newcomers}, of which only n and name are needed. The caller must insert the devices first: the INSERT may
 // wait for a concurrent deletion, and only a later statement reads what the deletion wrote.
-func (s devicesIn) finishRegistration(ctx context.Context, rowsJSON string, steps ...step) error {
+func (s deviceStatements) finishRegistration(ctx context.Context, rowsJSON string, steps ...step) error {
 	return s.runSteps(ctx, "newcomers", rowsJSON, append([]step{
 		{"blocking", `
 			UPDATE devices AS d SET blocked = TRUE, blocked_by = g.blocked_by, blocked_at = g.blocked_at, block_reason = g.block_reason

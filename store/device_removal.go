@@ -38,8 +38,8 @@ func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, 
 	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.devices().deleteDevices(ctx, actor, ids, options) })
 }
 
-func (s devicesIn) deleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
-	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id FOR UPDATE`, namesInput(ids))
+func (s deviceStatements) deleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
+	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id FOR UPDATE`, namesToJSONArray(ids))
 	if err != nil {
 		return removed, err
 	}
@@ -52,7 +52,7 @@ func (s devicesIn) deleteDevices(ctx context.Context, actor string, ids []string
 	if options.DryRun || len(ids) == 0 {
 		return removed, nil
 	}
-	if err := s.runSteps(ctx, "names", namesInput(ids), []step{
+	if err := s.runSteps(ctx, "names", namesToJSONArray(ids), []step{
 		{"deleting tokens", `DELETE FROM tokens WHERE device <> '' AND device IN (SELECT name FROM {names})`},
 		{"remembering devices", `
 			INSERT INTO deleted_devices (id, deleted_at, blocked, blocked_by, blocked_at, block_reason)
@@ -62,7 +62,7 @@ func (s devicesIn) deleteDevices(ctx context.Context, actor string, ids []string
 		return removed, err
 	}
 	if options.Refuse {
-		if _, err := s.exec(ctx, `UPDATE deleted_devices SET refused = TRUE WHERE id IN (SELECT name FROM {names})`, namesInput(ids)); err != nil {
+		if _, err := s.exec(ctx, `UPDATE deleted_devices SET refused = TRUE WHERE id IN (SELECT name FROM {names})`, namesToJSONArray(ids)); err != nil {
 			return removed, err
 		}
 	}
@@ -71,19 +71,19 @@ func (s devicesIn) deleteDevices(ctx context.Context, actor string, ids []string
 	}
 	s.pendingNews.addDevices(ids...)
 	_, err = s.exec(ctx, `
-		INSERT INTO events (at, kind, actor, actor_kind, device) SELECT {now}, 'device.deleted', $2, 'operator', name FROM {names} WHERE TRUE ORDER BY n`, namesInput(ids), actor)
+		INSERT INTO events (at, kind, actor, actor_kind, device) SELECT {now}, 'device.deleted', $2, 'operator', name FROM {names} WHERE TRUE ORDER BY n`, namesToJSONArray(ids), actor)
 	return removed, err
 }
 
 // cancelDeviceTasks cancels the open tasks of devices and adds their numbers to removed. If options.CancelOpenTasks is false, it cancels
 // nothing, and kept is the set of the devices that have open tasks.
-func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
+func (s taskStatements) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
 	type openTask struct {
 		id     int64
 		device string
 	}
 	open, err := collect(ctx, s.session, func(t *openTask) []any { return []any{&t.id, &t.device} }, `
-		SELECT t.id, t.device FROM {names} JOIN tasks t ON t.device = names.name AND t.state = 'pending' ORDER BY t.id FOR UPDATE OF t`, namesInput(devices))
+		SELECT t.id, t.device FROM {names} JOIN tasks t ON t.device = names.name AND t.state = 'pending' ORDER BY t.id FOR UPDATE OF t`, namesToJSONArray(devices))
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +103,6 @@ func (s tasksIn) cancelDeviceTasks(ctx context.Context, actor string, devices []
 		}
 	}
 	removed.Cancelled = int(done.Tasks)
-	removed.Stopping, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM {names} JOIN grants g ON g.device = names.name`, namesInput(devices))
+	removed.Stopping, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM {names} JOIN grants g ON g.device = names.name`, namesToJSONArray(devices))
 	return nil, err
 }

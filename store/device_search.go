@@ -55,7 +55,7 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL
 		device Device
 	}
 	var rows []reading
-	err := s.readFiltered(ctx, filter, func(in session) (err error) {
+	err := s.readForDeviceFilter(ctx, filter, func(in session) (err error) {
 		rows, err = collect(ctx, in, func(r *reading) []any {
 			return append([]any{&r.looked, &r.last}, deviceScanDest(&r.device)...)
 		}, `
@@ -94,20 +94,20 @@ const keySearchLimit = 1000
 // DevicesWithTag searches keySearchLimit devices for a tag with this name, for warnings about policies. It returns how many devices it
 // searched, and whether one has the tag.
 func (s devices) DevicesWithTag(ctx context.Context, name string) (searched int, found bool, err error) {
-	return s.searchKeys(ctx, "tags", "{keys of tags}", name, name)
+	return s.searchJSONKeys(ctx, "tags", "{keys of tags}", name, name)
 }
 
 // DevicesWithAttribute searches keySearchLimit devices for an attribute with the name path (names joined with dots) or firstName, the first
 // name of path. It returns how many devices it searched, and whether one has the attribute.
 func (s devices) DevicesWithAttribute(ctx context.Context, path, firstName string) (searched int, found bool, err error) {
-	return s.searchKeys(ctx, "attributes", "{keys of attributes}", path, firstName)
+	return s.searchJSONKeys(ctx, "attributes", "{keys of attributes}", path, firstName)
 }
 
-// searchKeys searches the JSON objects in column (tags or attributes) of keySearchLimit devices for a key that equals name or altName.
-// keysWord is the word (see dialect) that selects the keys.
-func (s devices) searchKeys(ctx context.Context, column, keysWord, name, altName string) (searched int, found bool, err error) {
+// searchJSONKeys searches the JSON objects in jsonColumn (tags or attributes) of keySearchLimit devices for a key that equals keyName or
+// altKeyName. keysWord is the word (see dialect) that selects the keys.
+func (s devices) searchJSONKeys(ctx context.Context, jsonColumn, keysWord, keyName, altKeyName string) (searched int, found bool, err error) {
 	err = s.readSession().scanRow(ctx, []any{&searched, &found}, `
 		SELECT count(*), count(CASE WHEN EXISTS (SELECT 1 FROM `+keysWord+` WHERE k.key = $1 OR k.key = $2) THEN 1 END) > 0
-		FROM (SELECT `+column+` FROM devices ORDER BY id LIMIT $3) AS looked`, name, altName, keySearchLimit)
+		FROM (SELECT `+jsonColumn+` FROM devices ORDER BY id LIMIT $3) AS looked`, keyName, altKeyName, keySearchLimit)
 	return searched, found, err
 }

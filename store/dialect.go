@@ -49,7 +49,7 @@ import (
 //	{given}      the grants to which the UPDATE of giveTokens has just given tokens
 //	{ended}      the grants of {endings}, joined with the columns of endings
 //	{ids}, {claims}, ... the rows of the JSON array $1, see inputReplacements
-//	{claims once}, ... the beginning of a WITH in which these rows are read only once, see chainCTEs
+//	{claims once}, ... the beginning of a WITH in which these rows are read only once, see withInputReadOnceSQL
 type dialect struct {
 	*sqlTranslator
 
@@ -57,7 +57,7 @@ type dialect struct {
 	forbidden               []forbiddenSetting // forbidden values of settings
 	lockShared              string             // takes the shared locks of the pools {names} one by one and returns the names; empty if the dialect needs none
 	tryShared               string             // takes the shared lock of each pool in {names} whose lock is free; returns the names of the locked pools
-	lockExclusive           string             // takes the exclusive lock of the pool $1, or of another name (lockName); empty if not needed
+	lockExclusive           string             // takes the exclusive lock of the pool $1, or of another name (lockNameExclusively); empty if not needed
 	disableLockTimeout      string             // disables the lock timeout in one transaction; empty if not needed
 	tryLockKey              string             // tries to lock the idempotency key $1, $2; returns false if another transaction holds it
 	lockLateResults         string             // locks the late results of the device $1 until the end of the transaction; empty if not needed
@@ -109,7 +109,7 @@ func inputReplacements() (columnsByWord map[string]string) {
 	}
 }
 
-// postgresReplacements returns words in braces, each followed by its replacement for Postgres. inputReplacements and lookUpReplacements
+// postgresReplacements returns words in braces, each followed by its replacement for Postgres. inputReplacements and lookUpJoinReplacements
 // have the other words.
 func postgresReplacements() (wordsWithReplacements []string) {
 	return []string{
@@ -145,9 +145,9 @@ func postgresReplacements() (wordsWithReplacements []string) {
 }
 
 func postgresDialect() dialect {
-	words := append(postgresReplacements(), lookUpReplacements()...)
-	// The condition few is always true, so it affects only the plan. Without it, Postgres expects 100 rows in any array, and reads whole tables to
-	// join them. With a range condition, Postgres expects one row. (A LIMIT would help, too, but would read the array twice.)
+	words := append(postgresReplacements(), lookUpJoinReplacements()...)
+	// The condition few is always true, so it affects only the plan. Without it, Postgres expects 100 rows in any array, and reads whole tables
+	// to join them. With a range condition, Postgres expects one row. (A LIMIT would help, too, but would read the array twice.)
 	const few = " BETWEEN 0 AND 9223372036854775807"
 	for name, columns := range inputReplacements() {
 		number, _, _ := strings.Cut(columns, " ")
@@ -167,10 +167,10 @@ func postgresDialect() dialect {
 		disableLockTimeout: `SELECT set_config('lock_timeout', '0', true)`,
 		tryLockKey:         `SELECT pg_try_advisory_xact_lock(20062, hashtext($1::bigint || ' ' || $2))`,
 		lockLateResults:    `SELECT pg_advisory_xact_lock(20063, hashtext($1))`,
-		// lockGrants waits for claims in progress and blocks new claims, so advanceNumbers must run in the same transaction. A rollback does not undo
-		// advanceNumbers, because the numbers of a sequence only increase.
+		// lockGrants waits for claims in progress and blocks new claims, so advanceNumbers must run in the same transaction. A rollback does not
+		// undo advanceNumbers, because the numbers of a sequence only increase.
 		lockGrants: `LOCK TABLE grants IN SHARE ROW EXCLUSIVE MODE`,
-		advanceNumbers: advanceStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
+		advanceNumbers: advanceNumbersStatements(`SELECT setval('grant_token', last_value + CAST($1 AS bigint)) FROM grant_token`,
 			`SELECT setval('%[1]s_id_seq', last_value + CAST($1 AS bigint)) FROM %[1]s_id_seq`),
 		tagIndexSQL:             `SELECT set_config('enable_bitmapscan', 'on', true)`,
 		disableStatementTimeout: `SET LOCAL statement_timeout = 0`,
@@ -184,8 +184,8 @@ func postgresDialect() dialect {
 	}
 }
 
-// lookUpReplacements returns the words such as {device of w}, each followed by its join. OFFSET 0 makes Postgres look up one row at a time.
-func lookUpReplacements() (wordsWithReplacements []string) {
+// lookUpJoinReplacements returns the words such as {device of w}, each followed by its join. OFFSET 0 makes Postgres look up one row at a time.
+func lookUpJoinReplacements() (wordsWithReplacements []string) {
 	return []string{
 		"{task w}", "CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = w.id OFFSET 0) AS t",
 		"{attempt w}", "CROSS JOIN LATERAL (SELECT * FROM attempts WHERE token = w.token OFFSET 0) AS a",
@@ -252,14 +252,14 @@ func sqliteReplacements() (wordsWithReplacements []string) {
 func sqliteDialect() dialect {
 	words := sqliteReplacements()
 	for name, columns := range inputReplacements() {
-		words = append(words, "{"+name+"}", "(SELECT "+jsonMembersSQL(columns)+" FROM json_each($1)) AS "+name)
+		words = append(words, "{"+name+"}", "(SELECT "+readJSONMembersSQL(columns)+" FROM json_each($1)) AS "+name)
 	}
-	words = append(words, "{ended}", "(SELECT "+endedColumns+" FROM (SELECT "+jsonMembersSQL(inputReplacements()["endings"])+` FROM json_each($1)) AS endings
+	words = append(words, "{ended}", "(SELECT "+endedColumns+" FROM (SELECT "+readJSONMembersSQL(inputReplacements()["endings"])+` FROM json_each($1)) AS endings
 		JOIN grants g ON g.task = endings.task AND g.token = endings.token) AS ended`)
 	return dialect{
 		name:          migrations.SQLite,
 		sqlTranslator: newSQLTranslator(words, regexp.MustCompile(`FOR (KEY )?(UPDATE|SHARE)( OF [a-z](, [a-z])*)?( SKIP LOCKED)?`)),
-		advanceNumbers: advanceStatements(`UPDATE grant_token SET value = value + $1 RETURNING value`,
+		advanceNumbers: advanceNumbersStatements(`UPDATE grant_token SET value = value + $1 RETURNING value`,
 			`UPDATE sqlite_sequence SET seq = seq + $1 WHERE name = '%[1]s' RETURNING seq`),
 		addTasks: `INSERT INTO tasks (batch, pool, device, priority, own_priority, payload, not_before, not_after, retry_at)
 			VALUES ($1, $2, $3, $4, $5, $6, ` + textToTimeSQL("$7") + `, ` + textToTimeSQL("$8") + `, ` + textToTimeSQL("$9") + `)`,
@@ -290,9 +290,9 @@ func hasTagsSQL(tagsExpr string) string {
 		SELECT 1 FROM json_each(d.tags) AS has WHERE has.key = wanted.key AND has.value = wanted.value))`
 }
 
-// advanceStatements returns the statements that increase the last fencing token (tokenSQL) and the last id of each table (tableSQL, in
+// advanceNumbersStatements returns the statements that increase the last fencing token (tokenSQL) and the last id of each table (tableSQL, in
 // which %[1]s stands for the table). A client may know a number that a restored ledger has lost, so no such number may be given again.
-func advanceStatements(tokenSQL, tableSQL string) []string {
+func advanceNumbersStatements(tokenSQL, tableSQL string) []string {
 	all := []string{tokenSQL}
 	for _, table := range []string{"tasks", "batches", "events", "tokens", "news"} {
 		all = append(all, fmt.Sprintf(tableSQL, table))
@@ -300,10 +300,10 @@ func advanceStatements(tokenSQL, tableSQL string) []string {
 	return all
 }
 
-// jsonMembersSQL returns the SQL that reads columns, such as "n bigint, name text", from a JSON list in SQLite.
-func jsonMembersSQL(columns string) string {
+// readJSONMembersSQL returns the SQL that reads columnDefinitions, such as "n bigint, name text", from a JSON list in SQLite.
+func readJSONMembersSQL(columnDefinitions string) string {
 	var list []string
-	for column := range strings.SplitSeq(columns, ",") {
+	for column := range strings.SplitSeq(columnDefinitions, ",") {
 		name := strings.Fields(column)[0]
 		list = append(list, fmt.Sprintf("value->>'$.%s' AS %s", name, name))
 	}

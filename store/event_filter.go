@@ -129,22 +129,22 @@ func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.directionSQL(), limit: q.arg(maxRows)}
 	switch {
 	case f.device != "":
-		return `SELECT * FROM events WHERE device <> '' AND ` + s.rangeSQL("device", q.arg(f.device))
+		return `SELECT * FROM events WHERE device <> '' AND ` + s.whereAndOrderSQL("device", q.arg(f.device))
 	case f.kind != "":
-		return `SELECT * FROM events WHERE kind NOT LIKE 'task.%' AND ` + s.rangeSQL("kind", q.arg(f.kind))
+		return `SELECT * FROM events WHERE kind NOT LIKE 'task.%' AND ` + s.whereAndOrderSQL("kind", q.arg(f.kind))
 	case f.actor != "":
 		// The index on actor lacks the events whose actor is the device of the event. The index on device finds these events.
 		name := q.arg(f.actor)
 		return `SELECT * FROM (
-			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.rangeSQL("actor", name) + `) AS others
-			UNION ALL SELECT * FROM (SELECT * FROM events WHERE device <> '' AND ` + s.rangeSQL("device", name) + `) AS own) AS found
-			WHERE ` + s.rangeSQL("", "")
+			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.whereAndOrderSQL("actor", name) + `) AS others
+			UNION ALL SELECT * FROM (SELECT * FROM events WHERE device <> '' AND ` + s.whereAndOrderSQL("device", name) + `) AS own) AS found
+			WHERE ` + s.whereAndOrderSQL("", "")
 	case f.actorKind != "":
-		return `SELECT * FROM events WHERE actor_kind <> 'device' AND ` + s.rangeSQL("actor_kind", q.arg(f.actorKind))
+		return `SELECT * FROM events WHERE actor_kind <> 'device' AND ` + s.whereAndOrderSQL("actor_kind", q.arg(f.actorKind))
 	case f.pool != "":
-		return `SELECT * FROM events WHERE pool <> '' AND ` + s.rangeSQL("pool", q.arg(f.pool))
+		return `SELECT * FROM events WHERE pool <> '' AND ` + s.whereAndOrderSQL("pool", q.arg(f.pool))
 	}
-	return `SELECT * FROM events WHERE ` + s.rangeSQL("", "")
+	return `SELECT * FROM events WHERE ` + s.whereAndOrderSQL("", "")
 }
 
 // namedEventColumns are all columns of the event e, and the name of its batch.
@@ -204,7 +204,7 @@ func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error)
 	if err != nil || filter.Pool == "" || filter.Kind != "" && !strings.HasPrefix(filter.Kind, "pools.") {
 		return found, err
 	}
-	text, args = filter.manyPoolsSQL()
+	text, args = filter.eventsOfManyPoolsSQL()
 	more, err := collect(ctx, s.customPlanSession(), namedEventScanDest, text, args...)
 	if err != nil || len(more) == 0 {
 		return found, err
@@ -217,9 +217,9 @@ func (s events) Events(ctx context.Context, filter EventFilter) ([]Event, error)
 	return found[:min(len(found), clampLimit(filter.Limit))], nil
 }
 
-// manyPoolsSQL returns the statement for the events about several pools, including f.Pool. The column pool of such an event is empty, and
-// its detail begins with the names of the pools.
-func (f EventFilter) manyPoolsSQL() (text string, args []any) {
+// eventsOfManyPoolsSQL returns the statement for the events about several pools, including f.Pool. The column pool of such an event is empty,
+// and its detail begins with the names of the pools.
+func (f EventFilter) eventsOfManyPoolsSQL() (text string, args []any) {
 	pool := f.Pool
 	f.Pool = ""
 	q := &query{text: `SELECT ` + namedEventColumns + ` FROM events e`, conds: []string{`e.kind IN ('` + poolsPaused + `', '` + poolsResumed + `') AND e.kind NOT LIKE 'task.%'`}}

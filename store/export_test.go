@@ -105,7 +105,7 @@ func (s *Store) EventsQuery(ctx context.Context, f EventFilter) (text string, ar
 
 // HoldingsQuery returns the query with which Holdings reads holdings (uses of a slot) that have ended.
 func (s *Store) HoldingsQuery(ctx context.Context, f HoldingFilter) (text string, args []any, err error) {
-	by, _, err := s.endEventSearch(ctx, f)
+	by, _, err := s.planEndEventSearch(ctx, f)
 	text, args = f.endedHoldingsSQL(by)
 	return text, args, err
 }
@@ -152,22 +152,24 @@ func SampleQuery(sample SampleSpec, until int64, maxRows int) (text string, args
 
 // ExpiryTexts returns two queries of the pass that expires tasks. The first finds tasks whose batch is past its not_after. The second finds
 // tasks that are past their own not_after.
-func ExpiryTexts() []string { return []string{expiryRules()[0].findSQL(), expiryRules()[1].findSQL()} }
+func ExpiryTexts() []string {
+	return []string{expiryRules()[0].findTasksSQL(), expiryRules()[1].findTasksSQL()}
+}
 
 // OverdueText returns the query that finds batches whose tasks have waited too long.
 func OverdueText() string { return overdueText }
 
 // EndWaitedTooLong ends the tasks in tasks that have waited longer than their MaxWait, as ExpireWaited does after its search.
 func (s *Store) EndWaitedTooLong(ctx context.Context, tasks ...int64) (int, error) {
-	return s.endWaiting(ctx, maxWaitRule(tasks), len(tasks))
+	return s.endWaitingTasks(ctx, maxWaitRule(tasks), len(tasks))
 }
 
 // EndAfterDeadline ends the tasks in tasks that are past the not_after of their batch or their own not_after, as Expire does after its
 // search.
 func (s *Store) EndAfterDeadline(ctx context.Context, tasks ...int64) (int, error) {
 	for _, search := range expiryRules() {
-		search.fromSQL, search.args, search.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{idsInput(tasks...)}, ""
-		if n, err := s.endWaiting(ctx, search, len(tasks)); n > 0 || err != nil {
+		search.fromSQL, search.args, search.order = `FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, []any{idsToJSONArray(tasks...)}, ""
+		if n, err := s.endWaitingTasks(ctx, search, len(tasks)); n > 0 || err != nil {
 			return n, err
 		}
 	}

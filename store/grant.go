@@ -57,8 +57,8 @@ type Candidate struct {
 	// only before its first start). Zero means never.
 	ExpiresAt time.Time
 
-	// PoolLimits, Limits and ProfileLimits are the policies of the pool, the batch and the profile of the device, or nil. Kind and Payload are set
-	// only if one of these fields is not nil.
+	// PoolLimits, Limits and ProfileLimits are the policies of the pool, the batch and the profile of the device, or nil. Kind and Payload are
+	// set only if one of these fields is not nil.
 	PoolLimits, Limits, ProfileLimits json.RawMessage
 
 	Kind    string
@@ -96,8 +96,8 @@ type ClaimStatus int
 
 // The answers to a Claim.
 const (
-	// ClaimLost means that this device cannot get the task now, because the task was granted, ended, paused or cancelled, or because the device has
-	// a grant.
+	// ClaimLost means that this device cannot get the task now, because the task was granted, ended, paused or cancelled, or because the device
+	// has a grant.
 	ClaimLost ClaimStatus = iota
 	// ClaimGranted means that the grant is committed.
 	ClaimGranted
@@ -213,7 +213,7 @@ func (s grants) LiveLeases(ctx context.Context, leaseIDs []string) (liveIDs map[
 		return live, nil
 	}
 	found, err := collect(ctx, s.readSession(), singleColumn[string],
-		`SELECT g.lease FROM grants g WHERE g.lease IN (SELECT name FROM {names})`, namesInput(leaseIDs))
+		`SELECT g.lease FROM grants g WHERE g.lease IN (SELECT name FROM {names})`, namesToJSONArray(leaseIDs))
 	for _, lease := range found {
 		live[lease] = true
 	}
@@ -226,7 +226,7 @@ func (s grants) EndedLeases(ctx context.Context, leases []TaskLease) (endedIDs [
 		return nil, nil
 	}
 	return collect(ctx, s.readSession(), singleColumn[string],
-		`SELECT a.lease FROM {names} JOIN attempts a ON a.task = names.n AND a.lease = names.name`, toJSONInput(leases))
+		`SELECT a.lease FROM {names} JOIN attempts a ON a.task = names.n AND a.lease = names.name`, rowsToJSONArray(leases))
 }
 
 // TaskLease is the lease id of a grant, with the task of the grant.

@@ -60,8 +60,8 @@ const (
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-// claim makes the claims in requested, as Claim does. onTakenSlot is failTaken or skipTaken.
-func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock bool, onTakenSlot string) ([]ClaimOutcome, error) {
+// claim makes the claims in requested, as Claim does. onTakenSlotSQL is failTaken or skipTaken.
+func (s grantStatements) claim(ctx context.Context, requested []claimRow, waitForLock bool, onTakenSlotSQL string) ([]ClaimOutcome, error) {
 	outcomes := make([]ClaimOutcome, len(requested))
 	rows, err := s.lockPools(ctx, requested, waitForLock, outcomes)
 	if err == nil {
@@ -70,8 +70,8 @@ func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock b
 	if err != nil || len(rows) == 0 {
 		return outcomes, err
 	}
-	claims := toJSONInput(rows)
-	tasks, err := s.insertGrants(ctx, claims, onTakenSlot)
+	claims := rowsToJSONArray(rows)
+	tasks, err := s.insertGrants(ctx, claims, onTakenSlotSQL)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (s grantsIn) claim(ctx context.Context, requested []claimRow, waitForLock b
 // lockPools locks the pools of the claims against changes of their capacity and returns the claims whose pools it has locked. If waitForLock is
 // false and a pool is being resized, its claims get ClaimLocked in outcomes. The lock is a statement of its own, because only a later statement
 // reads the capacity after a resize.
-func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) (lockable []claimRow, err error) {
+func (s grantStatements) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) (lockable []claimRow, err error) {
 	if s.lockShared == "" {
 		return claims, nil
 	}
@@ -97,7 +97,7 @@ func (s grantsIn) lockPools(ctx context.Context, claims []claimRow, waitForLock 
 	if waitForLock {
 		text = s.lockShared
 	}
-	pools, err := collect(ctx, s.session, singleColumn[string], text, namesInput(poolNames(claims)))
+	pools, err := collect(ctx, s.session, singleColumn[string], text, namesToJSONArray(poolNames(claims)))
 	if err != nil {
 		return nil, fmt.Errorf("locking pools: %w", err)
 	}
@@ -122,13 +122,13 @@ func poolNames(claims []claimRow) []string {
 	return slices.Compact(pools)
 }
 
-// insertGrants inserts a grant for each allowed claim in claimsJSON (a JSON list) and returns the tasks of the new grants. onTakenSlot is
+// insertGrants inserts a grant for each allowed claim in claimsJSON (a JSON list) and returns the tasks of the new grants. onTakenSlotSQL is
 // failTaken or skipTaken. Concurrent claims cannot deadlock, because all of them lock and insert rows in one order, each task before its
 // grant.
 //
 // IS NOT DISTINCT FROM prevents the use of an index on device or pool. With =, Postgres sometimes read all open tasks of the pool to find
 // one. hiddenPending hides the state from the planner for the same reason.
-func (s grantsIn) insertGrants(ctx context.Context, claimsJSON, onTakenSlot string) (taskIDs []int64, err error) {
+func (s grantStatements) insertGrants(ctx context.Context, claimsJSON, onTakenSlotSQL string) (taskIDs []int64, err error) {
 	defer wrapError(&err, "inserting grants")
 	return collect(ctx, s.session, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
@@ -147,19 +147,19 @@ func (s grantsIn) insertGrants(ctx context.Context, claimsJSON, onTakenSlot stri
 			AND t.device IS NOT DISTINCT FROM claims.device AND t.pool IS NOT DISTINCT FROM claims.pool
 		ORDER BY t.pool, claims.slot, t.id
 		FOR UPDATE OF t SKIP LOCKED
-		`+onTakenSlot+`
+		`+onTakenSlotSQL+`
 		RETURNING task`, claimsJSON)
 }
 
 // fillGranted gives the inserted grants of taskIDs their fencing tokens, and sets the outcomes of their claims. outcomes is indexed by
 // claimRow.N.
-func (s grantsIn) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, taskIDs []int64) error {
+func (s grantStatements) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, taskIDs []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range taskIDs {
 		inserted[task] = true
 	}
 	claims = slices.DeleteFunc(slices.Clone(claims), func(c claimRow) bool { return !inserted[c.Task] })
-	rows, err := s.giveTokens(ctx, toJSONInput(claims))
+	rows, err := s.giveTokens(ctx, rowsToJSONArray(claims))
 	if err != nil {
 		return fmt.Errorf("assigning fencing tokens: %w", err)
 	}
@@ -183,7 +183,7 @@ type claimedGrant struct {
 //
 // A token is drawn after the INSERT, when the grant holds the keys of its slot and task. So every earlier holder has its token already. If
 // the token were drawn with the INSERT, the INSERT could wait for an earlier grant that then gets a higher token.
-func (s grantsIn) giveTokens(ctx context.Context, claimsJSON string) ([]claimedGrant, error) {
+func (s grantStatements) giveTokens(ctx context.Context, claimsJSON string) ([]claimedGrant, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
 		update  = `UPDATE grants AS g SET token = {token} FROM {claims} WHERE g.task = claims.task AND g.lease = claims.lease`
@@ -196,7 +196,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claimsJSON string) ([]claimedG
 	)
 	dest := func(r *claimedGrant) []any { return append([]any{&r.n}, grantScanDest(&r.Grant)...) }
 	if s.canChainWrites {
-		return collect(ctx, s.session, dest, chainCTEs("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claimsJSON)
+		return collect(ctx, s.session, dest, withInputReadOnceSQL("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claimsJSON)
 	}
 	for _, text := range []string{update, record + claimed} {
 		if _, err := s.exec(ctx, text, claimsJSON); err != nil {
@@ -208,7 +208,7 @@ func (s grantsIn) giveTokens(ctx context.Context, claimsJSON string) ([]claimedG
 
 // markConflicts sets ClaimConflict for each claim in claimsJSON (a JSON list) that was lost because its slot is taken or is beyond the
 // capacity.
-func (s grantsIn) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claimsJSON string) error {
+func (s grantStatements) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claimsJSON string) error {
 	conflicts, err := collect(ctx, s.session, singleColumn[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool
 		WHERE NOT (`+slotFitsSQL+`) OR EXISTS (

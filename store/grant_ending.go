@@ -56,8 +56,8 @@ func endingScanDest(ending *grantEnding) (scanDest []any) {
 	return append(append([]any{&ending.n, &ending.isOnlyTask}, endingTaskScanDest(&ending.task)...), grantScanDest(&ending.grant)...)
 }
 
-// leavesDeviceWithoutTasks reports whether the device has no open task after this ending, and is not blocked.
-func (e *grantEnding) leavesDeviceWithoutTasks() bool {
+// endsLastTaskOfDevice reports whether the device has no open task after this ending, and is not blocked.
+func (e *grantEnding) endsLastTaskOfDevice() bool {
 	return e.isOnlyTask && e.settlement.State != Pending
 }
 
@@ -151,12 +151,12 @@ const (
 )
 
 // endGrants updates the tasks, inserts attempts and events, and deletes the grants. Tasks and grants must be locked.
-func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
+func (s grantStatements) endGrants(ctx context.Context, endings []grantEnding) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
 		rows[i] = endings[i].row()
 	}
-	settled, ended, err := s.writeEndings(ctx, toJSONInput(rows))
+	settled, ended, err := s.writeEndings(ctx, rowsToJSONArray(rows))
 	if err != nil {
 		return err
 	}
@@ -167,9 +167,9 @@ func (s grantsIn) endGrants(ctx context.Context, endings []grantEnding) error {
 }
 
 // writeEndings runs the statements of endGrants for endingsJSON, a JSON list.
-func (s grantsIn) writeEndings(ctx context.Context, endingsJSON string) (updatedTasks, deletedGrants int64, err error) {
+func (s grantStatements) writeEndings(ctx context.Context, endingsJSON string) (updatedTasks, deletedGrants int64, err error) {
 	if s.canChainWrites {
-		err = s.scanRow(ctx, []any{&updatedTasks, &deletedGrants}, chainCTEs("endings", `
+		err = s.scanRow(ctx, []any{&updatedTasks, &deletedGrants}, withInputReadOnceSQL("endings", `
 			ended AS (DELETE FROM grants AS g USING {endings} WHERE g.task = endings.task AND g.token = endings.token RETURNING `+endedColumns+`),
 			settled AS (`+updateEndedTasks+` RETURNING 1), kept AS (`+insertAttempts+`), told AS (`+insertEndEvents+`)
 			SELECT (SELECT count(*) FROM settled), (SELECT count(*) FROM ended)`), endingsJSON)

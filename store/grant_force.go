@@ -39,7 +39,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 }
 
 // lockSlotGrant locks the task, then its grant. It returns ErrNotFound if the task no longer holds this slot.
-func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
+func (s grantStatements) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
 	lockedTask, err := queryOne(ctx, s.session, endingTaskScanDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s grantsIn) lockSlotGrant(ctx context.Context, task int64, pool string, sl
 
 // applyForcedRelease ends a locked grant if release.AtOnce is true. Otherwise it asks the device of the grant to stop. decideState decides the
 // state of the task.
-func (s grantsIn) applyForcedRelease(ctx context.Context, release ForcedRelease, locked grantEnding, decideState Settle) error {
+func (s grantStatements) applyForcedRelease(ctx context.Context, release ForcedRelease, locked grantEnding, decideState Settle) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {
 		kind = "slot.released"

@@ -25,7 +25,7 @@ func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
 			latest = before
 		}
 	}
-	return toJSONInput(list), latest
+	return rowsToJSONArray(list), latest
 }
 
 // Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest first. settle decides the states of their tasks.
@@ -59,7 +59,7 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
-		endings, err = tx.grants().lockLapsed(ctx, taskIDs, cutoffs)
+		endings, err = tx.grants().lockLapsedGrants(ctx, taskIDs, cutoffs)
 		if err != nil || len(endings) == 0 {
 			return err
 		}
@@ -78,12 +78,12 @@ func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCut
 	return reaped, nil
 }
 
-// lockLapsed locks the tasks, then their grants. It returns only the grants whose lease has still ended according to cutoffs, because a grant
-// may have been renewed since the search.
-func (s grantsIn) lockLapsed(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
+// lockLapsedGrants locks the tasks, then their grants. It returns only the grants whose lease has still ended according to cutoffs, because a
+// grant may have been renewed since the search.
+func (s grantStatements) lockLapsedGrants(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s.session, endingTaskScanDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
-		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED`, idsInput(taskIDs...))
+		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED`, idsToJSONArray(taskIDs...))
 	if err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}
@@ -93,7 +93,7 @@ func (s grantsIn) lockLapsed(ctx context.Context, taskIDs []int64, cutoffs Lapse
 		byID[task.id], locked[i] = task, task.id
 	}
 	grants, err := collect(ctx, s.session, grantScanDest, `
-		SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsInput(locked...))
+		SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsToJSONArray(locked...))
 	if err != nil {
 		return nil, fmt.Errorf("locking grants: %w", err)
 	}

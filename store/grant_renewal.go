@@ -34,7 +34,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 	for i, r := range renewals {
 		rows[i] = reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device, Lease: r.Lease.Milliseconds()}
 	}
-	reported := toJSONInput(rows)
+	reported := rowsToJSONArray(rows)
 	outcomes, toExtend, err := s.readSession().grants().readRenewals(ctx, reported, len(rows))
 	if err != nil || len(toExtend) == 0 {
 		return outcomes, err
@@ -57,25 +57,25 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 }
 
 // extendLeases writes the renewals in rows. It locks the grants in one order, so that concurrent calls cannot deadlock.
-func (s grantsIn) extendLeases(ctx context.Context, rows []reportedRow) error {
+func (s grantStatements) extendLeases(ctx context.Context, rows []reportedRow) error {
 	tasks := make([]int64, len(rows))
 	for i, r := range rows {
 		tasks[i] = r.Task
 	}
-	if _, err := s.exec(ctx, `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsInput(tasks...)); err != nil {
+	if _, err := s.exec(ctx, `SELECT g.task FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsToJSONArray(tasks...)); err != nil {
 		return err
 	}
 	_, err := s.exec(ctx, `
 		UPDATE grants AS g SET lease_until = least({now} + coalesce(reported.lease_ms, g.lease_ms) * {ms}, g.max_until),
 			lease_ms = `+renewedLengthSQL+`,
 			longest_ms = greatest(`+longestLease+`, `+renewedLengthSQL+`)
-		FROM {reported} WHERE g.task = reported.task AND g.token = reported.token AND `+shouldRenewSQL, toJSONInput(rows))
+		FROM {reported} WHERE g.task = reported.task AND g.token = reported.token AND `+shouldRenewSQL, rowsToJSONArray(rows))
 	return err
 }
 
 // readRenewals reads the grants of the renewals in reportedJSON, a JSON list of length count. toExtend has the indexes of the renewals that
 // must be written.
-func (s grantsIn) readRenewals(ctx context.Context, reportedJSON string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
+func (s grantStatements) readRenewals(ctx context.Context, reportedJSON string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
 	type reading struct {
 		n        int
 		isHolder bool

@@ -19,7 +19,7 @@ const maxRecording = 8
 // does not affect the others.
 func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
-	left := s.recordInOneTx(ctx, results, outcomes, settle)
+	left := s.recordResultsInOneTx(ctx, results, outcomes, settle)
 	var running rescue.Group
 	free := make(chan struct{}, maxRecording)
 	for _, indexes := range left {
@@ -36,21 +36,22 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Sett
 	return outcomes
 }
 
-// recordInOneTx records results in one transaction and sets their outcomes. leftByTask has, for each task, the indexes of the results that
-// it did not record. If the answer to the COMMIT was lost, leftByTask is empty, and the devices send the results again.
-func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (leftByTask map[int64][]int) {
-	leftByTask = make(map[int64][]int, len(results))
+// recordResultsInOneTx records results in one transaction and sets their outcomes. unrecordedIndexesByTask has, for each task, the indexes of
+// the results that it did not record. If the answer to the COMMIT was lost, unrecordedIndexesByTask is empty, and the devices send the results
+// again.
+func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (unrecordedIndexesByTask map[int64][]int) {
+	unrecordedIndexesByTask = make(map[int64][]int, len(results))
 	var firsts []reportedRow
 	for i, r := range results {
-		if len(leftByTask[r.Task]) == 0 && !r.Dropped {
+		if len(unrecordedIndexesByTask[r.Task]) == 0 && !r.Dropped {
 			firsts = append(firsts, reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device})
 		}
-		leftByTask[r.Task] = append(leftByTask[r.Task], i)
+		unrecordedIndexesByTask[r.Task] = append(unrecordedIndexesByTask[r.Task], i)
 	}
 	var endings []grantEnding
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
-			endings, err = tx.grants().endReported(ctx, firsts, results, settle)
+			endings, err = tx.grants().endReportedGrants(ctx, firsts, results, settle)
 			return err
 		})
 	})
@@ -61,24 +62,24 @@ func (s grants) recordInOneTx(ctx context.Context, results []Result, outcomes []
 		return nil
 	}
 	if err != nil {
-		return leftByTask
+		return unrecordedIndexesByTask
 	}
 	for _, e := range endings {
-		outcomes[e.n] = ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State, Last: e.leavesDeviceWithoutTasks()}
-		leftByTask[e.grant.Task] = leftByTask[e.grant.Task][1:]
+		outcomes[e.n] = ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State, Last: e.endsLastTaskOfDevice()}
+		unrecordedIndexesByTask[e.grant.Task] = unrecordedIndexesByTask[e.grant.Task][1:]
 	}
-	return leftByTask
+	return unrecordedIndexesByTask
 }
 
-// endReported ends the grants in force of firstResults. firstResults has the first result of each task, and N is the index of a result in
-// results. endReported skips locked grants. To lock a row, it never waits, so it cannot be part of a deadlock.
-func (s grantsIn) endReported(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
+// endReportedGrants ends the grants in force of firstResults. firstResults has the first result of each task, and N is the index of a result in
+// results. endReportedGrants skips locked grants. To lock a row, it never waits, so it cannot be part of a deadlock.
+func (s grantStatements) endReportedGrants(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
 	endings, err := collect(ctx, s.session, endingScanDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
 			AND d.blocked IS NOT TRUE, `+endingTaskColumns+`, `+grantOnlyColumns+`
 		FROM {reported} JOIN grants g ON g.task = reported.task AND g.token = reported.token AND g.device = reported.device
 			JOIN tasks t ON t.id = g.task {batch of t} {device of t}
-		ORDER BY t.id FOR UPDATE OF t, g SKIP LOCKED`, toJSONInput(firstResults))
+		ORDER BY t.id FOR UPDATE OF t, g SKIP LOCKED`, rowsToJSONArray(firstResults))
 	if err != nil || len(endings) == 0 {
 		return nil, err
 	}
@@ -106,12 +107,12 @@ func (s grants) recordResult(ctx context.Context, result Result, settle Settle) 
 }
 
 // handleResult records one result. settle decides the state of the task.
-func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
-	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other transaction creates
-	// or ends the grant.
+func (s grantStatements) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
+	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other transaction
+	// creates or ends the grant.
 	task, err := s.lockTask(ctx, result.Task)
 	if errors.Is(err, ErrNotFound) {
-		return s.recordUnknown(ctx, result)
+		return s.recordUnknownResult(ctx, result)
 	}
 	if err != nil {
 		return ResultOutcome{}, fmt.Errorf("locking the task: %w", err)
@@ -121,23 +122,23 @@ func (s grantsIn) handleResult(ctx context.Context, result Result, settle Settle
 		return ResultOutcome{}, fmt.Errorf("locking the grant: %w", err)
 	}
 	if grant.Task != 0 && grant.Token == result.Token && grant.Device == result.Device {
-		return s.endByResult(ctx, result, task, grant, settle)
+		return s.endGrantByResult(ctx, result, task, grant, settle)
 	}
-	return s.recordAfterEnd(ctx, result, task, grant)
+	return s.recordResultAfterEnd(ctx, result, task, grant)
 }
 
 // lockTask locks a task and returns it with the settings of its batch, or ErrNotFound.
-func (s grantsIn) lockTask(ctx context.Context, task int64) (endingTask, error) {
+func (s grantStatements) lockTask(ctx context.Context, task int64) (endingTask, error) {
 	return queryOne(ctx, s.session, endingTaskScanDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 }
 
-func (s grantsIn) lockGrant(ctx context.Context, task int64) (Grant, error) {
+func (s grantStatements) lockGrant(ctx context.Context, task int64) (Grant, error) {
 	return queryOne(ctx, s.session, grantScanDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 FOR UPDATE`, task)
 }
 
-// endByResult ends grant, the grant of task, because of result.
-func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
+// endGrantByResult ends grant, the grant of task, because of result.
+func (s grantStatements) endGrantByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
 	e := grantEnding{task: task, grant: grant}
 	e.applyResult(result, settle)
 	if err := s.endGrants(ctx, []grantEnding{e}); err != nil {
@@ -149,9 +150,9 @@ func (s grantsIn) endByResult(ctx context.Context, result Result, task endingTas
 	return ResultOutcome{Kind: ResultRecorded, Ended: &e.grant, State: e.settlement.State}, nil
 }
 
-// recordAfterEnd records a result whose grant has ended or never existed. grant is the present grant of the task, if there is one, and is not
-// changed.
-func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
+// recordResultAfterEnd records a result whose grant has ended or never existed. grant is the present grant of the task, if there is one, and is
+// not changed.
+func (s grantStatements) recordResultAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
 	if err := s.scanRow(ctx, []any{&endedBy, &keptLate}, `
@@ -167,15 +168,15 @@ func (s grantsIn) recordAfterEnd(ctx context.Context, result Result, task ending
 	case endedBy.isResult():
 		return ResultOutcome{Kind: ResultDuplicate, State: state}, nil
 	case endedBy != "", keptLate:
-		return s.recordLate(ctx, result, state)
+		return s.recordLateResult(ctx, result, state)
 	default:
-		return s.recordUnknown(ctx, result)
+		return s.recordUnknownResult(ctx, result)
 	}
 }
 
-// recordLate stores a late result. state is the present state of the task. A late success also ends a task that waits for a retry or has timed
-// out.
-func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState) (ResultOutcome, error) {
+// recordLateResult stores a late result. state is the present state of the task. A late success also ends a task that waits for a retry or has
+// timed out.
+func (s grantStatements) recordLateResult(ctx context.Context, result Result, state TaskState) (ResultOutcome, error) {
 	if err := s.storeLateResult(ctx, result, true); err != nil {
 		return ResultOutcome{}, err
 	}
@@ -197,9 +198,9 @@ func (s grantsIn) recordLate(ctx context.Context, result Result, state TaskState
 	return ResultOutcome{Kind: ResultLate, State: Succeeded}, nil
 }
 
-// recordUnknown handles a result whose grant is not in the ledger. It stores the result only if the ledger has given the token of the result to
-// some grant.
-func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutcome, error) {
+// recordUnknownResult handles a result whose grant is not in the ledger. It stores the result only if the ledger has given the token of the
+// result to some grant.
+func (s grantStatements) recordUnknownResult(ctx context.Context, result Result) (ResultOutcome, error) {
 	last, err := queryOne(ctx, s.session, singleColumn[int64], `SELECT {last token}`)
 	if err != nil {
 		return ResultOutcome{}, fmt.Errorf("reading the last token: %w", err)
@@ -214,7 +215,7 @@ func (s grantsIn) recordUnknown(ctx context.Context, result Result) (ResultOutco
 
 // storeLateResult stores a late or unknown result once, with an event. Each device has at most maxLateResults results of each kind (late or
 // unknown). The two kinds are counted separately, so that unknown results, which a device may invent, cannot displace its late results.
-func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate bool) error {
+func (s grantStatements) storeLateResult(ctx context.Context, result Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, result.Device); err != nil {
 			return fmt.Errorf("locking the stored results: %w", err)
@@ -243,7 +244,7 @@ func (s grantsIn) storeLateResult(ctx context.Context, result Result, isLate boo
 }
 
 // recordDroppedOutput records an event if the output of the result was too large.
-func (s grantsIn) recordDroppedOutput(ctx context.Context, result Result) error {
+func (s grantStatements) recordDroppedOutput(ctx context.Context, result Result) error {
 	if !result.Dropped {
 		return nil
 	}

@@ -43,11 +43,11 @@ func startScanDest(start *GrantStart) (scanDest []any) {
 	}
 }
 
-// startsSQL returns the query for the starts of grants and attempts that satisfy condition (with $1 and $2). orderAndLimit (ORDER BY and LIMIT)
-// applies to each of the two tables.
-func startsSQL(condition, orderAndLimit string) string {
+// startsSQL returns the query for the starts of grants and attempts that satisfy conditionSQL (with $1 and $2). orderAndLimitSQL (ORDER BY and
+// LIMIT) applies to each of the two tables.
+func startsSQL(conditionSQL, orderAndLimitSQL string) string {
 	each := func(table string) string {
-		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + condition + orderAndLimit + `) AS ` + table + `_found`
+		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + conditionSQL + orderAndLimitSQL + `) AS ` + table + `_found`
 	}
 	return `
 		SELECT x.token, x.lease, x.task, t.batch, t.pool, x.device, b.kind, coalesce(t.payload, b.payload), d.tags, d.attributes,

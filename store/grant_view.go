@@ -59,13 +59,13 @@ func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]De
 	return s.readSession().grants().readRegistrations(ctx, devices)
 }
 
-func (s grantsIn) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
+func (s grantStatements) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
 	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
 		return append([]any{&r.n, &r.Now, &r.Deleted}, deviceScanDest(&r.device)...)
 	}, `
 		SELECT w.n, {now}, `+wasDeletedSQL+`, `+deviceColumns+`
-		FROM (SELECT * FROM {names}) AS w {device of w}`, namesInput(unique))
+		FROM (SELECT * FROM {names}) AS w {device of w}`, namesToJSONArray(unique))
 	if err != nil {
 		return nil, err
 	}
@@ -171,9 +171,9 @@ func (c *Candidate) waitRank(now time.Time) int {
 	return 0
 }
 
-func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
+func (s grantStatements) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
-	rows, err := collect(ctx, s.session, viewRowScanDest, viewsText, namesInput(unique))
+	rows, err := collect(ctx, s.session, viewRowScanDest, viewsText, namesToJSONArray(unique))
 	if err != nil {
 		return nil, err
 	}
@@ -182,8 +182,8 @@ func (s grantsIn) readViews(ctx context.Context, devices []string) ([]DeviceView
 
 // readViewsWithTasks reads one DeviceView for each task in taskIDs. devices has the device of each task. If a task is open, it is a candidate of
 // its view. statement is taskViewText or waitingViewText.
-func (s grantsIn) readViewsWithTasks(ctx context.Context, statement string, devices []string, taskIDs []int64) ([]DeviceView, error) {
-	rows, err := collect(ctx, s.session, viewRowScanDest, statement, namesInput(devices), s.formatNumberList(taskIDs))
+func (s grantStatements) readViewsWithTasks(ctx context.Context, statement string, devices []string, taskIDs []int64) ([]DeviceView, error) {
+	rows, err := collect(ctx, s.session, viewRowScanDest, statement, namesToJSONArray(devices), s.formatNumberList(taskIDs))
 	if err != nil {
 		return nil, err
 	}

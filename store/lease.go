@@ -81,9 +81,9 @@ func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask
 	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.leases().openLease(ctx, request) })
 }
 
-func (s leasesIn) openLease(ctx context.Context, request NewLease) (LeaseTask, error) {
+func (s leaseStatements) openLease(ctx context.Context, request NewLease) (LeaseTask, error) {
 	// The lock makes the requests of a holder run one after another, because a holder has at most one lease.
-	if err := s.pools().lockName(ctx, request.Holder); err != nil {
+	if err := s.pools().lockNameExclusively(ctx, request.Holder); err != nil {
 		return LeaseTask{}, err
 	}
 	var now time.Time
@@ -122,7 +122,7 @@ func leaseMillisOrNull(lease time.Duration) any {
 
 // extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, its wait is extended to the time in
 // until. Error: ErrExists if the lease is in another pool.
-func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
+func (s leaseStatements) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
 		pool string
@@ -149,7 +149,7 @@ func (s leasesIn) extendOpenLease(ctx context.Context, request NewLease, until t
 
 // addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, and returns the id of the batch. If this batch is too old or
 // ended, addToLeaseBatch creates a new batch. Only addToLeaseBatch and dropLease change this total, because operators cannot queue tasks there.
-func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (batchID int64, err error) {
+func (s leaseStatements) addToLeaseBatch(ctx context.Context, pool string) (batchID int64, err error) {
 	addToNewest := func() (int64, error) {
 		return queryOne(ctx, s.session, singleColumn[int64], `
 			UPDATE batches SET total = total + 1, ended_at = NULL
@@ -161,7 +161,7 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (batchID int
 	if !errors.Is(err, ErrNotFound) {
 		return batch, err
 	}
-	if err := s.pools().lockName(ctx, callerPrefix+pool+"/"); err != nil { // only the first transaction creates a batch
+	if err := s.pools().lockNameExclusively(ctx, callerPrefix+pool+"/"); err != nil { // only the first transaction creates a batch
 		return 0, err
 	}
 	if batch, err = addToNewest(); errors.Is(err, ErrNotFound) {
@@ -172,7 +172,7 @@ func (s leasesIn) addToLeaseBatch(ctx context.Context, pool string) (batchID int
 
 // newLeaseBatch creates the batch for the leases of a new day. It copies the settings of the previous batch of leases, because operators
 // may have changed them.
-func (s leasesIn) newLeaseBatch(ctx context.Context, pool string) (batch int64, err error) {
+func (s leaseStatements) newLeaseBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRow(ctx, []any{&batch}, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
 			priority, weight, lane, windows, finish_inside, opens_at, closes_at, windows_due, limits, paused, paused_by, paused_at, pause_reason)
@@ -197,7 +197,7 @@ func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, e
 	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().dropLease(ctx, lease) })
 }
 
-func (s leasesIn) dropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
+func (s leaseStatements) dropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
 	batch, err := queryOne(ctx, s.session, singleColumn[int64], `
 		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} FOR UPDATE OF t`, lease.Task, lease.WaitsUntil.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
@@ -252,7 +252,7 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (isHe
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 FOR UPDATE OF t`, task); err != nil {
 			return err
 		}
-		ended, err := tx.tasks().endLocked(ctx, waitingEndRule{state: Cancelled, actor: actor}, []taskEnd{{Task: task}})
+		ended, err := tx.tasks().endLockedTasks(ctx, waitingEndRule{state: Cancelled, actor: actor}, []taskEnd{{Task: task}})
 		if err != nil || len(ended) > 0 {
 			return err
 		}

@@ -80,14 +80,14 @@ func nextCallersSQL() string {
 
 // admitCallers removes from rows the claims of callers that exceed the bound of their pool, and sets their outcomes to ClaimCallersFull. It
 // locks the bound of each pool, so that concurrent transactions count each other's slots. For claims of devices, it takes no lock.
-func (s grantsIn) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) (admitted []claimRow, err error) {
+func (s grantStatements) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) (admitted []claimRow, err error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {
 		return rows, nil
 	}
 	left := make(map[string]int)
 	for _, pool := range poolNames(callers) {
-		if err := s.pools().lockName(ctx, callerPrefix+pool); err != nil {
+		if err := s.pools().lockNameExclusively(ctx, callerPrefix+pool); err != nil {
 			return nil, err
 		}
 		type room struct {

@@ -155,7 +155,7 @@ func (s session) addNews(ctx context.Context) error {
 		}
 	}
 	given, err := collect(ctx, s, singleColumn[int64], `
-		INSERT INTO news (batch, device, pool) SELECT batch, device, pool FROM {news} WHERE TRUE RETURNING id`, toJSONInput(s.pendingNews.rows))
+		INSERT INTO news (batch, device, pool) SELECT batch, device, pool FROM {news} WHERE TRUE RETURNING id`, rowsToJSONArray(s.pendingNews.rows))
 	if err != nil {
 		return fmt.Errorf("adding news: %w", err)
 	}

@@ -94,8 +94,8 @@ func isNetworkTimeout(err error) bool {
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// takePanic returns the last panic of a ping as an error, or nil. It returns each panic once.
-func (p *pinger) takePanic() error {
+// takePanicError returns the last panic of a ping as an error, or nil. It returns each panic once.
+func (p *pinger) takePanicError() error {
 	if err := p.panicked.Swap(nil); err != nil {
 		return fmt.Errorf("checking the database connection: %w", *err)
 	}

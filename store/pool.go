@@ -70,7 +70,7 @@ func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
 	return s.readSession().pools().poolByName(ctx, name)
 }
 
-func (s poolsIn) poolByName(ctx context.Context, name string) (Pool, error) {
+func (s poolStatements) poolByName(ctx context.Context, name string) (Pool, error) {
 	return queryOne(ctx, s.session, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
@@ -124,8 +124,8 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 		if old == nil {
 			return ErrNotFound
 		}
-		// A transaction that creates a batch locks the row of its pool. The next statement waits for such transactions. A transaction that begins
-		// later finds the pool deleted.
+		// A transaction that creates a batch locks the row of its pool. The next statement waits for such transactions. A transaction that
+		// begins later finds the pool deleted.
 		if _, err := tx.exec(ctx, `SELECT name FROM pools WHERE name = $1 FOR UPDATE`, name); err != nil {
 			return fmt.Errorf("waiting for batches of pool %s: %w", name, err)
 		}
@@ -147,7 +147,7 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 // in shared mode. So a claim either commits before change runs, or counts its slots against the new capacity.
 func (s pools) withLockedPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
-		if err := tx.pools().lockName(ctx, name); err != nil {
+		if err := tx.pools().lockNameExclusively(ctx, name); err != nil {
 			return err
 		}
 		old, err := tx.pools().poolByName(ctx, name)
@@ -165,10 +165,10 @@ func (s pools) withLockedPool(ctx context.Context, name string, change func(tx s
 	return err
 }
 
-// lockName takes the exclusive lock of a pool, or of another name, until the end of the transaction. The caller must hold no row locks. All
-// code locks in this order: the lock of the pool, then the rows of pool, batches, tasks, grants. No pool has a name that begins with
+// lockNameExclusively takes the exclusive lock of a pool, or of another name, until the end of the transaction. The caller must hold no row
+// locks. All code locks in this order: the lock of the pool, then the rows of pool, batches, tasks, grants. No pool has a name that begins with
 // callerPrefix: such names are for the locks of callers' leases.
-func (s poolsIn) lockName(ctx context.Context, name string) error {
+func (s poolStatements) lockNameExclusively(ctx context.Context, name string) error {
 	if s.lockExclusive == "" {
 		return nil
 	}
@@ -193,7 +193,7 @@ func (p PoolSpec) equals(other PoolSpec) bool {
 func (p PoolSpec) auditSettings() settings {
 	return settings{
 		"capacity", strconv.Itoa(p.Capacity), "lease", p.Lease.String(), "paused", strconv.FormatBool(p.Paused), "windows", fmt.Sprint(p.Windows),
-		"limits", limitsText(p.Limits), "callers", callerBoundText(p.Callers), "longest_lease", p.Longest.String(), "longest_sleep", p.Sleep.String(),
+		"limits", policiesAuditText(p.Limits), "callers", callerBoundText(p.Callers), "longest_lease", p.Longest.String(), "longest_sleep", p.Sleep.String(),
 	}
 }
 
@@ -212,9 +212,9 @@ type pauseInfo struct {
 	beginsNow bool // whether the pause begins with this change
 }
 
-// pauseAfter returns the pauseInfo after actor has changed the pool from old to p for reason. old is nil for a new pool. If the pool was
-// paused before, its pauseInfo stays.
-func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
+// pauseInfoAfterChange returns the pauseInfo after actor has changed the pool from old to p for reason. old is nil for a new pool. If the pool
+// was paused before, its pauseInfo stays.
+func (p PoolSpec) pauseInfoAfterChange(old *Pool, actor, reason string) pauseInfo {
 	switch {
 	case !p.Paused:
 		return pauseInfo{}
@@ -224,11 +224,11 @@ func (p PoolSpec) pauseAfter(old *Pool, actor, reason string) pauseInfo {
 	return pauseInfo{by: actor, note: reason, beginsNow: true}
 }
 
-// changeDetail returns the detail of the event: the changes from old to p, and the reason. If old is nil, the pool is new, and the detail
+// changeAuditText returns the detail of the event: the changes from old to p, and the reason. If old is nil, the pool is new, and the detail
 // has the first three settings and the settings that are not the default.
-func (p PoolSpec) changeDetail(old *Pool, reason string) string {
+func (p PoolSpec) changeAuditText(old *Pool, reason string) string {
 	if old != nil {
-		return withReason(describeChanges(old.spec().auditSettings(), p.auditSettings()), reason)
+		return appendReason(describeChanges(old.spec().auditSettings(), p.auditSettings()), reason)
 	}
 	byDefault, now := PoolSpec{Longest: DefaultLongestLease, Sleep: DefaultLongestSleep}.auditSettings(), p.auditSettings()
 	var parts []string
@@ -237,11 +237,11 @@ func (p PoolSpec) changeDetail(old *Pool, reason string) string {
 			parts = append(parts, now[i-1]+"="+now[i])
 		}
 	}
-	return withReason(strings.Join(parts, " "), reason)
+	return appendReason(strings.Join(parts, " "), reason)
 }
 
-// withReason returns the detail of an event with reason added. If reason is empty, it returns detail.
-func withReason(detail, reason string) string {
+// appendReason returns the detail of an event with reason added. If reason is empty, it returns detail.
+func appendReason(detail, reason string) string {
 	if reason == "" {
 		return detail
 	}
@@ -259,7 +259,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if err != nil {
 		return Pool{}, false, err
 	}
-	held := spec.pauseAfter(old, actor, reason)
+	held := spec.pauseInfoAfterChange(old, actor, reason)
 	// If a deleted pool is created again, it keeps its version and its stands_until (the time before which it grants nothing).
 	if _, err := tx.exec(ctx, `
 		INSERT INTO pools (name, capacity, lease_ms, paused, windows, opens_at, closes_at, windows_due, version, created_at, updated_at,
@@ -282,7 +282,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if old == nil {
 		kind = "pool.created"
 	}
-	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.changeDetail(old, reason)}); err != nil {
+	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.changeAuditText(old, reason)}); err != nil {
 		return Pool{}, false, err
 	}
 	pool, err = tx.pools().poolByName(ctx, name)

@@ -109,7 +109,7 @@ type DeviceAttempts struct {
 // device. If since is zero, it covers the last hour. It reads only the newest deviceEventsRead events of the pool. isSample is true if the
 // period has more events.
 func (s pools) AttemptsByDevice(ctx context.Context, scope TaskScope, since time.Time, handle func(DeviceAttempts)) (isSample bool, err error) {
-	pool, err := tasks(s).scopePool(ctx, scope)
+	pool, err := tasks(s).readScopePool(ctx, scope)
 	if err != nil {
 		return false, fmt.Errorf("reading attempts by device: %w", err)
 	}

@@ -126,7 +126,7 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 
 func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	column, owner := filter.ownerColumn()
-	search, stretch, err := s.endEventSearch(ctx, filter)
+	search, stretch, err := s.planEndEventSearch(ctx, filter)
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
@@ -138,18 +138,18 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 	return ended, stretch, nil
 }
 
-// endEventSearch returns the search for the events that ended holdings. The search is limited to stretch, the part of the log that one call
-// may search.
-func (s pools) endEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, stretch SearchBound, err error) {
+// planEndEventSearch returns the search for the events that ended holdings. The search is limited to searchedBound, the part of the log that
+// one call may search.
+func (s pools) planEndEventSearch(ctx context.Context, filter HoldingFilter) (search eventSearch, searchedBound SearchBound, err error) {
 	bounds := EventFilter{Newest: filter.Newest, After: filter.After, Before: min(filter.Before, inForceIDBase), Since: filter.From, Until: filter.To}
 	if bounds, err = events(s).WithIDRange(ctx, bounds); err != nil {
-		return search, stretch, err
+		return search, searchedBound, err
 	}
 	search = eventSearch{EventFilter: bounds, pool: filter.Pool, device: filter.Device}
 	q := &query{}
-	stretch, err = s.searchBoundAfter(ctx, q, search.candidatesSQL(q, holdingsSearchLimit), search.directionSQL(), holdingsSearchLimit)
-	search.LimitTo(stretch)
-	return search, stretch, err
+	searchedBound, err = s.searchBoundAfter(ctx, q, search.candidatesSQL(q, holdingsSearchLimit), search.directionSQL(), holdingsSearchLimit)
+	search.LimitTo(searchedBound)
+	return search, searchedBound, err
 }
 
 // endedHoldingsSQL returns the statement for the holdings that the events of search ended. The statement stops when the page is full.

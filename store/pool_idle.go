@@ -76,7 +76,7 @@ func (s pools) TakeIdleTime(ctx context.Context, minElapsed time.Duration) (sinc
 // no device can be notified, it returns no pools.
 func (s pools) PoolsWithWork(ctx context.Context, pools []string) (_ []string, err error) {
 	defer wrapError(&err, "finding pools with work")
-	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesInput(pools))
+	return collect(ctx, s.readSession(), singleColumn[string], poolsWithWorkSQL(), namesToJSONArray(pools))
 }
 
 // poolsWithWorkSQL returns the statement of PoolsWithWork, which reads one task per pool. It looks for this task without EXISTS, because for an
@@ -93,7 +93,7 @@ func poolsWithWorkSQL() string {
 // PoolsWithUrgent returns the elements of pools that have an urgent batch with a waiting task, if the tasks of this batch may start now.
 func (s pools) PoolsWithUrgent(ctx context.Context, pools []string) (_ []string, err error) {
 	defer wrapError(&err, "finding pools with urgent work")
-	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesInput(pools))
+	return collect(ctx, s.readSession(), singleColumn[string], poolsWithUrgentSQL(), namesToJSONArray(pools))
 }
 
 func poolsWithUrgentSQL() string {

@@ -66,7 +66,7 @@ func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (co
 	return counted, err
 }
 
-func (s poolsIn) countMinutes(ctx context.Context, afterEvent, lastEvent int64) error {
+func (s poolStatements) countMinutes(ctx context.Context, afterEvent, lastEvent int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
 		SELECT p.name, m.minute, sum(m.granted), sum(m.ended), sum(m.lapsed), sum(m.failed), max(p.capacity)

@@ -19,12 +19,12 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 		Occupancy
 		grant Grant
 	}
-	name := hideFromPlanner("$1", "text")
+	name := hideValueFromPlannerSQL("$1", "text")
 	rows, err := collect(ctx, s.readSession(), func(r *reading) []any {
 		return append(append(poolScanDest(&r.Pool), &r.Waiting, &r.Oldest), grantScanDest(&r.grant)...)
 	}, `
 		WITH wanted AS (
-			SELECT `+poolColumns+`, (`+waitingCountSQL(name, hideFromPlanner("$2", "integer"))+`) AS waiting, (`+oldestPendingSQL(name)+`) AS oldest
+			SELECT `+poolColumns+`, (`+waitingCountSQL(name, hideValueFromPlannerSQL("$2", "integer"))+`) AS waiting, (`+oldestPendingSQL(name)+`) AS oldest
 			FROM pools WHERE name = `+name+` AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch

@@ -25,12 +25,12 @@ type PoolOverview struct {
 // PoolOverviews returns the overviews of at most limit pools with a name > afterName, by name, in one snapshot. Waiting devices are counted
 // up to maxWaiting per pool. The cost per pool does not grow with the number of pools or tasks.
 func (s pools) PoolOverviews(ctx context.Context, afterName string, limit, maxWaiting int) ([]PoolOverview, error) {
-	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideFromPlanner("$2", "integer"), "$3", afterName, limit, maxWaiting)
+	return s.readOverviews(ctx, `pools o`, `WHERE o.name > $1 AND o.deleted_at IS NULL ORDER BY o.name LIMIT `+hideValueFromPlannerSQL("$2", "integer"), "$3", afterName, limit, maxWaiting)
 }
 
 // PoolOverviewsByName returns the overviews of the existing pools in names, by name, in one snapshot.
 func (s pools) PoolOverviewsByName(ctx context.Context, names []string, maxWaiting int) ([]PoolOverview, error) {
-	return s.readOverviews(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", namesInput(names), maxWaiting)
+	return s.readOverviews(ctx, `{names} JOIN pools o ON o.name = names.name AND o.deleted_at IS NULL`, "", "$2", namesToJSONArray(names), maxWaiting)
 }
 
 // readOverviews reads the overviews of the pools that fromSQL and conditionSQL (the clauses after it) select. maxWaitingExpr is the SQL for
@@ -40,15 +40,15 @@ func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWait
 		return append(append(poolScanDest(&v.Pool), poolStatusScanDest(&v.PoolStatus)...), &v.Waiting, &v.Oldest)
 	}, poolStatusCTE(fromSQL, conditionSQL)+`
 		SELECT `+poolColumns+`, `+poolStatusColumns()+`,
-			(`+waitingCountSQL("o.name", hideFromPlanner(maxWaitingExpr+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
+			(`+waitingCountSQL("o.name", hideValueFromPlannerSQL(maxWaitingExpr+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
 			(`+oldestPendingSQL("o.name")+`)
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideFromPlanner returns SQL that has the value of argument (such as $1) but hides it from the planner. Otherwise Postgres could expect a
-// better plan for a known value and plan each call anew, which takes longer than the query.
-func hideFromPlanner(argument, sqlType string) string {
-	return `(SELECT CAST(` + argument + ` AS ` + sqlType + `))`
+// hideValueFromPlannerSQL returns SQL that has the value of argumentExpr (such as $1) but hides it from the planner. Otherwise Postgres could
+// expect a better plan for a known value and plan each call anew, which takes longer than the query.
+func hideValueFromPlannerSQL(argumentExpr, sqlType string) string {
+	return `(SELECT CAST(` + argumentExpr + ` AS ` + sqlType + `))`
 }
 
 // oldestPendingSQL returns the query for the creation time of the oldest batch with a waiting task in the pool poolExpr.

@@ -30,7 +30,7 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 	names := slices.Sorted(slices.Values(change.Pools))
 	err = s.write(ctx, func(tx session) error {
 		for _, name := range names {
-			if err := tx.pools().lockName(ctx, name); err != nil {
+			if err := tx.pools().lockNameExclusively(ctx, name); err != nil {
 				return err
 			}
 		}
@@ -44,7 +44,7 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 		}
 		detail := ""
 		if askedDevices = 0; change.StopRunning {
-			asked, err := tx.grants().stopForPause(ctx, names)
+			asked, err := tx.grants().askTasksToStopForPause(ctx, names)
 			if err != nil {
 				return err
 			}
@@ -56,30 +56,30 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 		}
 		kind := map[bool]string{false: poolsPaused, true: poolsResumed}[change.End]
 		slices.Sort(concerned)
-		return tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: withReason(strings.Join(slices.Compact(concerned), ",")+detail, change.Reason)})
+		return tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Detail: appendReason(strings.Join(slices.Compact(concerned), ",")+detail, change.Reason)})
 	})
 	return changedPools, askedDevices, err
 }
 
 // applyPause pauses the pools in names, or ends their pauses, and returns the names of the changed pools.
-func (s poolsIn) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) (changedNames []string, err error) {
+func (s poolStatements) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) (changedNames []string, err error) {
 	return collect(ctx, s.session, singleColumn[string], `
 		UPDATE pools SET version = version + 1, updated_at = {now}, paused = $2, pause_reason = $4,
 			paused_by = CASE WHEN $2 THEN $3 ELSE '' END, paused_at = CASE WHEN $2 THEN {now} END
 		WHERE name IN (SELECT name FROM {names}) AND deleted_at IS NULL AND paused <> $2 AND ($2 OR paused_by = $3) RETURNING name`,
-		namesInput(names), !change.End, actor, change.Reason)
+		namesToJSONArray(names), !change.End, actor, change.Reason)
 }
 
-// stopForPause asks the devices that hold a slot of the paused pools to stop. poolOfEach has the pool of each device that was asked, so a
-// pool can occur several times.
-func (s grantsIn) stopForPause(ctx context.Context, pools []string) (poolOfEach []string, err error) {
+// askTasksToStopForPause asks the devices that hold a slot of the paused pools to stop. poolOfEach has the pool of each device that was asked,
+// so a pool can occur several times.
+func (s grantStatements) askTasksToStopForPause(ctx context.Context, pools []string) (poolOfEach []string, err error) {
 	type holding struct {
 		task int64
 		pool string
 	}
 	held, err := collect(ctx, s.session, func(h *holding) []any { return []any{&h.task, &h.pool} }, `
 		SELECT g.task, g.pool FROM grants g WHERE g.pool IN (SELECT name FROM {names}) AND g.cancel_why = '' AND g.device NOT LIKE '`+callerPrefix+`%'
-		ORDER BY g.task FOR UPDATE`, namesInput(pools))
+		ORDER BY g.task FOR UPDATE`, namesToJSONArray(pools))
 	tasks := make([]int64, len(held))
 	for i, h := range held {
 		tasks[i], poolOfEach = h.task, append(poolOfEach, h.pool)
@@ -87,5 +87,5 @@ func (s grantsIn) stopForPause(ctx context.Context, pools []string) (poolOfEach 
 	if err != nil || len(held) == 0 {
 		return nil, err
 	}
-	return poolOfEach, s.askToStop(ctx, Canceller, whyPaused, whyPaused, tasks)
+	return poolOfEach, s.askTasksToStop(ctx, Canceller, whyPaused, whyPaused, tasks)
 }

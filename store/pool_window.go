@@ -37,7 +37,7 @@ type openingColumns struct {
 }
 
 // computeOpening returns the present or next opening of valid windows, by the database's clock.
-func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (openingColumns, error) {
+func (s poolStatements) computeOpening(ctx context.Context, schedule []Window) (openingColumns, error) {
 	if len(schedule) == 0 {
 		return openingColumns{}, nil
 	}
@@ -58,7 +58,7 @@ func (s poolsIn) computeOpening(ctx context.Context, schedule []Window) (opening
 
 // checkWindowsFit returns ErrNeverStarts if batch.FinishInside is true and no opening is long enough for a task of the batch. If the pool
 // is unknown, checkWindowsFit returns nil, because a later statement refuses the batch.
-func (s poolsIn) checkWindowsFit(ctx context.Context, batch Batch) error {
+func (s poolStatements) checkWindowsFit(ctx context.Context, batch Batch) error {
 	if !batch.FinishInside {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, er
 
 // refreshWindows computes the due openings of at most limit rows of table (pools or batches), and returns their number. keyColumns are the
 // columns that identify a row, and rowCondition is the SQL condition that joins a row to its new opening.
-func (s poolsIn) refreshWindows(ctx context.Context, table, keyColumns, rowCondition string, limit int) (refreshed int, err error) {
+func (s poolStatements) refreshWindows(ctx context.Context, table, keyColumns, rowCondition string, limit int) (refreshed int, err error) {
 	type reading struct {
 		openingRow
 		windows []Window
@@ -151,6 +151,6 @@ func (s poolsIn) refreshWindows(ctx context.Context, table, keyColumns, rowCondi
 	_, err = s.exec(ctx, `
 		UPDATE `+table+` AS t SET opens_at = {epoch} + openings.from_ms * {ms}, closes_at = {epoch} + openings.until_ms * {ms},
 			windows_due = {epoch} + openings.due_ms * {ms}
-		FROM {openings} WHERE `+rowCondition, toJSONInput(rows))
+		FROM {openings} WHERE `+rowCondition, rowsToJSONArray(rows))
 	return len(rows), err
 }

@@ -130,7 +130,7 @@ type preparedTx struct {
 
 // QueryContext runs query with args in the transaction. It uses the prepared statement of the query if there is one.
 func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if statement := t.from.statementOrQueue(query); statement != nil {
+	if statement := t.from.cachedStatementOrQueue(query); statement != nil {
 		return t.StmtContext(ctx, statement).QueryContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
 	}
 	return t.Tx.QueryContext(ctx, query, args...)
@@ -138,14 +138,14 @@ func (t preparedTx) QueryContext(ctx context.Context, query string, args ...any)
 
 // ExecContext executes query with args in the transaction. It uses the prepared statement of the query if there is one.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if statement := t.from.statementOrQueue(query); statement != nil {
+	if statement := t.from.cachedStatementOrQueue(query); statement != nil {
 		return t.StmtContext(ctx, statement).ExecContext(ctx, args...) //nolint:sqlclosecheck // closed with the transaction
 	}
 	return t.Tx.ExecContext(ctx, query, args...)
 }
 
-// statementOrQueue returns the prepared statement of query, or queues the text and returns nil.
-func (p *prepared) statementOrQueue(query string) *sql.Stmt {
+// cachedStatementOrQueue returns the prepared statement of query, or queues the text and returns nil.
+func (p *prepared) cachedStatementOrQueue(query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.statements[query]

@@ -51,7 +51,7 @@ func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
 
 // readPolicyList reads the list of policies with this name from table, or returns ErrNotFound. lockSQL is the locking clause of the statement,
 // such as FOR UPDATE, or empty.
-func (s profilesIn) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
+func (s profileStatements) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
 	return queryOne(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
 
@@ -61,7 +61,7 @@ func (s profiles) Profiles(ctx context.Context, afterName string, limit int) ([]
 }
 
 // readPolicyListPage reads at most limit lists of policies with a name > afterName from table.
-func (s profilesIn) readPolicyListPage(ctx context.Context, table policyTable, afterName string, limit int) ([]Profile, error) {
+func (s profileStatements) readPolicyListPage(ctx context.Context, table policyTable, afterName string, limit int) ([]Profile, error) {
 	return collect(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
 }
 
@@ -89,11 +89,11 @@ func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor st
 
 // auditSettings returns the settings of a profile as the audit log shows them.
 func (p Profile) auditSettings() settings {
-	return settings{"limits", limitsText(p.Limits), "metadata_only", strconv.FormatBool(p.MetadataOnly)}
+	return settings{"limits", policiesAuditText(p.Limits), "metadata_only", strconv.FormatBool(p.MetadataOnly)}
 }
 
 // putPolicyList creates or replaces the list of policies with the name of wanted in table and records the event.
-func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile) (list Profile, created bool, err error) {
+func (s profileStatements) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile) (list Profile, created bool, err error) {
 	name := wanted.Name
 	list, err = s.readPolicyList(ctx, table, name, "FOR UPDATE")
 	if err == nil && bytes.Equal(list.Limits, wanted.Limits) && list.MetadataOnly == wanted.MetadataOnly {
@@ -120,7 +120,7 @@ func (s profilesIn) putPolicyList(ctx context.Context, table policyTable, actor 
 	}
 	kind := table.changed
 	if created = list.Version == 1; created {
-		kind, changes = table.created, "limits="+limitsText(wanted.Limits)
+		kind, changes = table.created, "limits="+policiesAuditText(wanted.Limits)
 		if wanted.MetadataOnly {
 			changes += " metadata_only=true"
 		}
@@ -160,7 +160,7 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 
 // lockProfile locks a profile against its deletion until the end of the transaction, or returns ErrUnknownProfile. If name is empty, it
 // does nothing.
-func (s profilesIn) lockProfile(ctx context.Context, name string) error {
+func (s profileStatements) lockProfile(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
 	}
@@ -217,5 +217,5 @@ type LimitSetVersion struct {
 // LimitSetVersions returns the present versions of the limit sets whose names are in sets. It leaves out limit sets that do not exist.
 func (s profiles) LimitSetVersions(ctx context.Context, sets []string) ([]LimitSetVersion, error) {
 	return collect(ctx, s.readSession(), func(v *LimitSetVersion) []any { return []any{&v.Name, &v.Version, &v.CreatedAt} },
-		`SELECT s.name, s.version, s.created_at FROM {names} JOIN limit_sets s ON s.name = names.name`, namesInput(sets))
+		`SELECT s.name, s.version, s.created_at FROM {names} JOIN limit_sets s ON s.name = names.name`, namesToJSONArray(sets))
 }

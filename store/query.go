@@ -86,15 +86,15 @@ type SearchBound struct {
 // are SQL texts.
 type idRange struct{ after, before, direction, limit string }
 
-// rangeSQL returns the conditions and the order for the range. If column is not empty, they select the rows with the value valueExpr (SQL)
-// in column, by the index on (column, id). The condition compares the row (column, id), and the order begins with column, because with an
-// equality for column Postgres might read along the primary key.
-func (s idRange) rangeSQL(column, valueExpr string) string {
-	if column == "" {
+// whereAndOrderSQL returns the conditions and the order for the range. If equalColumn is not empty, they select the rows with the value
+// equalValueExpr (SQL) in equalColumn, by the index on (equalColumn, id). The condition compares the row (equalColumn, id), and the order begins
+// with equalColumn, because with an equality for equalColumn Postgres might read along the primary key.
+func (s idRange) whereAndOrderSQL(equalColumn, equalValueExpr string) string {
+	if equalColumn == "" {
 		return `id > ` + s.after + ` AND id < ` + s.before + ` ORDER BY id ` + s.direction + ` LIMIT ` + s.limit
 	}
-	return `(` + column + `, id) > (` + valueExpr + `, ` + s.after + `) AND (` + column + `, id) < (` + valueExpr + `, ` + s.before + `)` +
-		` ORDER BY ` + column + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
+	return `(` + equalColumn + `, id) > (` + equalValueExpr + `, ` + s.after + `) AND (` + equalColumn + `, id) < (` + equalValueExpr + `, ` + s.before + `)` +
+		` ORDER BY ` + equalColumn + ` ` + s.direction + `, id ` + s.direction + ` LIMIT ` + s.limit
 }
 
 // searchBound returns the id at which a search of searchLimit ids ends, or the zero value if idsSQL returns fewer ids. idsSQL is a query

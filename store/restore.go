@@ -115,7 +115,7 @@ func (s session) blockGrants(ctx context.Context, minDuration time.Duration) (st
 				coalesce((SELECT max(b.lease_ms) FROM batches b WHERE b.pool = p.name AND b.lease_ms > 0
 					AND EXISTS (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending')), 0),
 				coalesce((SELECT max(t.lease_ms) FROM tasks t WHERE t.pool = p.name AND t.state = 'pending' AND t.device >= '@' AND t.device < 'A'), 0)
-			)) * {ms})`, namesInput(used), now.UnixMilli(), minDuration.Milliseconds())
+			)) * {ms})`, namesToJSONArray(used), now.UnixMilli(), minDuration.Milliseconds())
 	if err != nil {
 		return standstill, fmt.Errorf("writing the standstill of pools: %w", err)
 	}

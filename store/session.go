@@ -26,25 +26,25 @@ type session struct {
 
 // Each of these types is a session with the statements of one part of the ledger, such as pools or grants.
 type (
-	poolsIn       struct{ session }
-	batchesIn     struct{ session }
-	tasksIn       struct{ session }
-	grantsIn      struct{ session }
-	leasesIn      struct{ session }
-	devicesIn     struct{ session }
-	profilesIn    struct{ session }
-	credentialsIn struct{ session }
+	poolStatements       struct{ session }
+	batchStatements      struct{ session }
+	taskStatements       struct{ session }
+	grantStatements      struct{ session }
+	leaseStatements      struct{ session }
+	deviceStatements     struct{ session }
+	profileStatements    struct{ session }
+	credentialStatements struct{ session }
 )
 
 // pools returns the session with the statements on pools. The next functions do the same for other parts of the ledger.
-func (s session) pools() poolsIn             { return poolsIn{s} }
-func (s session) batches() batchesIn         { return batchesIn{s} }
-func (s session) tasks() tasksIn             { return tasksIn{s} }
-func (s session) grants() grantsIn           { return grantsIn{s} }
-func (s session) leases() leasesIn           { return leasesIn{s} }
-func (s session) devices() devicesIn         { return devicesIn{s} }
-func (s session) profiles() profilesIn       { return profilesIn{s} }
-func (s session) credentials() credentialsIn { return credentialsIn{s} }
+func (s session) pools() poolStatements             { return poolStatements{s} }
+func (s session) batches() batchStatements          { return batchStatements{s} }
+func (s session) tasks() taskStatements             { return taskStatements{s} }
+func (s session) grants() grantStatements           { return grantStatements{s} }
+func (s session) leases() leaseStatements           { return leaseStatements{s} }
+func (s session) devices() deviceStatements         { return deviceStatements{s} }
+func (s session) profiles() profileStatements       { return profileStatements{s} }
+func (s session) credentials() credentialStatements { return credentialStatements{s} }
 
 // exec runs a statement and returns the number of rows that it changed.
 func (s session) exec(ctx context.Context, query string, args ...any) (changedRows int64, err error) {
@@ -125,8 +125,8 @@ func (s session) readClock(ctx context.Context) (time.Time, error) {
 // singleColumn is the scanDest of collect and queryOne for a query with one column.
 func singleColumn[Column any](target *Column) (scanDest []any) { return []any{target} }
 
-// toJSONInput returns rows as a JSON array. Words in SQL such as {ids} read such an array (see dialect).
-func toJSONInput[Row any](rows []Row) string {
+// rowsToJSONArray returns rows as a JSON array. Words in SQL such as {ids} read such an array (see dialect).
+func rowsToJSONArray[Row any](rows []Row) string {
 	// json.Marshal cannot fail for plain structs and numbers.
 	b, _ := json.Marshal(rows)
 	return string(b)
@@ -136,13 +136,13 @@ type idRow struct {
 	ID int64 `json:"id"`
 }
 
-// idsInput returns ids as the JSON array of the word {ids} (see dialect).
-func idsInput(ids ...int64) string {
+// idsToJSONArray returns ids as the JSON array of the word {ids} (see dialect).
+func idsToJSONArray(ids ...int64) string {
 	rows := make([]idRow, len(ids))
 	for i, id := range ids {
 		rows[i].ID = id
 	}
-	return toJSONInput(rows)
+	return rowsToJSONArray(rows)
 }
 
 type nameRow struct {
@@ -150,23 +150,23 @@ type nameRow struct {
 	Name string `json:"name"`
 }
 
-// namesInput returns names as the JSON array of the word {names} (see dialect).
-func namesInput(names []string) string {
+// namesToJSONArray returns names as the JSON array of the word {names} (see dialect).
+func namesToJSONArray(names []string) string {
 	rows := make([]nameRow, len(names))
 	for i, name := range names {
 		rows[i] = nameRow{N: i, Name: name}
 	}
-	return toJSONInput(rows)
+	return rowsToJSONArray(rows)
 }
 
 // step is a statement that changes the rows of an input, a JSON array.
 type step struct{ name, query string }
 
-// runSteps runs steps on rowsJSON, a JSON array. The steps read the array through the word {inputWord} (see dialect). On Postgres, all
+// runSteps runs steps on rowsJSON, a JSON array. The steps read the array through the word {inputPlaceholder} (see dialect). On Postgres, all
 // steps run as one statement, which saves round trips. Then a step does not read the changes of earlier steps, so it must not depend on them.
-func (s session) runSteps(ctx context.Context, inputWord, rowsJSON string, steps []step) error {
+func (s session) runSteps(ctx context.Context, inputPlaceholder, rowsJSON string, steps []step) error {
 	if s.canChainWrites {
-		return s.execChained(ctx, inputWord, rowsJSON, steps)
+		return s.execChained(ctx, inputPlaceholder, rowsJSON, steps)
 	}
 	return s.execEach(ctx, rowsJSON, steps)
 }
@@ -181,16 +181,16 @@ func (s session) execEach(ctx context.Context, rowsJSON string, steps []step) er
 }
 
 // execChained runs steps as one statement on rowsJSON.
-func (s session) execChained(ctx context.Context, inputWord, rowsJSON string, steps []step) error {
+func (s session) execChained(ctx context.Context, inputPlaceholder, rowsJSON string, steps []step) error {
 	with := make([]string, len(steps))
 	for i, step := range steps {
 		with[i] = fmt.Sprintf("step%d AS (%s)", i, step.query)
 	}
-	_, err := s.exec(ctx, chainCTEs(inputWord, strings.Join(with, ", ")+" SELECT"), rowsJSON)
+	_, err := s.exec(ctx, withInputReadOnceSQL(inputPlaceholder, strings.Join(with, ", ")+" SELECT"), rowsJSON)
 	return err
 }
 
-// chainCTEs returns the statement WITH ctesSQL, in which the JSON array of the word {inputWord} is read only once.
-func chainCTEs(inputWord, ctesSQL string) string {
-	return "WITH {" + inputWord + " once}, " + strings.ReplaceAll(ctesSQL, "{"+inputWord+"}", inputWord)
+// withInputReadOnceSQL returns the statement "WITH " + ctesSQL, in which the JSON array of the word {inputPlaceholder} is read only once.
+func withInputReadOnceSQL(inputPlaceholder, ctesSQL string) string {
+	return "WITH {" + inputPlaceholder + " once}, " + strings.ReplaceAll(ctesSQL, "{"+inputPlaceholder+"}", inputPlaceholder)
 }

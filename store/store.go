@@ -81,7 +81,7 @@ func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, err
 	}
 	// BinaryParameters saves one round trip for each statement that is not prepared.
 	config.BinaryParameters = true
-	config.Runtime = withSettings(config.Runtime, options)
+	config.Runtime = addSettingsToDSN(config.Runtime, options)
 	mainDialer, pingDialer := &dialer{ioTimeout: answerTimeout(config.Runtime["statement_timeout"])}, &dialer{ioTimeout: pingTimeout}
 	db, err := openConnections(config, options.MaxOpenConns, mainDialer)
 	// The connections of slow have no time limit, because a COPY waits for the rows of the client, and a migration waits for locks.
@@ -114,14 +114,14 @@ func openConnections(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.
 // not block reports.
 const slowConns = 5
 
-// withSettings returns the settings of a connection: the settings of the store and dsnSettings, the settings of the DSN. A setting of the
+// addSettingsToDSN returns the settings of a connection: the settings of the store and dsnSettings, the settings of the DSN. A setting of the
 // DSN replaces the setting of the store, except for the isolation level, on which the cap depends. The result takes precedence over
 // settings of the database or the user.
 //
 // A prepared plan stays in use while its tables grow. A plan for small tables would read whole tables, or sort all rows that an index finds
 // (a bitmap scan). So enable_seqscan and enable_bitmapscan are off. Then the planner expects high costs for a table that must be read
 // whole, and would start parallel workers. To start them takes longer than the work, so they are off, too.
-func withSettings(dsnSettings map[string]string, options Options) (settingByName map[string]string) {
+func addSettingsToDSN(dsnSettings map[string]string, options Options) (settingByName map[string]string) {
 	all := map[string]string{
 		"enable_seqscan":    "off",
 		"enable_bitmapscan": "off",
@@ -147,7 +147,7 @@ func millisText(duration time.Duration) string { return strconv.FormatInt(durati
 // connections, so they do not block writers.
 func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	_, missing := os.Stat(path)
-	if err := makePrivate(path); err != nil {
+	if err := makeFilePrivate(path); err != nil {
 		return nil, sqliteFileError(path, err)
 	}
 	file := url.URL{Path: filepath.ToSlash(path)}
@@ -162,20 +162,20 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	}
 	s, err := openStore(ctx, &connection{db: db, slow: db, snapshotDB: looking, file: path, dialect: sqliteDialect()})
 	if err != nil && missing != nil { // remove the new file: a later start would treat an empty file as a damaged ledger
-		removeIfEmpty(path)
+		removeFileIfEmpty(path)
 	}
 	return s, sqliteFileError(path, err)
 }
 
-func removeIfEmpty(path string) {
+func removeFileIfEmpty(path string) {
 	if file, err := os.Stat(path); err == nil && file.Size() == 0 {
 		_ = os.Remove(path)
 	}
 }
 
-// makePrivate makes sure that only the owner can access the file at path, because the file holds hashes of tokens and reports of devices.
-// If the file is missing, makePrivate creates it. SQLite gives its -wal and -shm files the same permissions.
-func makePrivate(path string) error {
+// makeFilePrivate makes sure that only the owner can access the file at path, because the file holds hashes of tokens and reports of devices.
+// If the file is missing, makeFilePrivate creates it. SQLite gives its -wal and -shm files the same permissions.
+func makeFilePrivate(path string) error {
 	if there, err := os.Stat(path); err == nil && there.Size() == 0 {
 		return fmt.Errorf("the ledger %s is empty (0 bytes), so its content is lost: %s", path, remedyOfDamage)
 	}

@@ -27,7 +27,7 @@ const (
 // CancelTasks cancels at most limit open tasks that match filter, and asks the devices of running tasks to stop. It works in chunks of
 // bulkChunk tasks, each in one transaction. After an error, earlier chunks stay committed, and the call can be repeated.
 func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
-	return s.changeInChunks(ctx, filter, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
+	return s.changeTasksInChunks(ctx, filter, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().cancelTasks(ctx, actor, tasks, done)
 	})
 }
@@ -35,7 +35,7 @@ func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter,
 // RetryTasks makes at most limit tasks that match filter pending again. It changes only tasks that ended without success and whose batch
 // can still start tasks. Each of them gets at least one more attempt. It works in chunks as CancelTasks does.
 func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
-	return s.changeInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
+	return s.changeTasksInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.tasks().retryTasks(ctx, actor, tasks, done)
 	})
 }
@@ -67,16 +67,16 @@ func (s tasks) countMatching(ctx context.Context, filter TaskFilter, condSQL str
 	}
 }
 
-// changeInChunks changes at most limit tasks that match filter and condSQL, an SQL condition. It searches from one SearchBound to the next.
+// changeTasksInChunks changes at most limit tasks that match filter and condSQL, an SQL condition. It searches from one SearchBound to the next.
 // For each chunk of tasks, it calls change with a session, the ids of the tasks, and the BulkResult that change must set.
-func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL string, limit int, change func(tx session, taskIDs []int64, done *BulkResult) error) (total BulkResult, _ error) {
+func (s tasks) changeTasksInChunks(ctx context.Context, filter TaskFilter, condSQL string, limit int, change func(tx session, taskIDs []int64, done *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
 		stretch, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
 			return total, fmt.Errorf("finding tasks: %w", err)
 		}
 		filter.Until = stretch.End
-		changed, err := s.changeInRange(ctx, &filter, condSQL, left, change, &total)
+		changed, err := s.changeTasksInRange(ctx, &filter, condSQL, left, change, &total)
 		if err != nil {
 			return total, fmt.Errorf("changing tasks in bulk: %w", err)
 		}
@@ -89,12 +89,12 @@ func (s tasks) changeInChunks(ctx context.Context, filter TaskFilter, condSQL st
 	return total, nil
 }
 
-// changeInRange does the same as changeInChunks for tasks with id <= filter.Until, and adds the results to total. It sets filter.After to
-// the last id that it has processed.
-func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL string, limit int, change func(tx session, taskIDs []int64, done *BulkResult) error, total *BulkResult) (changed int, err error) {
+// changeTasksInRange does the same as changeTasksInChunks for tasks with id <= filter.Until, and adds the results to total. It sets filter.After
+// to the last id that it has processed.
+func (s tasks) changeTasksInRange(ctx context.Context, filter *TaskFilter, condSQL string, limit int, change func(tx session, taskIDs []int64, done *BulkResult) error, total *BulkResult) (changed int, err error) {
 	for changed < limit {
 		filter.Limit = min(bulkChunk, limit-changed)
-		tasks, done, err := s.changeChunk(ctx, *filter, condSQL, change)
+		tasks, done, err := s.changeTaskChunk(ctx, *filter, condSQL, change)
 		if err != nil {
 			return changed, err
 		}
@@ -109,9 +109,9 @@ func (s tasks) changeInRange(ctx context.Context, filter *TaskFilter, condSQL st
 	return changed, nil
 }
 
-// changeChunk calls change with the ids of the next filter.Limit tasks in one transaction, and returns these ids. change must lock tasks in
+// changeTaskChunk calls change with the ids of the next filter.Limit tasks in one transaction, and returns these ids. change must lock tasks in
 // the order of ids, as all code does, so that deadlocks are avoided.
-func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL string, change func(tx session, taskIDs []int64, done *BulkResult) error) (taskIDs []int64, done BulkResult, err error) {
+func (s tasks) changeTaskChunk(ctx context.Context, filter TaskFilter, condSQL string, change func(tx session, taskIDs []int64, done *BulkResult) error) (taskIDs []int64, done BulkResult, err error) {
 	text, args := filter.matchingQuery("t.id", condSQL).build(filter.orderSQL(), filter.Limit)
 	err = s.write(ctx, func(tx session) (err error) {
 		done = BulkResult{}
@@ -126,14 +126,14 @@ func (s tasks) changeChunk(ctx context.Context, filter TaskFilter, condSQL strin
 
 // cancelTasks ends the waiting tasks in taskIDs, and asks the devices of the running tasks to stop. It sets the number of ended tasks and the
 // number of asked devices in done.
-func (s tasksIn) cancelTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
-	taskIDs, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsInput(taskIDs...))
+func (s taskStatements) cancelTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+	taskIDs, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsToJSONArray(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	asked, err := collect(ctx, s.session, singleColumn[int64], `
 		UPDATE grants SET cancel_why = 'cancelled'
-		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, idsInput(taskIDs...))
+		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, idsToJSONArray(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
 	}
@@ -143,7 +143,7 @@ func (s tasksIn) cancelTasks(ctx context.Context, actor string, taskIDs []int64,
 	}
 	rows, err := collect(ctx, s.session, func(t *endedTask) []any { return []any{&t.id, &t.device} }, `
 		UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL
-		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id, device`, idsInput(taskIDs...))
+		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id, device`, idsToJSONArray(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("ending tasks: %w", err)
 	}
@@ -158,8 +158,8 @@ func (s tasksIn) cancelTasks(ctx context.Context, actor string, taskIDs []int64,
 
 // lockRetriableTasks locks the tasks that may become pending again, and returns their ids. It locks pools and batches first, because a task
 // that became pending in a cancelled batch or a deleted pool would stay pending forever.
-func (s tasksIn) lockRetriableTasks(ctx context.Context, taskIDs []int64) (lockedIDs []int64, err error) {
-	in := idsInput(taskIDs...)
+func (s taskStatements) lockRetriableTasks(ctx context.Context, taskIDs []int64) (lockedIDs []int64, err error) {
+	in := idsToJSONArray(taskIDs...)
 	for _, query := range []string{
 		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name FOR SHARE`,
 		`SELECT id FROM batches WHERE id IN (SELECT t.batch FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY id FOR SHARE`,
@@ -176,14 +176,14 @@ func (s tasksIn) lockRetriableTasks(ctx context.Context, taskIDs []int64) (locke
 // retryTasks makes the tasks in taskIDs pending again if that is allowed, and sets their number in done. Attempt numbers continue, and a task
 // without attempts left gets one more. The count of returned attempts is reset. It is reset to 1 instead of 0 if only this count shows that
 // the task was started, because MaxWait does not apply to a started task.
-func (s tasksIn) retryTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+func (s taskStatements) retryTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := s.lockRetriableTasks(ctx, taskIDs)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	devices, err := collect(ctx, s.session, singleColumn[string], `
 		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = CASE WHEN attempts = 0 AND returned > 0 THEN 1 ELSE 0 END, output = NULL, output_dropped = false, error = ''
-		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsInput(taskIDs...))
+		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsToJSONArray(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("retrying tasks: %w", err)
 	}
@@ -192,13 +192,13 @@ func (s tasksIn) retryTasks(ctx context.Context, actor string, taskIDs []int64, 
 	return s.recordTaskEvents(ctx, "task.retried", actor, taskIDs)
 }
 
-func (s tasksIn) recordTaskEvents(ctx context.Context, kind, actor string, taskIDs []int64) error {
+func (s taskStatements) recordTaskEvents(ctx context.Context, kind, actor string, taskIDs []int64) error {
 	if len(taskIDs) == 0 {
 		return nil
 	}
 	_, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device)
-		SELECT {now}, $2, $3, 'operator', t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, idsInput(taskIDs...), kind, actor)
+		SELECT {now}, $2, $3, 'operator', t.pool, t.batch, t.id, t.device FROM {ids} JOIN tasks t ON t.id = ids.id`, idsToJSONArray(taskIDs...), kind, actor)
 	return err
 }
 

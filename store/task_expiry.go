@@ -22,8 +22,8 @@ type waitingEndRule struct {
 // the lookup into a join over all tasks. Postgres expects a CASE to be true for most rows, so it reads the tasks along their index.
 const isWaitingSQL = `t.state = 'pending' AND CASE WHEN (SELECT g.task FROM grants g WHERE g.task = t.id) IS NULL THEN TRUE ELSE FALSE END`
 
-// findSQL returns the query for the tasks of the rule. Its last argument is the maximum number of tasks.
-func (e waitingEndRule) findSQL() string {
+// findTasksSQL returns the query for the tasks of the rule. Its last argument is the maximum number of tasks.
+func (e waitingEndRule) findTasksSQL() string {
 	return `SELECT t.id, ` + e.reason + ` ` + e.fromSQL + ` AND ` + isWaitingSQL + e.order + fmt.Sprintf(` LIMIT $%d FOR UPDATE OF t SKIP LOCKED`, len(e.args)+1)
 }
 
@@ -31,8 +31,8 @@ func (e waitingEndRule) findSQL() string {
 const reaperActor = "reaper"
 
 // newExpiryRule returns a rule that ends tasks as expired. The parameters are the fields of waitingEndRule. args are the arguments of fromSQL.
-func newExpiryRule(fromSQL, order, reason, recheck string, args ...any) waitingEndRule {
-	return waitingEndRule{fromSQL, args, order, reason, recheck, Expired, reaperActor}
+func newExpiryRule(fromSQL, orderSQL, reason, recheckSQL string, args ...any) waitingEndRule {
+	return waitingEndRule{fromSQL, args, orderSQL, reason, recheckSQL, Expired, reaperActor}
 }
 
 // expiryRules returns the rules for the NotAfter of a batch and of a task, which have indexes. ExpireWaited handles MaxWait. The rules read
@@ -50,13 +50,13 @@ func expiryRules() []waitingEndRule {
 // maxWaitRule returns the rule that ends each task in taskIDs that is past the MaxWait of its batch.
 func maxWaitRule(taskIDs []int64) waitingEndRule {
 	return newExpiryRule(`FROM {ids} JOIN tasks t ON t.id = ids.id WHERE TRUE`, ``, `'waited longer than max_wait'`,
-		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsInput(taskIDs...))
+		`EXISTS (SELECT 1 FROM batches b WHERE b.id = t.batch AND `+withinMaxWait+` IS NOT TRUE)`, idsToJSONArray(taskIDs...))
 }
 
 // Expire ends at most limit tasks that are past their own NotAfter or the NotAfter of their batch, and returns their number.
 func (s tasks) Expire(ctx context.Context, limit int) (expired int, err error) {
 	for _, rule := range expiryRules() {
-		n, err := s.endWaiting(ctx, rule, limit-expired)
+		n, err := s.endWaitingTasks(ctx, rule, limit-expired)
 		if err != nil {
 			return expired, err
 		}
@@ -108,7 +108,7 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 	if err != nil || len(late) == 0 {
 		return 0, err
 	}
-	return s.endWaiting(ctx, maxWaitRule(late), maxSearched)
+	return s.endWaitingTasks(ctx, maxWaitRule(late), maxSearched)
 }
 
 // overdueBatch is the row that the statement overdueText returns: the id of an overdue batch, and the id of the batch at which the next
@@ -125,19 +125,19 @@ const overdueText = `
 			ORDER BY b.id LIMIT 1), 0),
 		coalesce((SELECT id FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT 1 OFFSET $2), 0)`
 
-// endWaiting ends at most limit waiting tasks that match the rule, in one transaction, and returns their number.
-func (s tasks) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
+// endWaitingTasks ends at most limit waiting tasks that match the rule, in one transaction, and returns their number.
+func (s tasks) endWaitingTasks(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
 	defer wrapError(&err, "ending tasks that are %s", rule.state)
-	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.tasks().endWaiting(ctx, rule, limit) })
+	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.tasks().endWaitingTasks(ctx, rule, limit) })
 }
 
-// endWaiting ends at most limit waiting tasks that match the rule, and returns their number.
-func (s tasksIn) endWaiting(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
-	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findSQL(), append(rule.args, limit)...)
+// endWaitingTasks ends at most limit waiting tasks that match the rule, and returns their number.
+func (s taskStatements) endWaitingTasks(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
+	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findTasksSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {
 		return 0, err
 	}
-	endedIDs, err := s.endLocked(ctx, rule, ends)
+	endedIDs, err := s.endLockedTasks(ctx, rule, ends)
 	return len(endedIDs), err
 }
 
@@ -147,14 +147,14 @@ type taskEnd struct {
 	Reason string `json:"reason"` // stored as the error of the task and as the detail of its event
 }
 
-// endLocked ends the tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids. The caller must have locked
+// endLockedTasks ends the tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids. The caller must have locked
 // the tasks.
-func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []taskEnd) (endedIDs []int64, err error) {
+func (s taskStatements) endLockedTasks(ctx context.Context, rule waitingEndRule, ends []taskEnd) (endedIDs []int64, err error) {
 	// A claim and a change of the batch do not write the row of the task. So only a statement after the lock sees a claim or change that was
 	// committed just before.
 	endedIDs, err = collect(ctx, s.session, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
-		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, toJSONInput(ends), string(rule.state))
+		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, rowsToJSONArray(ends), string(rule.state))
 	if err != nil || len(endedIDs) == 0 {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (s tasksIn) endLocked(ctx context.Context, rule waitingEndRule, ends []task
 	_, err = s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, detail)
 		SELECT {now}, $2, $3, $4, t.pool, t.batch, t.id, t.device, ends.reason FROM {ends} JOIN tasks t ON t.id = ends.task`,
-		toJSONInput(ends), "task."+string(rule.state), rule.actor, string(kindOfActor(rule.actor)))
+		rowsToJSONArray(ends), "task."+string(rule.state), rule.actor, string(kindOfActor(rule.actor)))
 	return endedIDs, err
 }
 
@@ -196,7 +196,7 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedB
 
 // suppress ends each waiting task in suppressions, and returns the set of the ids of the ended tasks. It locks the tasks in the order of
 // ids, as all code does, so that deadlocks are avoided.
-func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (endedTasks map[int64]bool, err error) {
+func (s taskStatements) suppress(ctx context.Context, suppressions []Suppression) (endedTasks map[int64]bool, err error) {
 	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)
 	for _, one := range suppressions {
@@ -205,10 +205,10 @@ func (s tasksIn) suppress(ctx context.Context, suppressions []Suppression) (ende
 		}
 		named[one.Task] = true
 	}
-	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id FOR UPDATE OF t`, toJSONInput(ends)); err != nil {
+	if _, err := s.exec(ctx, `SELECT t.id FROM {ends} JOIN tasks t ON t.id = ends.task ORDER BY t.id FOR UPDATE OF t`, rowsToJSONArray(ends)); err != nil {
 		return nil, fmt.Errorf("locking tasks: %w", err)
 	}
-	endedIDs, err := s.endLocked(ctx, waitingEndRule{state: Suppressed, actor: systemActor}, ends)
+	endedIDs, err := s.endLockedTasks(ctx, waitingEndRule{state: Suppressed, actor: systemActor}, ends)
 	ended := make(map[int64]bool)
 	for _, task := range endedIDs {
 		ended[task] = true

@@ -66,10 +66,10 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 	within := func(id string) string { return id + ` > ` + s.after + ` AND ` + id + ` < ` + s.before }
 	switch {
 	case f.State == Dispatched:
-		return `SELECT task AS id FROM grants WHERE ` + f.runningConds(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
+		return `SELECT task AS id FROM grants WHERE ` + f.runningConditionsSQL(q) + within("task") + ` ORDER BY task` + s.direction + ` LIMIT ` + s.limit
 	case f.Device != "":
 		// The order is by id + 0, because for an order by id Postgres would read the tasks of all devices along the primary key.
-		return `SELECT id FROM tasks WHERE ` + f.deviceConds(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
+		return `SELECT id FROM tasks WHERE ` + f.deviceConditionsSQL(q) + f.excludeRunningSQL() + within("id") + ` ORDER BY id + 0` + s.direction + ` LIMIT ` + s.limit
 	}
 	return f.batchTaskIDsSQL(q, s)
 }
@@ -92,31 +92,31 @@ func (f TaskFilter) excludeRunningSQL() string {
 	return `(SELECT g.task FROM grants g WHERE g.task = tasks.id) IS NULL AND `
 }
 
-// runningConds returns the conditions for running tasks, and adds their arguments to q.
-func (f TaskFilter) runningConds(q *query) (conds string) {
+// runningConditionsSQL returns the conditions for running tasks, and adds their arguments to q.
+func (f TaskFilter) runningConditionsSQL(q *query) (conditionsSQL string) {
 	if f.Device != "" {
-		conds += "device = " + q.arg(f.Device) + " AND "
+		conditionsSQL += "device = " + q.arg(f.Device) + " AND "
 	}
 	if f.Pool != "" {
-		conds += "pool = " + q.arg(f.Pool) + " AND "
+		conditionsSQL += "pool = " + q.arg(f.Pool) + " AND "
 	}
 	if f.Batch != 0 {
 		batch := q.arg(f.Batch)
-		conds += "batch = " + batch + " AND pool = (SELECT pool FROM batches WHERE id = " + batch + ") AND "
+		conditionsSQL += "batch = " + batch + " AND pool = (SELECT pool FROM batches WHERE id = " + batch + ") AND "
 	}
-	return conds
+	return conditionsSQL
 }
 
-// deviceConds returns the conditions for the tasks of the device, and adds their arguments to q.
-func (f TaskFilter) deviceConds(q *query) (conds string) {
-	conds = "device = " + q.arg(f.Device) + " AND "
+// deviceConditionsSQL returns the conditions for the tasks of the device, and adds their arguments to q.
+func (f TaskFilter) deviceConditionsSQL(q *query) (conditionsSQL string) {
+	conditionsSQL = "device = " + q.arg(f.Device) + " AND "
 	if f.State != "" {
-		conds += "state = " + q.arg(f.State) + " AND "
+		conditionsSQL += "state = " + q.arg(f.State) + " AND "
 	}
 	if f.Batch != 0 {
-		conds += "batch = " + q.arg(f.Batch) + " AND "
+		conditionsSQL += "batch = " + q.arg(f.Batch) + " AND "
 	}
-	return conds
+	return conditionsSQL
 }
 
 // batchTaskIDsSQL returns the query for the ids of a batch's tasks in span, a range of ids, and adds its arguments to q. The index sorts the
@@ -195,7 +195,7 @@ func (f TaskFilter) usesPrimaryKey() bool {
 // the rows without a second lookup by id.
 func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	if f.usesPrimaryKey() {
-		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).rangeSQL("", "") + `) AS t`
+		return `(SELECT * FROM tasks WHERE ` + f.idRange(q, maxRows).whereAndOrderSQL("", "") + `) AS t`
 	}
 	return `(` + f.candidateIDsSQL(q, maxRows) + `) AS w {task w}`
 }

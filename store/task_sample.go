@@ -39,12 +39,12 @@ func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, m
 		total = counts.ByState[Pending]
 	}
 	spans, err := collect(ctx, s.readSession(), func(t *stratum) []any { return []any{&t.batch, &t.first, &t.last} }, pendingRangesSQL,
-		idsInput(append(slices.Clone(oldest), others...)...))
+		idsToJSONArray(append(slices.Clone(oldest), others...)...))
 	if err != nil {
 		return nil, 0, err
 	}
 	setWeights(spans, pending, len(oldest), total)
-	list, err := collect(ctx, s.readSession(), waitingTaskScanDest, pointsText, toJSONInput(samplePoints(spans, maxTasks)))
+	list, err := collect(ctx, s.readSession(), waitingTaskScanDest, pointsText, rowsToJSONArray(samplePoints(spans, maxTasks)))
 	slices.SortFunc(list, func(a, b waitingTask) int { return a.Compare(b.WaitingPosition) })
 	list = slices.CompactFunc(list, func(a, b waitingTask) bool { return a.Task == b.Task })
 	return list, max(total, int64(len(list))), err
@@ -77,7 +77,7 @@ func (s tasks) batchesToSample(ctx context.Context, scope TaskScope, pool string
 	}
 	others, err = collect(ctx, s.readSession(), singleColumn[int64], `
 		SELECT DISTINCT batch FROM (SELECT `+nextWaitingBatchSQL("$2", ">=", "ids.id")+` AS batch FROM {ids}) AS found WHERE batch IS NOT NULL ORDER BY batch`,
-		idsInput(at...), pool)
+		idsToJSONArray(at...), pool)
 	return oldest, others, err
 }
 
@@ -92,7 +92,7 @@ func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 // countPending returns the number of waiting tasks of each batch.
 func (s tasks) countPending(ctx context.Context, batchIDs []int64) (countByBatch map[int64]int64, err error) {
 	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
-		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(batchIDs...))
+		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsToJSONArray(batchIDs...))
 	if err == nil {
 		err = batches(s).fillCounts(ctx, found)
 	}

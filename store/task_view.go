@@ -34,7 +34,7 @@ func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
 	return v, err
 }
 
-func (s tasksIn) readTaskView(ctx context.Context, id int64) (view TaskView, err error) {
+func (s taskStatements) readTaskView(ctx context.Context, id int64) (view TaskView, err error) {
 	var running Grant
 	dest := append(taskScanDest(&view.Task), grantScanDest(&running)...)
 	if err := s.scanRow(ctx, dest, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
@@ -57,11 +57,11 @@ func (s tasksIn) readTaskView(ctx context.Context, id int64) (view TaskView, err
 	if view.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, view.Task.Pool); err != nil {
 		return view, fmt.Errorf("reading the slots of its pool: %w", err)
 	}
-	return view, s.fillHistory(ctx, &view)
+	return view, s.fillTaskHistory(ctx, &view)
 }
 
-// fillHistory sets the last attempt and the late result of the task, and who cancelled it.
-func (s tasksIn) fillHistory(ctx context.Context, view *TaskView) error {
+// fillTaskHistory sets the last attempt and the late result of the task, and who cancelled it.
+func (s taskStatements) fillTaskHistory(ctx context.Context, view *TaskView) error {
 	last, err := queryOne(ctx, s.session, attemptScanDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, view.Task.ID)
 	switch {
 	case err == nil:

@@ -46,8 +46,8 @@ func waitingTaskScanDest(task *waitingTask) (scanDest []any) {
 // not depend on the number of tasks. Error: ErrNotFound.
 func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int) (found WaitingTasks, err error) {
 	defer wrapError(&err, "reading waiting tasks")
-	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.scopePool(ctx, scope)
+	err = s.readInSnapshot(ctx, func(ctx context.Context) error {
+		pool, err := s.readScopePool(ctx, scope)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int)
 				return err
 			}
 		}
-		found.Views, err = s.waitingViews(ctx, pool, list)
+		found.Views, err = s.readWaitingViews(ctx, pool, list)
 		return err
 	})
 	return found, err
@@ -70,8 +70,8 @@ func (s tasks) SampleWaiting(ctx context.Context, scope TaskScope, maxTasks int)
 // NextWaiting reads the next waiting tasks of a pool or a batch (scope) behind a position (after), at most limit. Error: ErrNotFound.
 func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPosition, limit int) (found WaitingTasks, err error) {
 	defer wrapError(&err, "reading waiting tasks")
-	err = s.inSnapshot(ctx, func(ctx context.Context) error {
-		pool, err := s.scopePool(ctx, scope)
+	err = s.readInSnapshot(ctx, func(ctx context.Context) error {
+		pool, err := s.readScopePool(ctx, scope)
 		if err != nil {
 			return err
 		}
@@ -83,15 +83,15 @@ func (s tasks) NextWaiting(ctx context.Context, scope TaskScope, after WaitingPo
 			return err
 		}
 		found = WaitingTasks{IsComplete: len(list) < limit}
-		found.Views, err = s.waitingViews(ctx, pool, list)
+		found.Views, err = s.readWaitingViews(ctx, pool, list)
 		return err
 	})
 	return found, err
 }
 
-// inSnapshot runs read in the snapshot of ctx. If ctx has no snapshot, it opens a new snapshot.
-func (s tasks) inSnapshot(ctx context.Context, read func(ctx context.Context) error) error {
-	if _, inside := s.snapshotOf(ctx); inside {
+// readInSnapshot runs read in the snapshot of ctx. If ctx has no snapshot, it opens a new snapshot.
+func (s tasks) readInSnapshot(ctx context.Context, read func(ctx context.Context) error) error {
+	if _, inside := s.snapshotSessionOf(ctx); inside {
 		return read(ctx)
 	}
 	return s.InOneSnapshot(ctx, func(ctx context.Context, _ Snapshot) error { return read(ctx) })
@@ -113,9 +113,9 @@ func (scope TaskScope) lastBatch() int64 {
 	return scope.Batch
 }
 
-// scopePool returns the pool of the tasks of scope. If scope is a batch, it also returns a deleted pool, because the pool of an ended batch
+// readScopePool returns the pool of the tasks of scope. If scope is a batch, it also returns a deleted pool, because the pool of an ended batch
 // may have been deleted.
-func (s tasks) scopePool(ctx context.Context, scope TaskScope) (Pool, error) {
+func (s tasks) readScopePool(ctx context.Context, scope TaskScope) (Pool, error) {
 	if scope.Batch == 0 {
 		return s.readSession().pools().poolByName(ctx, scope.Pool)
 	}
@@ -147,9 +147,9 @@ func waitingTasksSQL() string {
 	ORDER BY batch, priority DESC, id LIMIT $5`
 }
 
-// waitingViews reads everything that decides why the tasks in list wait, and returns one view per task, in the order of list. All tasks
+// readWaitingViews reads everything that decides why the tasks in list wait, and returns one view per task, in the order of list. All tasks
 // must be of pool.
-func (s tasks) waitingViews(ctx context.Context, pool Pool, list []waitingTask) ([]TaskView, error) {
+func (s tasks) readWaitingViews(ctx context.Context, pool Pool, list []waitingTask) ([]TaskView, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
@@ -186,7 +186,7 @@ func (s tasks) batchesByID(ctx context.Context, list []waitingTask) (batchByID m
 		wanted[i] = w.Batch
 	}
 	slices.Sort(wanted)
-	found, err := collect(ctx, s.readSession(), batchScanDest, `SELECT `+strings.Replace(batchColumns, "b.payload", "NULL", 1)+` FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsInput(slices.Compact(wanted)...))
+	found, err := collect(ctx, s.readSession(), batchScanDest, `SELECT `+strings.Replace(batchColumns, "b.payload", "NULL", 1)+` FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsToJSONArray(slices.Compact(wanted)...))
 	all := make(map[int64]Batch, len(found))
 	for _, b := range found {
 		all[b.ID] = b
@@ -218,7 +218,7 @@ func (s tasks) lastAttempts(ctx context.Context, ids []int64) (attemptByTask map
 	}
 	found, err := collect(ctx, s.readSession(), func(a *Attempt) []any {
 		return []any{&a.Token, &a.Task, &a.Number, &a.EndedAt, &a.EndedBy, &a.Error}
-	}, lastAttemptsText, idsInput(ids...))
+	}, lastAttemptsText, idsToJSONArray(ids...))
 	if err != nil {
 		return nil, fmt.Errorf("reading their last attempts: %w", err)
 	}

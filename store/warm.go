@@ -25,7 +25,7 @@ func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
 	}
-	if err := s.pinger.takePanic(); err != nil {
+	if err := s.pinger.takePanicError(); err != nil {
 		return err
 	}
 	s.warmed.Lock()
@@ -114,12 +114,12 @@ func (s *Store) rehearseStatements(ctx context.Context, conn *sqlx.Conn) error {
 	if _, err := in.grants().claim(ctx, []claimRow{{}}, false, failTaken); err != nil {
 		return err
 	}
-	if _, err := in.grants().giveTokens(ctx, toJSONInput([]claimRow{{}})); err != nil {
+	if _, err := in.grants().giveTokens(ctx, rowsToJSONArray([]claimRow{{}})); err != nil {
 		return err
 	}
-	if _, err := in.grants().endReported(ctx, []reportedRow{{}}, nil, nil); err != nil {
+	if _, err := in.grants().endReportedGrants(ctx, []reportedRow{{}}, nil, nil); err != nil {
 		return err
 	}
-	_, _, err = in.grants().writeEndings(ctx, toJSONInput([]endingRow{{}}))
+	_, _, err = in.grants().writeEndings(ctx, rowsToJSONArray([]endingRow{{}}))
 	return err
 }

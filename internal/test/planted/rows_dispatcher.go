@@ -137,7 +137,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "the results of a device that was blocked are recorded over MQTT", Tests: []string{"dispatcher"},
 		},
 		{
-			Package: "store", Func: "grantEnding.leavesDeviceWithoutTasks",
+			Package: "store", Func: "grantEnding.endsLastTaskOfDevice",
 			Old: ` && e.settlement.State != Pending`, New: ``,
 			Breaks: "a device whose task is tried again is told that it has no work", Tests: []string{"dispatcher"},
 		},
