@@ -66,7 +66,7 @@ func (a *attempt) run(ctx context.Context) {
 			a.refuseUnavailable(err)
 			return
 		}
-		choice := decision.Decide(a.situation())
+		choice := decision.Decide(a.currentSituation())
 		switch {
 		case choice.Reason != devices.ReasonGranted:
 			a.refuse(choice)
@@ -77,7 +77,7 @@ func (a *attempt) run(ctx context.Context) {
 			a.refuse(decision.Choice{Reason: devices.ReasonDeclined})
 			return
 		}
-		switch err := a.carryOut(ctx, choice); {
+		switch err := a.carryOutChoice(ctx, choice); {
 		case err == nil:
 			return
 		case errors.Is(err, errObstacleRecorded):
@@ -90,7 +90,7 @@ func (a *attempt) run(ctx context.Context) {
 	}
 }
 
-func (a *attempt) situation() decision.Situation {
+func (a *attempt) currentSituation() decision.Situation {
 	s := decision.ExpectedSituation(a.reporter.view, a.obstacles)
 	s.Accept, s.MustStop, s.FullPools, s.OfferedPools = a.acceptsTask, a.mustStop, a.full, a.offeredPools
 	s.CallerBound, s.Wire = a.reporter.callerBound, a.reporter.caller.WireName()
@@ -98,9 +98,9 @@ func (a *attempt) situation() decision.Situation {
 	return s
 }
 
-// carryOut redelivers the grant of the device or makes a new grant, as choice says. If it returns errObstacleRecorded or errRepaired,
+// carryOutChoice redelivers the grant of the device or makes a new grant, as choice says. If it returns errObstacleRecorded or errRepaired,
 // another decision may succeed.
-func (a *attempt) carryOut(ctx context.Context, choice decision.Choice) (err error) {
+func (a *attempt) carryOutChoice(ctx context.Context, choice decision.Choice) (err error) {
 	asked := a.d.config.Now()
 	if choice.Redeliver {
 		err = a.redeliverGrant(ctx)

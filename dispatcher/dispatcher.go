@@ -153,10 +153,10 @@ func (d *Dispatcher) AuthenticateSession(ctx context.Context, device devices.ID,
 // Tallies returns what this process has counted for each pool: denials, conflicts and drift.
 func (d *Dispatcher) Tallies() (byPool map[string]meters.Tally) { return d.metrics.set.Tallies() }
 
-// Panicked logs and counts a recovered panic. doing names the work that panicked. The process continues.
-func (d *Dispatcher) Panicked(doing string, recovered *rescue.Panic) {
+// Panicked logs and counts a recovered panic. activity names the work that panicked. The process continues.
+func (d *Dispatcher) Panicked(activity string, recovered *rescue.Panic) {
 	d.metrics.panics.Inc()
-	d.log.Error("panicked", "doing", doing, "panic", recovered.Cause, "stack", string(recovered.Stack))
+	d.log.Error("panicked", "doing", activity, "panic", recovered.Cause, "stack", string(recovered.Stack))
 }
 
 // newNonce returns a random text that makes the lease ids of different reports different.

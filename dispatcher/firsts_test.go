@@ -22,7 +22,7 @@ func TestEachBatchOfADeviceIsTried(t *testing.T) {
 	jitter := func() float64 { draw += 0.618; draw -= float64(int(draw)); return draw }
 	tried := map[int64]bool{}
 	for range 100 {
-		firsts := drawFirstTasks(open, jitter)
+		firsts := drawFirstTaskPerBatch(open, jitter)
 		if len(firsts) != slots.MaxWants {
 			t.Fatalf("%d tasks, want %d", len(firsts), slots.MaxWants)
 		}
@@ -37,7 +37,7 @@ func TestEachBatchOfADeviceIsTried(t *testing.T) {
 	if len(tried) != batches {
 		t.Errorf("%d of %d batches were tried", len(tried), batches)
 	}
-	if few := drawFirstTasks(open[:6], jitter); len(few) != 2 {
+	if few := drawFirstTaskPerBatch(open[:6], jitter); len(few) != 2 {
 		t.Errorf("of two batches: %+v", few)
 	}
 }

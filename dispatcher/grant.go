@@ -32,7 +32,7 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	pool := tasks[0].Pool
 	passed, reserved, refused := a.d.Policies.Reserve(ctx, a.reporter.view, tasks, a.leaseID, a.nonce)
 	maps.Copy(a.obstacles, refused)
-	suppressed := a.suppress(ctx, tasks, refused)
+	suppressed := a.suppressDroppedTasks(ctx, tasks, refused)
 	if len(passed) == 0 {
 		return a.recordLimitedPool(ctx, pool, suppressed)
 	}
@@ -46,10 +46,10 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 	return err
 }
 
-// suppress ends each candidate that a policy drops. A dropped task never starts. obstaclesByTask holds the obstacles that policies found, by task
-// id. mustReread is true if suppress ended tasks, so that the device must be read again. A candidate that suppress cannot end now is refused
-// until the device reports again.
-func (a *attempt) suppress(ctx context.Context, candidates []store.Candidate, obstaclesByTask map[int64]decision.Obstacle) (mustReread bool) {
+// suppressDroppedTasks ends each candidate that a policy drops. A dropped task never starts. obstaclesByTask holds the obstacles that policies
+// found, by task id. mustReread is true if suppress ended tasks, so that the device must be read again. A candidate that suppress cannot end now
+// is refused until the device reports again.
+func (a *attempt) suppressDroppedTasks(ctx context.Context, candidates []store.Candidate, obstaclesByTask map[int64]decision.Obstacle) (mustReread bool) {
 	var tasks []store.Candidate
 	var list []store.Suppression
 	for _, c := range candidates {
@@ -98,7 +98,7 @@ func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed
 // it is. If grant returns errObstacleRecorded or errRepaired, another decision may succeed.
 func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
-	tasks = drawFirstTasks(tasks, a.d.config.Jitter)
+	tasks = drawFirstTaskPerBatch(tasks, a.d.config.Jitter)
 	pool, device := tasks[0].Pool, string(a.reporter.caller.Device)
 	wants := newSlotWants(tasks, a.d.config.UrgentShare)
 	for i, c := range tasks {
@@ -130,9 +130,9 @@ func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
 	return a.claim(ctx, c, acquiredSlot{claim, started})
 }
 
-// drawFirstTasks returns the first task of each batch, because the semaphore needs no other tasks. If there are more than slots.MaxWants
+// drawFirstTaskPerBatch returns the first task of each batch, because the semaphore needs no other tasks. If there are more than slots.MaxWants
 // batches, it drops batches at random. It drops urgent batches only if no other batches are left. jitter returns a number in [0,1).
-func drawFirstTasks(tasks []store.Candidate, jitter func() float64) []store.Candidate {
+func drawFirstTaskPerBatch(tasks []store.Candidate, jitter func() float64) []store.Candidate {
 	indexByBatch := make(map[int64]int)
 	var firsts []store.Candidate
 	for _, c := range tasks {

@@ -26,8 +26,11 @@ const (
 	auditInterval = 256
 )
 
-// isNextAudit counts a report that could be answered from a mark, and reports whether this report must be looked up to audit the mark.
-func (d *Dispatcher) isNextAudit() bool { return d.auditable.Add(1)%auditInterval == 0 }
+// countAuditableReport counts a report that could be answered from a mark. isAuditDue is true if this report must be looked up to audit the
+// mark.
+func (d *Dispatcher) countAuditableReport() (isAuditDue bool) {
+	return d.auditable.Add(1)%auditInterval == 0
+}
 
 // markCheck is the result of a check of a device's mark. At most one of isIdle, mayWait and isAtLookupLimit is true. If all are false, the
 // report is looked up in the ledger.
@@ -61,7 +64,7 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 		return check
 	}
 	if check.mark.IsIdle() && admitted {
-		check.isAudit = d.isNextAudit()
+		check.isAudit = d.countAuditableReport()
 		check.isIdle = !check.isAudit
 		return check
 	}

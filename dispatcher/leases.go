@@ -223,22 +223,22 @@ func (d Leases) shortenLeaseWait(ctx context.Context, request LeaseRequest, open
 }
 
 // endUnnamedLease ends the lease of a caller that got no answer. The caller did not name the holder, so it cannot ask for the lease again.
-func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, task int64) {
+func (d Leases) endUnnamedLease(ctx context.Context, request LeaseRequest, taskID int64) {
 	ctx = context.WithoutCancel(ctx)
 	err := ErrLeaseToken
 	for tries := 0; tries < 2 && errors.Is(err, ErrLeaseToken); tries++ { // the lease may be granted between the two calls
 		var grant *store.Grant
-		_, grant, _, err = d.config.Store.Task(ctx, task)
+		_, grant, _, err = d.config.Store.Task(ctx, taskID)
 		switch {
 		case err != nil:
 		case grant != nil:
-			err = d.End(ctx, request.Leaser, request.Pool, task, grant.Token)
+			err = d.End(ctx, request.Leaser, request.Pool, taskID, grant.Token)
 		default:
-			err = d.End(ctx, request.Leaser, request.Pool, task, 0)
+			err = d.End(ctx, request.Leaser, request.Pool, taskID, 0)
 		}
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		d.log.WarnContext(ctx, "lease of an unnamed holder not ended; it expires by itself", "lease", task, "err", err)
+		d.log.WarnContext(ctx, "lease of an unnamed holder not ended; it expires by itself", "lease", taskID, "err", err)
 	}
 }
 

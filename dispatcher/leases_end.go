@@ -78,11 +78,11 @@ func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.T
 	return err
 }
 
-// wasEndedByHolder reports whether the holder itself gave back the slot that task held with this fencing token.
-func (d Leases) wasEndedByHolder(ctx context.Context, task, token int64) bool {
-	_, _, attempts, err := d.config.Store.Task(ctx, task)
+// wasEndedByHolder reports whether the holder itself gave back the slot that taskID held with this fencing token.
+func (d Leases) wasEndedByHolder(ctx context.Context, taskID, fencingToken int64) bool {
+	_, _, attempts, err := d.config.Store.Task(ctx, taskID)
 	for _, a := range attempts {
-		if a.Token == token {
+		if a.Token == fencingToken {
 			return err == nil && a.EndedBy == store.BySuccess
 		}
 	}

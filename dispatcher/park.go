@@ -43,7 +43,7 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 	}
 	switch {
 	case handling.reply.Task != nil:
-		d.leaveWithTask(ctx, handling, park)
+		d.endParkedWaitWithTask(ctx, handling, park)
 	case handling.reply.Task == nil && handling.reporter.park != nil && ctx.Err() != nil:
 		d.Waiters.Departures.Add(park)
 	}
@@ -51,8 +51,8 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 	return handling, couldWait, nil
 }
 
-// leaveWithTask ends the wait of a report that got a task. If an offer arrived after the decision, leaveWithTask gives it back.
-func (d *Dispatcher) leaveWithTask(ctx context.Context, handling *reportHandling, park *waiters.ParkedReport) {
+// endParkedWaitWithTask ends the wait of a report that got a task. If an offer arrived after the decision, endParkedWaitWithTask gives it back.
+func (d *Dispatcher) endParkedWaitWithTask(ctx context.Context, handling *reportHandling, park *waiters.ParkedReport) {
 	if d.Waiters.ParkedReports.Leave(park) == waiters.Superseded {
 		handling.reporter.wakeNewerReport(ctx)
 	}
@@ -159,7 +159,7 @@ func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall
 		return true
 	}
 	steps.Done("read", h.d.config.Now())
-	h.tryNextTask(work, wake.Offered, steps)
+	h.tryToGrantNextTask(work, wake.Offered, steps)
 	if t := h.reply.Task; t != nil && t.Pool == wake.Pool && !wake.FreedAt.IsZero() {
 		h.d.Waiters.Handoffs.Record(wake.Pool, h.d.config.Now().Sub(wake.FreedAt))
 		steps.Log(wake.Pool, "park")

@@ -29,7 +29,7 @@ func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, r
 		return nil
 	}
 	d.Waiters.Pools.MarkWaiting(pool)
-	if check.isAudit = d.isNextAudit(); check.isAudit {
+	if check.isAudit = d.countAuditableReport(); check.isAudit {
 		return nil
 	}
 	d.metrics.waits.refreshed.Inc()

@@ -57,9 +57,9 @@ func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewa
 	return nil
 }
 
-func (h *reportHandling) addCancel(task, token int64, reason string) {
+func (h *reportHandling) addCancel(taskID, fencingToken int64, reason string) {
 	h.mustStop = true
-	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: task, Token: token, Why: reason})
+	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: taskID, Token: fencingToken, Why: reason})
 }
 
 // stopReason returns why a running task must stop, given the outcome of its renewal, or "" if it may continue. isLeaseSpent means that the lease

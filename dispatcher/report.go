@@ -92,8 +92,8 @@ func (h *reportHandling) runSteps(ctx context.Context) error {
 	if trouble != nil {
 		return h.replyUnavailable(trouble)
 	}
-	h.addUnmentionedCancel()
-	h.tryNextTask(ctx, nil, nil)
+	h.addCancelOfUnmentionedGrant()
+	h.tryToGrantNextTask(ctx, nil, nil)
 	return nil
 }
 
@@ -156,8 +156,8 @@ func (h *reportHandling) mergeAttributes(ctx context.Context) error {
 	return nil
 }
 
-// addUnmentionedCancel adds an entry to `cancel` of the reply if the device's grant must stop and the report does not mention it.
-func (h *reportHandling) addUnmentionedCancel() {
+// addCancelOfUnmentionedGrant adds an entry to `cancel` of the reply if the device's grant must stop and the report does not mention it.
+func (h *reportHandling) addCancelOfUnmentionedGrant() {
 	g := h.reporter.view.Grant
 	if g == nil || g.CancelWhy == "" || h.mentioned[grantKey{g.Task, g.Token}] {
 		return
@@ -165,9 +165,9 @@ func (h *reportHandling) addUnmentionedCancel() {
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: g.Task, Token: g.Token, Why: g.CancelWhy})
 }
 
-// tryNextTask tries to get the next task for the device, and writes the outcome into the reply. offeredPools are the pools that are known to
-// offer a slot to the device. steps records the handoff that woke the report, or is nil.
-func (h *reportHandling) tryNextTask(ctx context.Context, offeredPools []string, steps *waiters.Steps) {
+// tryToGrantNextTask tries to get the next task for the device, and writes the outcome into the reply. offeredPools are the pools that are known
+// to offer a slot to the device. steps records the handoff that woke the report, or is nil.
+func (h *reportHandling) tryToGrantNextTask(ctx context.Context, offeredPools []string, steps *waiters.Steps) {
 	a := attempt{
 		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: canNameReport(h.reporter.caller, h.report),
 		mentioned: h.mentioned, mustStop: h.mustStop, nonce: newNonce(), steps: steps,
@@ -195,14 +195,14 @@ func (h *reportHandling) replyWithTask(grant store.Grant) {
 	h.reply.ReportAfterMS = h.d.delayAfterGrant(grant.Pool, grant.Kind, usable).Milliseconds()
 }
 
-// refuse writes a reply without a task. untilTurn is the time after which a device in the queue of a full pool reports again. A device that
+// refuse writes a reply without a task. timeUntilTurn is the time after which a device in the queue of a full pool reports again. A device that
 // runs a task is asked to report when the task is probably finished, and early enough to renew its lease.
-func (h *reportHandling) refuse(choice decision.Choice, untilTurn time.Duration) {
+func (h *reportHandling) refuse(choice decision.Choice, timeUntilTurn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {
 		h.reply.Limited = devices.NewLimited(choice.Policy, choice.Until)
 	}
-	h.reply.ReportAfterMS = h.d.timing().DelayAfter(choice, h.reporter.view.Now, untilTurn).Milliseconds()
+	h.reply.ReportAfterMS = h.d.timing().DelayAfter(choice, h.reporter.view.Now, timeUntilTurn).Milliseconds()
 	if g := h.reporter.view.Grant; g != nil && len(h.reply.Renewed) > 0 {
 		h.reply.ReportAfterMS = min(h.reply.ReportAfterMS, h.d.delayWhileRunning(*g, h.reporter.view.Now).Milliseconds())
 	}

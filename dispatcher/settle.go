@@ -25,7 +25,7 @@ func decideSettlement(input store.SettleInput, jitter func() float64) store.Sett
 	if input.Cause == store.BySuccess {
 		return store.Settlement{State: store.Succeeded, Counted: true}
 	}
-	if endsCancelled(input) {
+	if mustEndAsCancelled(input) {
 		return store.Settlement{State: store.Cancelled, Counted: true}
 	}
 	switch input.Cause {
@@ -40,10 +40,10 @@ func decideSettlement(input store.SettleInput, jitter func() float64) store.Sett
 	}
 }
 
-// endsCancelled reports whether a task whose grant ended without success ends as cancelled. If the device was asked to stop and has sent a
+// mustEndAsCancelled reports whether a task whose grant ended without success ends as cancelled. If the device was asked to stop and has sent a
 // result, the task ends as cancelled, unless the stop came from a pause of its pool. If the grant was lost, the task ends as cancelled only
 // if an operator cancelled the task itself.
-func endsCancelled(input store.SettleInput) bool {
+func mustEndAsCancelled(input store.SettleInput) bool {
 	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
 		return input.CancelWhy == devices.CancelCancelled
 	}

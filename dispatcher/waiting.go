@@ -146,14 +146,14 @@ func newSharedLookups(explainer *Explainer) *sharedLookups {
 	return &sharedLookups{explainer: explainer, readPoolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
-// lookUpOnce calls lookUp if results has no entry for key, and stores the result there. Concurrent and later calls with the same key get
+// lookUpOnce calls lookUp if resultByKey has no entry for key, and stores the result there. Concurrent and later calls with the same key get
 // this result.
-func lookUpOnce[T any](shared *sharedLookups, results map[string]func() T, key string, lookUp func() T) T {
+func lookUpOnce[T any](shared *sharedLookups, resultByKey map[string]func() T, key string, lookUp func() T) T {
 	shared.mu.Lock()
-	one := results[key]
+	one := resultByKey[key]
 	if one == nil {
 		one = sync.OnceValue(lookUp)
-		results[key] = one
+		resultByKey[key] = one
 	}
 	shared.mu.Unlock()
 	return one()
@@ -208,7 +208,7 @@ func firstTaskPerBatch(tasks []store.Candidate) []store.Candidate {
 }
 
 // readOffersByDevice returns the time that is left of each offer in the pool, by device. It reads each pool once.
-func (c *sharedLookups) readOffersByDevice(ctx context.Context, pool string) (timeLeft map[string]time.Duration) {
+func (c *sharedLookups) readOffersByDevice(ctx context.Context, pool string) (timeLeftByDevice map[string]time.Duration) {
 	return lookUpOnce(c, c.offers, pool, func() map[string]time.Duration {
 		snapshot, err := c.explainer.semaphore.Snapshot(ctx, pool)
 		if err != nil {

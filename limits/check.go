@@ -10,8 +10,8 @@ import (
 // Check asks whether one start may happen now.
 type Check struct {
 	Lease string // unique per start; must not contain '|'
-	// Checks with the same Group are alternatives. At most one of them leads to a start, so a check does not count the reservations of its Group.
-	// Independent starts need different Groups. Count and Release accept an empty Group. Group must not contain '|'.
+	// Checks with the same Group are alternatives. At most one of them leads to a start, so a check does not count the reservations of its
+	// Group. Independent starts need different Groups. Count and Release accept an empty Group. Group must not contain '|'.
 	Group string
 	Items []Item // all items must allow the start; a check without items passes
 }
@@ -59,8 +59,8 @@ func (c Check) validate() error {
 // has at the time now.
 func appendItems(keys, args []any, scopeName string, items []Item, now time.Time) (allKeys, allArgs []any) {
 	for _, item := range items {
-		cached := item.Rule.keysIn(scopeName)
-		keys, args = append(keys, cached.ruleArg, cached.subjectKey(item.Subject)), append(args, item.Rule.specAt(now))
+		cached := item.Rule.keysInScope(scopeName)
+		keys, args = append(keys, cached.ruleArg, cached.subjectKey(item.Subject)), append(args, item.Rule.scriptSpecAt(now))
 	}
 	return keys, args
 }
@@ -114,7 +114,7 @@ func readAnswers(reply []int64) (answers []Answer) {
 				continue
 			}
 			a.Refusals = append(a.Refusals, ItemRefusal{
-				Item: int(e[0]), Window: int(e[1]), Wait: millis(e[2]), Oldest: millis(e[3]), Pending: e[4] == 1,
+				Item: int(e[0]), Window: int(e[1]), Wait: millisToDuration(e[2]), Oldest: millisToDuration(e[3]), Pending: e[4] == 1,
 			})
 		}
 		answers, reply = append(answers, a), reply[5*n:]

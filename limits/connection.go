@@ -21,10 +21,10 @@ type connection struct {
 	clock    serverClock
 }
 
-// runForNumbers runs the script lua as runScriptAtMost does. It returns the reply, which must be a list of numbers that begins with the time of
-// Redis.
-func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (reply []int64, err error) {
-	cmd, err := c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
+// runScriptForNumbers runs the script luaScript as runScriptAtMost does. It returns the reply, which must be a list of numbers that begins with
+// the time of Redis.
+func (c *connection) runScriptForNumbers(ctx context.Context, maxSends int, luaScript script, scopeName string, keys, args []any) (reply []int64, err error) {
+	cmd, err := c.runScriptAtMost(ctx, maxSends, luaScript, scopeName, keys, args)
 	if err != nil {
 		return nil, err
 	}
@@ -32,22 +32,22 @@ func (c *connection) runForNumbers(ctx context.Context, maxSends int, lua script
 	if err != nil || len(reply) == 0 {
 		return nil, newReplyError(scopeName, cmd.Val())
 	}
-	c.clock.adjust(reply[0])
+	c.clock.adjustToRedisTime(reply[0])
 	return reply, nil
 }
 
-// runScript sends the script lua. If Redis does not answer, runScript sends it again, so the script must be harmless to run twice. scopeName is the
-// pool or limit set of the keys.
-func (c *connection) runScript(ctx context.Context, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
-	return c.runScriptAtMost(ctx, maxSends, lua, scopeName, keys, args)
+// runScript sends the script luaScript. If Redis does not answer, runScript sends it again, so the script must be harmless to run twice.
+// scopeName is the pool or limit set of the keys.
+func (c *connection) runScript(ctx context.Context, luaScript script, scopeName string, keys, args []any) (*redis.Cmd, error) {
+	return c.runScriptAtMost(ctx, maxSends, luaScript, scopeName, keys, args)
 }
 
-// runScriptAtMost sends the script lua until Redis answers, but at most maxSends times. If maxSends is 1, the Redis client does not resend the
-// script either.
-func (c *connection) runScriptAtMost(ctx context.Context, maxSends int, lua script, scopeName string, keys, args []any) (*redis.Cmd, error) {
+// runScriptAtMost sends the script luaScript until Redis answers, but at most maxSends times. If maxSends is 1, the Redis client does not resend
+// the script either.
+func (c *connection) runScriptAtMost(ctx context.Context, maxSends int, luaScript script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	var cmd *redis.Cmd
 	err := c.breakers.Do(ctx, keyPrefix(scopeName), maxSends, func() error {
-		cmd = c.sendScript(ctx, lua, keys, args, maxSends == 1)
+		cmd = c.sendScript(ctx, luaScript, keys, args, maxSends == 1)
 		return cmd.Err()
 	})
 	if err != nil {
@@ -56,13 +56,13 @@ func (c *connection) runScriptAtMost(ctx context.Context, maxSends int, lua scri
 	return cmd, nil
 }
 
-// sendScript sends the script lua by its digest, or by its source if Redis does not know the digest.
-func (c *connection) sendScript(ctx context.Context, lua script, keys, args []any, onlyOnce bool) *redis.Cmd {
+// sendScript sends the script luaScript by its digest, or by its source if Redis does not know the digest.
+func (c *connection) sendScript(ctx context.Context, luaScript script, keys, args []any, onlyOnce bool) *redis.Cmd {
 	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(append(append(all, "evalsha", lua.digest, len(keys)), keys...), args...)
+	all = append(append(append(all, "evalsha", luaScript.digest, len(keys)), keys...), args...)
 	cmd := c.sendCommand(ctx, all, onlyOnce)
 	if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		all[0], all[1] = "eval", lua.source
+		all[0], all[1] = "eval", luaScript.source
 		cmd = c.sendCommand(ctx, all, onlyOnce)
 	}
 	return cmd
@@ -120,7 +120,7 @@ type serverClock struct {
 
 func (c *serverClock) now() time.Time { return c.local().Add(time.Duration(c.offset.Load())) }
 
-// adjust corrects the estimate. redisMS is the time of Redis in a reply.
-func (c *serverClock) adjust(redisMS int64) {
+// adjustToRedisTime corrects the estimate. redisMS is the time of Redis in a reply.
+func (c *serverClock) adjustToRedisTime(redisMS int64) {
 	c.offset.Store(int64(time.UnixMilli(redisMS).Sub(c.local())))
 }

@@ -136,7 +136,7 @@ func (e *epochs) forgetOutdatedRules(ctx context.Context, scopeName, current str
 	var keys []any
 	for _, c := range checks {
 		for _, item := range c.Items {
-			key := item.Rule.keysIn(scopeName).ruleArg
+			key := item.Rule.keysInScope(scopeName).ruleArg
 			if checkedEpoch, _ := e.checked.Load(key); checkedEpoch != current && !slices.Contains(keys, key) {
 				keys = append(keys, key)
 			}
@@ -192,7 +192,7 @@ func (c changeHook) DialHook(next redis.DialHook) redis.DialHook {
 func (c changeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		c.countMovedSlot(err)
+		c.countIfSlotMoved(err)
 		return err
 	}
 }
@@ -202,13 +202,13 @@ func (c changeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
-			c.countMovedSlot(cmd.Err())
+			c.countIfSlotMoved(cmd.Err())
 		}
 		return err
 	}
 }
 
-func (c changeHook) countMovedSlot(cmdErr error) {
+func (c changeHook) countIfSlotMoved(cmdErr error) {
 	if cmdErr == nil {
 		return
 	}

@@ -31,7 +31,7 @@ func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Ti
 func (r *Rule) LongestWindow() time.Duration { return r.longestWindow }
 
 // SubjectKey returns the Redis key in which the rule counts the starts of a subject.
-func SubjectKey(scope string, r *Rule, s Subject) string { return r.keysIn(scope).subjectKey(s) }
+func SubjectKey(scope string, r *Rule, s Subject) string { return r.keysInScope(scope).subjectKey(s) }
 
 // Ask returns a function that sends concurrent questions together, by means of the coalescer of a limiter.
 func Ask(send func(questions []int) ([]int, error)) func(ctx context.Context, questions []int) ([]int, error) {

@@ -29,8 +29,8 @@ type ruleKeys struct {
 	subjectPrefix string // prefix of the keys of the rule's subjects; the digest of a subject follows it
 }
 
-// keysIn returns the keys of a rule in a scope. It caches the keys of the latest scope, because most rules are used in only one scope.
-func (r *Rule) keysIn(scopeName string) *ruleKeys {
+// keysInScope returns the keys of a rule in a scope. It caches the keys of the latest scope, because most rules are used in only one scope.
+func (r *Rule) keysInScope(scopeName string) *ruleKeys {
 	if n := r.cachedKeys.Load(); n != nil && n.scope == scopeName {
 		return n
 	}

@@ -159,10 +159,10 @@ func (m *takesModel) countingWindow(i int, account string) (from, to time.Time, 
 	n = m.counts[subject]
 	if p := m.policies[i]; p.Algorithm == limits.Fixed {
 		begin = m.earliest(begin, m.now)
-		if !is || !m.now.Before(begin.Add(millis(p.PerMS))) {
+		if !is || !m.now.Before(begin.Add(millisToDuration(p.PerMS))) {
 			begin, n = m.now, 0
 		}
-		return begin, begin.Add(millis(p.PerMS)), n
+		return begin, begin.Add(millisToDuration(p.PerMS)), n
 	}
 	period := m.calendarPeriod(i, m.now)
 	if !is || begin.Before(period[0]) {
@@ -192,16 +192,16 @@ func (m *takesModel) expectedStanding(i int, account string, cost int64) limits.
 	for k, w := range windows {
 		var inside []time.Time
 		for _, at := range m.times[subjectName(i, account)] {
-			if at.After(m.now.Add(-millis(w.PerMS))) {
+			if at.After(m.now.Add(-millisToDuration(w.PerMS))) {
 				inside = append(inside, m.earliest(at, m.now))
 			}
 		}
 		s := limits.WindowUse{Window: k, Used: int64(len(inside)), Max: w.Max}
 		if s.Remaining = max(w.Max-s.Used, 0); s.Used > 0 {
-			s.Reset = inside[s.Used-1].Add(millis(w.PerMS)).Sub(m.now)
+			s.Reset = inside[s.Used-1].Add(millisToDuration(w.PerMS)).Sub(m.now)
 		}
 		if s.Used+cost > w.Max {
-			wait = max(wait, inside[w.Max-cost].Add(millis(w.PerMS)).Sub(m.now))
+			wait = max(wait, inside[w.Max-cost].Add(millisToDuration(w.PerMS)).Sub(m.now))
 		}
 		if left, other := w.Max-s.Used, least.Max-least.Used; k == 0 || left < other || left == other && s.Reset > least.Reset {
 			least = s
@@ -261,7 +261,7 @@ func (m *takesModel) uncount(i int, take modelTake, n int64) {
 	}
 	begin, is := m.windowStart[subject]
 	if p := m.policies[i]; p.Algorithm == limits.Fixed {
-		is = is && !take.at.Before(begin) && take.at.Before(begin.Add(millis(p.PerMS)))
+		is = is && !take.at.Before(begin) && take.at.Before(begin.Add(millisToDuration(p.PerMS)))
 	} else {
 		began, known := m.countsSince[i]
 		is = is && begin.Equal(m.calendarPeriod(i, take.at)[0]) && (!known || !began.After(take.at))

@@ -301,7 +301,7 @@ func (m *takesModel) timeToEdge(t *rapid.T, otherwise time.Duration) time.Durati
 		i, _ := strconv.Atoi(rule)
 		for _, at := range times {
 			for _, w := range m.slidingWindows(i) {
-				if left := at.Add(millis(w.PerMS)).Sub(m.now); left > time.Millisecond {
+				if left := at.Add(millisToDuration(w.PerMS)).Sub(m.now); left > time.Millisecond {
 					ends = append(ends, left)
 				}
 			}
@@ -323,7 +323,7 @@ func (m *takesModel) stepClockBack(t *rapid.T) {
 		i, _ := strconv.Atoi(rule)
 		for _, at := range times {
 			for _, w := range m.slidingWindows(i) {
-				if ends := at.Add(millis(w.PerMS)); !m.now.Before(ends) && m.now.Add(-back).Before(ends) {
+				if ends := at.Add(millisToDuration(w.PerMS)); !m.now.Before(ends) && m.now.Add(-back).Before(ends) {
 					return
 				}
 			}
@@ -342,4 +342,4 @@ func (m *takesModel) stepClockBack(t *rapid.T) {
 	}
 }
 
-func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+func millisToDuration(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -67,9 +67,9 @@ func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 	}
 }
 
-// chunks yields the starts of a subject in chunks, in the form in which they are sent to Redis. With each chunk it yields the number of starts
-// in earlier chunks.
-func (p *pastStarts) chunks(subject *subjectStarts) iter.Seq2[int, []any] {
+// startChunks yields the starts of a subject in chunks, in the form in which they are sent to Redis. With each chunk it yields the number of
+// starts in earlier chunks.
+func (p *pastStarts) startChunks(subject *subjectStarts) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.maxStarts == 0 {
 			yield(0, []any{fmt.Sprintf("%d|%d", max(subject.newestAge.Milliseconds(), 0), subject.count)})

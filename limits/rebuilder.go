@@ -70,7 +70,7 @@ func (b *Rebuilder) Forget(ctx context.Context, scopeName string, rules []*Rule)
 	}
 	keys := make([]string, len(rules))
 	for i, r := range rules {
-		keys[i] = r.keysIn(scopeName).ruleKey
+		keys[i] = r.keysInScope(scopeName).ruleKey
 	}
 	if err := b.conn.client.Del(ctx, keys...).Err(); err != nil {
 		return wrapUnavailable(scopeName, err)
@@ -96,7 +96,7 @@ func (r *rebuild) claimRules(ctx context.Context, rules []*Rule) error {
 		return err
 	}
 	for _, rule := range rules {
-		isMine, err := r.runStep(ctx, "begin", rule, nil)
+		isMine, err := r.runFillStep(ctx, "begin", rule, nil)
 		if err != nil {
 			return err
 		}
@@ -138,21 +138,21 @@ func (r *rebuild) sendAllPastStarts(ctx context.Context) error {
 	return nil
 }
 
-// sendPastStarts sends the starts in past to Redis in chunks. Then it sends the step "settle", after which other processes count new starts by the
-// rule.
+// sendPastStarts sends the starts in past to Redis in chunks. Then it sends the step "settle", after which other processes count new starts by
+// the rule.
 func (r *rebuild) sendPastStarts(ctx context.Context, past *pastStarts) error {
 	for part := range slices.Chunk(past.recent, maxStartsPerCall) {
-		if err := r.sendPart(ctx, past, part, nil, nil); err != nil {
+		if err := r.sendFillPart(ctx, past, part, nil, nil); err != nil {
 			return err
 		}
 	}
 	var subjects, args []any
 	for digest, s := range past.subjects {
-		for before, part := range past.chunks(s) {
-			subjects = append(subjects, past.rule.keysIn(r.scope).subjectPrefix+digest)
+		for before, part := range past.startChunks(s) {
+			subjects = append(subjects, past.rule.keysInScope(r.scope).subjectPrefix+digest)
 			args = append(append(args, before, len(part)), part...)
 			if len(args) >= maxStartsPerCall {
-				if err := r.sendPart(ctx, past, nil, subjects, args); err != nil {
+				if err := r.sendFillPart(ctx, past, nil, subjects, args); err != nil {
 					return err
 				}
 				subjects, args = nil, nil
@@ -160,23 +160,23 @@ func (r *rebuild) sendPastStarts(ctx context.Context, past *pastStarts) error {
 		}
 	}
 	if len(subjects) > 0 {
-		if err := r.sendPart(ctx, past, nil, subjects, args); err != nil {
+		if err := r.sendFillPart(ctx, past, nil, subjects, args); err != nil {
 			return err
 		}
 	}
 	past.renewalStep = "settle"
-	_, err := r.runStep(ctx, past.renewalStep, past.rule, nil)
+	_, err := r.runFillStep(ctx, past.renewalStep, past.rule, nil)
 	return err
 }
 
-// sendPart sends one part of past to lua/fill.lua: either lease ids of recent starts, or the keys of subjects with the arguments that
+// sendFillPart sends one part of past to lua/fill.lua: either lease ids of recent starts, or the keys of subjects with the arguments that
 // describe their starts.
-func (r *rebuild) sendPart(ctx context.Context, past *pastStarts, recentLeases []string, subjectKeys, startArgs []any) error {
-	args := []any{past.rule.specAt(r.rebuilder.conn.clock.now()), len(recentLeases)}
+func (r *rebuild) sendFillPart(ctx context.Context, past *pastStarts, recentLeases []string, subjectKeys, startArgs []any) error {
+	args := []any{past.rule.scriptSpecAt(r.rebuilder.conn.clock.now()), len(recentLeases)}
 	for _, lease := range recentLeases {
 		args = append(args, lease)
 	}
-	if _, err := r.runStep(ctx, "fill", past.rule, subjectKeys, append(args, startArgs...)...); err != nil {
+	if _, err := r.runFillStep(ctx, "fill", past.rule, subjectKeys, append(args, startArgs...)...); err != nil {
 		return err
 	}
 	return r.renewClaims(ctx)
@@ -208,7 +208,7 @@ func (r *rebuild) makeRulesKnown(ctx context.Context) error {
 		return err
 	}
 	for _, p := range r.pasts {
-		if _, err := r.runStep(ctx, "known", p.rule, nil, p.rule.specAt(r.rebuilder.conn.clock.now()), r.epoch); err != nil {
+		if _, err := r.runFillStep(ctx, "known", p.rule, nil, p.rule.scriptSpecAt(r.rebuilder.conn.clock.now()), r.epoch); err != nil {
 			return err
 		}
 	}
@@ -222,7 +222,7 @@ func (r *rebuild) renewClaims(ctx context.Context) error {
 		return nil
 	}
 	for _, p := range r.pasts {
-		isMine, err := r.runStep(ctx, p.renewalStep, p.rule, nil)
+		isMine, err := r.runFillStep(ctx, p.renewalStep, p.rule, nil)
 		if err != nil {
 			return err
 		}
@@ -234,12 +234,12 @@ func (r *rebuild) renewClaims(ctx context.Context) error {
 	return nil
 }
 
-// runStep runs one step of lua/fill.lua for a rule. isMine is true if this call fills the rule, and false if Redis already knows the rule. If
-// another process is filling the rule, the error is ErrBusy.
-func (r *rebuild) runStep(ctx context.Context, step string, rule *Rule, subjectKeys []any, args ...any) (isMine bool, err error) {
-	keys := append(append(scopeKeys(r.scope, 1+len(subjectKeys)), rule.keysIn(r.scope).ruleArg), subjectKeys...)
+// runFillStep runs one step of lua/fill.lua for a rule. fillsRule is true if this call fills the rule, and false if Redis already knows the
+// rule. If another process is filling the rule, the error is ErrBusy.
+func (r *rebuild) runFillStep(ctx context.Context, step string, rule *Rule, subjectKeys []any, args ...any) (fillsRule bool, err error) {
+	keys := append(append(scopeKeys(r.scope, 1+len(subjectKeys)), rule.keysInScope(r.scope).ruleArg), subjectKeys...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)
-	reply, err := r.rebuilder.conn.runForNumbers(ctx, maxSends, r.rebuilder.fill, r.scope, keys, all)
+	reply, err := r.rebuilder.conn.runScriptForNumbers(ctx, maxSends, r.rebuilder.fill, r.scope, keys, all)
 	switch {
 	case err != nil:
 		return false, err

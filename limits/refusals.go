@@ -32,7 +32,7 @@ func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers 
 			if !refusal.Pending {
 				item := checks[i].Items[refusal.Item]
 				label := item.Rule.Name + "|" + item.Subject.Label
-				isFull = r.counts.change(scopeName, label, func(n int64) int64 { return n + 1 }) >= maxLabels || isFull
+				isFull = r.counts.updateValue(scopeName, label, func(n int64) int64 { return n + 1 }) >= maxLabels || isFull
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 
 func (r *Reservations) sendChecks(ctx context.Context, key callKey, checks []Check) ([]Answer, error) {
 	keys, args := r.encodeChecks(key.scope, checks)
-	reply, err := r.conn.runForNumbers(ctx, maxSends, r.reserve[key.mode], key.scope, keys, args)
+	reply, err := r.conn.runScriptForNumbers(ctx, maxSends, r.reserve[key.mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}

@@ -57,14 +57,14 @@ func newRule(owner string, settings Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.Fields()}
 	counted := settings
 	counted.OnError, counted.OnLimited, counted.Reveal, counted.TrustDevice, counted.Per = "", "", false, false, strings.Join(r.perFields, ",")
-	r.setHashes("", counted)
-	r.setSpec()
+	r.setRuleHashes("", counted)
+	r.setScriptSpec()
 	return r
 }
 
-// setHashes sets r.id to a hash of ruleKind, the owner and countedSettings, the settings that determine the counts. It sets r.policyHash to a
-// hash of the policy.
-func (r *Rule) setHashes(ruleKind string, countedSettings Policy) {
+// setRuleHashes sets r.id to a hash of ruleKind, the owner and countedSettings, the settings that determine the counts. It sets r.policyHash to
+// a hash of the policy.
+func (r *Rule) setRuleHashes(ruleKind string, countedSettings Policy) {
 	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, ruleKind, r.Owner), countedSettings)
 	hashedPolicy := r.Policy
 	hashedPolicy.Max, hashedPolicy.Windows = 0, nil
@@ -79,16 +79,16 @@ func hashPolicy(prefix []byte, settings Policy) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// setSpec sets r.spec, the text that tells the scripts how the rule counts (lua/keys.lua), and r.longestWindow.
-func (r *Rule) setSpec() {
+// setScriptSpec sets r.spec, the text that tells the scripts how the rule counts (lua/keys.lua), and r.longestWindow.
+func (r *Rule) setScriptSpec() {
 	p := r.Policy
 	switch p.Algorithm {
 	case Sliding:
-		r.setSlidingSpec(p.Windows)
+		r.setSlidingWindowSpec(p.Windows)
 	case Duplicate:
-		r.setSlidingSpec([]Window{{Max: p.Max, PerMS: p.PerMS}})
+		r.setSlidingWindowSpec([]Window{{Max: p.Max, PerMS: p.PerMS}})
 	case Fixed:
-		r.longestWindow = millis(p.PerMS)
+		r.longestWindow = millisToDuration(p.PerMS)
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
 	case Calendar:
 		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
@@ -98,11 +98,11 @@ func (r *Rule) setSpec() {
 	}
 }
 
-func (r *Rule) setSlidingSpec(windows []Window) {
+func (r *Rule) setSlidingWindowSpec(windows []Window) {
 	var text strings.Builder
 	for _, w := range windows {
 		r.maxStarts = max(r.maxStarts, w.Max)
-		r.longestWindow = max(r.longestWindow, millis(w.PerMS))
+		r.longestWindow = max(r.longestWindow, millisToDuration(w.PerMS))
 		fmt.Fprintf(&text, " %d %d", w.Max, w.PerMS)
 	}
 	r.spec = fmt.Sprintf("S %d %d%s", r.maxStarts, r.longestWindow.Milliseconds(), text.String())
@@ -122,7 +122,7 @@ func (r *Rule) DescribeWindow(windowIndex int) string {
 	switch r.Algorithm {
 	case Sliding:
 		if windowIndex < len(r.Windows) {
-			return fmt.Sprintf("%d per %s", r.Windows[windowIndex].Max, millis(r.Windows[windowIndex].PerMS))
+			return fmt.Sprintf("%d per %s", r.Windows[windowIndex].Max, millisToDuration(r.Windows[windowIndex].PerMS))
 		}
 	case Calendar:
 		zone := r.Timezone
@@ -131,14 +131,14 @@ func (r *Rule) DescribeWindow(windowIndex int) string {
 		}
 		return fmt.Sprintf("%d per %s of %s", r.Max, r.Period, zone)
 	case Duplicate:
-		return fmt.Sprintf("%d equal ones per %s", r.Max, millis(r.PerMS))
+		return fmt.Sprintf("%d equal ones per %s", r.Max, millisToDuration(r.PerMS))
 	case Fixed:
 	}
-	return fmt.Sprintf("%d per %s", r.Max, millis(r.PerMS))
+	return fmt.Sprintf("%d per %s", r.Max, millisToDuration(r.PerMS))
 }
 
-// specAt returns the spec of the rule for the scripts. For a calendar rule, the spec contains the periods around the time now.
-func (r *Rule) specAt(now time.Time) string {
+// scriptSpecAt returns the spec of the rule for the scripts. For a calendar rule, the spec contains the periods around the time now.
+func (r *Rule) scriptSpecAt(now time.Time) string {
 	if r.Algorithm != Calendar {
 		return r.spec
 	}
@@ -157,4 +157,4 @@ func (r *Rule) periodsAround(now time.Time) *calendarPeriods {
 	return p
 }
 
-func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+func millisToDuration(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -29,8 +29,8 @@ func newSetRule(owner string, settings Policy) *Rule {
 	for i := range counted.Windows {
 		counted.Windows[i].Max = 0
 	}
-	r.setHashes(" set", counted)
-	r.setSpec()
+	r.setRuleHashes(" set", counted)
+	r.setScriptSpec()
 	return r
 }
 

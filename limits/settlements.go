@@ -77,7 +77,7 @@ func (r *Reservations) settleAll(ctx context.Context, key callKey, settlements [
 
 func (r *Reservations) sendSettlements(ctx context.Context, pool string, settlements []settlement) ([]struct{}, error) {
 	keys, args := r.encodeSettlements(pool, settlements)
-	reply, err := r.conn.runForNumbers(ctx, maxSends, r.settle, pool, keys, args)
+	reply, err := r.conn.runScriptForNumbers(ctx, maxSends, r.settle, pool, keys, args)
 	if err != nil {
 		return nil, err
 	}

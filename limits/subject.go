@@ -41,7 +41,7 @@ func newSubject(fields []string, facts Facts, revealValues bool) Subject {
 	values, labels := make([]value, len(fields)), make([]string, len(fields))
 	for i, field := range fields {
 		text, found := facts.value(field)
-		values[i], labels[i] = value{text, found}, describeField(field, text, found, revealValues)
+		values[i], labels[i] = value{text, found}, subjectFieldLabel(field, text, found, revealValues)
 	}
 	sum := hashValues(values)
 	text := strings.Join(labels, " ")
@@ -70,9 +70,9 @@ func hashValues(values []value) digest {
 	return digest(sum.Sum(nil)[:len(digest{})])
 }
 
-// describeField returns the text for one field in the label of a subject. found is false if the field has no value. If revealValue is false, a
-// value of a payload or of facts is replaced by a digest.
-func describeField(field, value string, found, revealValue bool) string {
+// subjectFieldLabel returns the text for one field in the label of a subject. found is false if the field has no value. If revealValue is false,
+// a value of a payload or of facts is replaced by a digest.
+func subjectFieldLabel(field, value string, found, revealValue bool) string {
 	switch {
 	case !found:
 		return field + " (none)"

@@ -115,7 +115,7 @@ func (t *Takes) sendTakings(ctx context.Context, key callKey, epoch string, taki
 		mode = modeTake
 	}
 	keys, args := t.encodeTakings(key.scope, epoch, takings)
-	reply, err = t.conn.runForNumbers(ctx, attempts, t.scripts[mode], key.scope, keys, args)
+	reply, err = t.conn.runScriptForNumbers(ctx, attempts, t.scripts[mode], key.scope, keys, args)
 	if err != nil {
 		return nil, err
 	}

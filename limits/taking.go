@@ -94,7 +94,7 @@ func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
 }
 
 func readWindowUse(rule *Rule, reply []int64) WindowUse {
-	s := WindowUse{Window: int(reply[0]), Used: reply[1], Reset: millis(reply[2]), Wait: millis(reply[3]), Refuses: reply[3] > 0}
+	s := WindowUse{Window: int(reply[0]), Used: reply[1], Reset: millisToDuration(reply[2]), Wait: millisToDuration(reply[3]), Refuses: reply[3] > 0}
 	s.Max = rule.windowMax(s.Window)
 	s.Remaining = max(s.Max-s.Used, 0)
 	return s

@@ -18,8 +18,8 @@ type unpublished[T any] struct {
 	all map[string]map[string]T // scope -> key -> count
 }
 
-// change replaces the value of a key in a scope with the result of update, and returns the number of keys of the scope.
-func (u *unpublished[T]) change(scopeName, key string, update func(T) T) (keys int) {
+// updateValue replaces the value of a key in a scope with the result of update, and returns keyCount, the number of keys of the scope.
+func (u *unpublished[T]) updateValue(scopeName, key string, update func(T) T) (keyCount int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.all == nil {

@@ -108,7 +108,7 @@ func (u *Usage) Publish(ctx context.Context) error {
 // publishScope adds the recorded subjects of a scope to the candidates in Redis. If a rule has too many candidates, publishScope keeps the
 // candidates with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
-	_, full, err := u.storeUseScores(ctx, scopeName, u.uses.removeItems(scopeName))
+	_, full, err := u.storeUseScores(ctx, scopeName, u.uses.takeRecordedItems(scopeName))
 	if err != nil || len(full) == 0 {
 		return err
 	}
@@ -117,15 +117,15 @@ func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	}
 	_, err = u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		for _, r := range full {
-			p.ZRemRangeByRank(ctx, r.highestKey(scopeName), 0, -maxLabels-1)
+			p.ZRemRangeByRank(ctx, r.candidatesKey(scopeName), 0, -maxLabels-1)
 		}
 	})
 	return err
 }
 
-// highestKey returns the key of a ZSET with the candidates of a rule in a scope. Its members are digests with labels, and its scores are the
+// candidatesKey returns the key of a ZSET with the candidates of a rule in a scope. Its members are digests with labels, and its scores are the
 // used shares. The key contains r.policyHash, because a change of the policy may change the labels.
-func (r *Rule) highestKey(scopeName string) string {
+func (r *Rule) candidatesKey(scopeName string) string {
 	return keyPrefix(scopeName) + "h:" + r.id + r.policyHash
 }
 
@@ -146,7 +146,7 @@ func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*R
 	}
 	read, err := u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		for _, r := range rules {
-			p.ZRevRange(ctx, r.highestKey(scopeName), 0, int64(limit)-1)
+			p.ZRevRange(ctx, r.candidatesKey(scopeName), 0, int64(limit)-1)
 		}
 	})
 	if err != nil {
@@ -183,15 +183,15 @@ func (u *Usage) storeUseScores(ctx context.Context, scopeName string, items []It
 	replies, err := u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		counted = nil
 		for r, members := range ended {
-			p.ZRem(ctx, r.highestKey(scopeName), members...)
+			p.ZRem(ctx, r.candidatesKey(scopeName), members...)
 		}
 		for r, members := range scores {
-			p.ZAdd(ctx, r.highestKey(scopeName), members...)
-			p.PExpire(ctx, r.highestKey(scopeName), max(r.longestWindow, time.Minute))
+			p.ZAdd(ctx, r.candidatesKey(scopeName), members...)
+			p.PExpire(ctx, r.candidatesKey(scopeName), max(r.longestWindow, time.Minute))
 		}
 		for r := range scores {
 			counted = append(counted, r)
-			p.ZCard(ctx, r.highestKey(scopeName))
+			p.ZCard(ctx, r.candidatesKey(scopeName))
 		}
 	})
 	if err != nil {

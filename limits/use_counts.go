@@ -23,7 +23,7 @@ type countedSubject struct {
 
 // recordUse stores used as the amount that the subject of item has used of its rule. If used is 0, it adds 1 to the stored amount.
 func (u *useCounts) recordUse(scopeName string, item Item, used int64) {
-	u.change(scopeName, item.Rule.id, func(uses *ruleUses) *ruleUses {
+	u.updateValue(scopeName, item.Rule.id, func(uses *ruleUses) *ruleUses {
 		if uses == nil {
 			uses = &ruleUses{subjects: make(map[string]*countedSubject)}
 		}
@@ -51,8 +51,8 @@ func (r *ruleUses) pruneSubjects() {
 	}
 }
 
-// removeItems returns the rules and subjects that are recorded for a scope, and deletes these records.
-func (u *useCounts) removeItems(scopeName string) (items []Item) {
+// takeRecordedItems returns the rules and subjects that are recorded for a scope, and deletes these records.
+func (u *useCounts) takeRecordedItems(scopeName string) (items []Item) {
 	for _, uses := range u.take(scopeName) {
 		for _, one := range uses.subjects {
 			items = append(items, Item{Rule: uses.rule, Subject: one.Subject})

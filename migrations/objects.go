@@ -35,7 +35,7 @@ func Objects() ([]Object, error) {
 	return all, nil
 }
 
-func parseObjects(sql string) (all []Object) {
+func parseObjects(schemaSQL string) (objects []Object) {
 	var (
 		table     = regexp.MustCompile(`^CREATE TABLE (\w+) \(`)
 		index     = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+)`)
@@ -44,23 +44,23 @@ func parseObjects(sql string) (all []Object) {
 		unique    = regexp.MustCompile(`^\s+(\w+)\s.*\bUNIQUE\b`)
 	)
 	currentTable := "" // the table whose columns are being read
-	for line := range strings.Lines(sql) {
+	for line := range strings.Lines(schemaSQL) {
 		line, _, _ = strings.Cut(line, "--")
 		if found := table.FindStringSubmatch(line); found != nil {
 			currentTable = found[1]
 		} else if found := index.FindStringSubmatch(line); found != nil {
-			all = append(all, Object{Index, found[1], found[2]})
+			objects = append(objects, Object{Index, found[1], found[2]})
 		} else if found := trigger.FindStringSubmatch(line); found != nil {
-			all = append(all, Object{Trigger, found[1], found[2]})
+			objects = append(objects, Object{Trigger, found[1], found[2]})
 		}
 		if strings.Contains(line, "PRIMARY KEY") {
-			all = append(all, Object{Index, currentTable + "_pkey", currentTable})
+			objects = append(objects, Object{Index, currentTable + "_pkey", currentTable})
 		}
 		if found := uniqueKey.FindStringSubmatch(line); found != nil {
-			all = append(all, Object{Index, currentTable + "_" + strings.ReplaceAll(found[1], ", ", "_") + "_key", currentTable})
+			objects = append(objects, Object{Index, currentTable + "_" + strings.ReplaceAll(found[1], ", ", "_") + "_key", currentTable})
 		} else if found := unique.FindStringSubmatch(line); found != nil {
-			all = append(all, Object{Index, currentTable + "_" + found[1] + "_key", currentTable})
+			objects = append(objects, Object{Index, currentTable + "_" + found[1] + "_key", currentTable})
 		}
 	}
-	return all
+	return objects
 }

@@ -156,7 +156,7 @@ type offerReply struct {
 func (r *serveReply) offers() []Offer {
 	var offers []Offer
 	for _, o := range r.Offers {
-		offers = append(offers, Offer{Device: o.Device, Batch: int64(o.Batch), Task: int64(o.Task), Reach: o.Reach, ID: int64(o.ID), Left: millis(o.Left), Age: millis(o.Age)})
+		offers = append(offers, Offer{Device: o.Device, Batch: int64(o.Batch), Task: int64(o.Task), Reach: o.Reach, ID: int64(o.ID), Left: millisToDuration(o.Left), Age: millisToDuration(o.Age)})
 	}
 	return offers
 }
@@ -165,14 +165,14 @@ func (r *serveReply) offers() []Offer {
 // offer, or if it has a free slot and a waiter that can be notified. FindWaitingPools needs at most two round trips to each node. If a node
 // does not answer, its pools are left out, and err is set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
-	sizes, failed := s.readCounts(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
+	sizes, failed := s.readNumberOfEachPool(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
 	for i, n := range sizes {
 		if n > 0 {
 			waiting = append(waiting, pools[i])
 		}
 	}
 	const countsPerPool = 3
-	numbers, err := s.readCounts(ctx, waiting, func(p redis.Pipeliner, pool string) {
+	numbers, err := s.readNumberOfEachPool(ctx, waiting, func(p redis.Pipeliner, pool string) {
 		p.ZLexCount(ctx, poolKey(pool, "queue"), "[O|", "(O|~")
 		p.ZCard(ctx, poolKey(pool, "contest"))
 		p.ZCount(ctx, poolKey(pool, "free"), "0", "0")
@@ -188,9 +188,9 @@ func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiti
 	return waiting, needOffers, nil
 }
 
-// readCounts sends, in one round trip, the commands that addCommands adds for each pool, and returns the number in each reply. If a number
-// could not be read, it is 0, and err is set.
-func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands func(pipe redis.Pipeliner, pool string)) (counts []int64, err error) {
+// readNumberOfEachPool sends, in one round trip, the commands that addCommands adds for each pool, and returns the number in each reply. If a
+// number could not be read, it is 0, and err is set.
+func (s *Semaphore) readNumberOfEachPool(ctx context.Context, pools []string, addCommands func(pipe redis.Pipeliner, pool string)) (numbers []int64, err error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
@@ -200,13 +200,13 @@ func (s *Semaphore) readCounts(ctx context.Context, pools []string, addCommands 
 		}
 		return nil
 	})
-	counts = make([]int64, len(replies))
+	numbers = make([]int64, len(replies))
 	for i, reply := range replies {
 		if n, is := reply.(*redis.IntCmd); is {
-			counts[i] = n.Val()
+			numbers[i] = n.Val()
 		}
 	}
-	return counts, err
+	return numbers, err
 }
 
 // PoolsWithOffer returns the elements of pools that have an offer for the device. It needs one round trip to each node.

@@ -56,9 +56,9 @@ func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, ta
 	places := QueuePlaces{PoolKnown: true, Capacity: reply.Capacity, Held: reply.Held, UnreservedSlots: reply.Left, Positions: reply.Positions, FirstIndex: reply.First - 1}
 	places.Waiting, places.Lane = reply.Size, UrgentLane{Held: reply.State.Lane, Room: reply.Room, Waiting: reply.State.Urgent}
 	if w := reply.Waiter; w != nil {
-		places.WaitingTask, places.ReportDueIn = w.taskID(), millis(w.Due-reply.Now)
+		places.WaitingTask, places.ReportDueIn = w.taskID(), millisToDuration(w.Due-reply.Now)
 		if w.Offer != 0 {
-			places.OfferLeft = millis(w.Ends - reply.Now)
+			places.OfferLeft = millisToDuration(w.Ends - reply.Now)
 		}
 	}
 	return places, nil

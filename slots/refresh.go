@@ -38,7 +38,7 @@ func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refresh
 			return nil, wrapUnavailable("refreshing waiters of", pool, err)
 		}
 		for _, ms := range reply {
-			askAfter = append(askAfter, millis(ms))
+			askAfter = append(askAfter, millisToDuration(ms))
 		}
 	}
 	return askAfter, nil

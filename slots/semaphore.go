@@ -146,7 +146,7 @@ func (s *Semaphore) sendNextChunks(ctx context.Context, remaining []Call, result
 	}
 	s.breakers.Run(ctx, maxSends, sent)
 	for n, i := range callIndexes {
-		if err := results[i].addReply(parts[n], sent[n].Cmd); err != nil {
+		if err := results[i].addChunkReply(parts[n], sent[n].Cmd); err != nil {
 			results[i] = ExchangeResult{Err: wrapUnavailable("serving", remaining[i].Pool, err)}
 		}
 	}
@@ -165,8 +165,8 @@ func (e *Exchange) removeNextChunk() (part Exchange) {
 	return part
 }
 
-// addReply adds the reply to one chunk of a call to r. part is the chunk, and cmd contains the reply of the script.
-func (r *ExchangeResult) addReply(part Exchange, cmd *redis.Cmd) error {
+// addChunkReply adds the reply to one chunk of a call to r. part is the chunk, and cmd contains the reply of the script.
+func (r *ExchangeResult) addChunkReply(part Exchange, cmd *redis.Cmd) error {
 	var reply serveReply
 	known, err := decodeReply(cmd, &reply)
 	if err == nil && known && len(reply.Answers) != len(part.Requests) {
@@ -224,7 +224,7 @@ type acquisitionReply struct {
 
 func (a acquisitionReply) toAcquisition() Acquisition {
 	if a.Slot == nil {
-		return Acquisition{Status: StatusFull, Position: a.Position, AskAfter: millis(a.After)}
+		return Acquisition{Status: StatusFull, Position: a.Position, AskAfter: millisToDuration(a.After)}
 	}
 	return Acquisition{Status: StatusAcquired, Slot: *a.Slot, WantIndex: a.Want - 1}
 }
@@ -305,11 +305,11 @@ func checkPoolName(pool string) error {
 }
 
 // checkHolderNames returns ErrInvalid if a name is empty, or would break the text in which Redis stores a holder (lua/core.lua).
-func checkHolderNames(lease, device string) error {
-	if lease == "" || device == "" || strings.Contains(lease+device, "|") {
-		return fmt.Errorf("%w: lease %q or device %q is empty or contains '|'", ErrInvalid, lease, device)
+func checkHolderNames(leaseID, deviceID string) error {
+	if leaseID == "" || deviceID == "" || strings.Contains(leaseID+deviceID, "|") {
+		return fmt.Errorf("%w: lease %q or device %q is empty or contains '|'", ErrInvalid, leaseID, deviceID)
 	}
 	return nil
 }
 
-func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+func millisToDuration(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -46,12 +46,12 @@ func (s *Semaphore) Snapshot(ctx context.Context, pool string) (Snapshot, error)
 	for _, l := range reply.Leases {
 		snapshot.Leases = append(snapshot.Leases, Lease{
 			ID: l.Lease, Device: l.Device, Slot: l.Slot, Batch: int64(l.Batch), Acquired: time.UnixMilli(l.Acquired).UTC(),
-			Remaining: millis(l.Ends - reply.Now), Age: millis(reply.Now - l.Acquired),
+			Remaining: millisToDuration(l.Ends - reply.Now), Age: millisToDuration(reply.Now - l.Acquired),
 		})
 	}
 	for _, w := range reply.Offers {
 		snapshot.Reserved = append(snapshot.Reserved, Offer{
-			Device: w.Device, Batch: int64(w.Batch), Task: w.taskID(), Reach: w.Reach, ID: int64(w.Offer), Left: millis(w.Ends - reply.Now),
+			Device: w.Device, Batch: int64(w.Batch), Task: w.taskID(), Reach: w.Reach, ID: int64(w.Offer), Left: millisToDuration(w.Ends - reply.Now),
 		})
 	}
 	slices.SortFunc(snapshot.Leases, func(a, b Lease) int { return cmp.Compare(a.Slot, b.Slot) })

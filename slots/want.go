@@ -32,18 +32,18 @@ type Joiner struct {
 // formatBatchID returns a text of 16 digits. Such texts sort in the order of the batch ids (lua/queue.lua).
 func formatBatchID(batchID int64) string { return fmt.Sprintf("%016d", batchID) }
 
-// orderName returns a text by which the tasks of a batch are sorted. The task with the highest priority is first, then the oldest task.
-// parseTaskID, lua/queue.lua and lua/serve.lua read the task id from the text. Package store uses the same order (bestCandidates).
-func orderName(priority int, taskID int64) string {
+// taskSortText returns a text by which the tasks of a batch are sorted. The task with the highest priority is first, then the oldest task.
+// taskIDFromSortText, lua/queue.lua and lua/serve.lua read the task id from the text. Package store uses the same order (bestCandidates).
+func taskSortText(priority int, taskID int64) string {
 	return fmt.Sprintf("%010d|%016d", 1<<31-int64(priority), taskID)
 }
 
-// parseTaskID returns the id of the task for which orderName made orderText. It returns 0 if orderText has another form.
-func parseTaskID(orderText string) (taskID int64) {
-	if len(orderText) < 12 {
+// taskIDFromSortText returns the id of the task for which taskSortText made sortText. It returns 0 if sortText has another form.
+func taskIDFromSortText(sortText string) (taskID int64) {
+	if len(sortText) < 12 {
 		return 0
 	}
-	taskID, err := strconv.ParseInt(orderText[11:], 10, 64)
+	taskID, err := strconv.ParseInt(sortText[11:], 10, 64)
 	if err != nil {
 		return 0
 	}
@@ -113,7 +113,7 @@ type (
 )
 
 func newWantArgs(want Want) wantArgs {
-	return wantArgs{Lease: want.Lease, TTL: want.TTL.Milliseconds(), Batch: formatBatchID(want.Batch), Weight: max(want.Weight, 1), Lane: want.LanePercent, Order: orderName(want.Priority, want.Task)}
+	return wantArgs{Lease: want.Lease, TTL: want.TTL.Milliseconds(), Batch: formatBatchID(want.Batch), Weight: max(want.Weight, 1), Lane: want.LanePercent, Order: taskSortText(want.Priority, want.Task)}
 }
 
-func (w waiterReply) taskID() int64 { return parseTaskID(w.Order) }
+func (w waiterReply) taskID() int64 { return taskIDFromSortText(w.Order) }

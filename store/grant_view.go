@@ -141,7 +141,7 @@ const maxCandidates = 8
 // among them, unless it is 0.
 //
 // The order of tasks by priority and id is also in indexOrder, reachableSQL, waitingTasksSQL, WaitingPosition.Compare and waitingCallersSQL,
-// and in orderName of package slots.
+// and in taskSortText of package slots.
 func (v *DeviceView) bestCandidates(alwaysIncludedTask int64) []Candidate {
 	slices.SortFunc(v.Candidates, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.waitRank(v.Now), b.waitRank(v.Now)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task))

@@ -55,9 +55,10 @@ func newAccounts(brokerAccounts Accounts, ledger accountLedger) *accounts {
 // dispatcher does not receive it. The password is the device's own token, if the device has one.
 func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
-// acquireTurn waits until this goroutine may use the broker. It waits no longer than limit. If it returns nil, the caller must call releaseTurn.
-func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// waitForTurn waits until this goroutine may use the broker. It waits no longer than maxWait. If it returns nil, the caller must call
+// releaseTurn.
+func (a *accounts) waitForTurn(ctx context.Context, maxWait time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	select {
 	case <-a.turn:
@@ -69,23 +70,23 @@ func (a *accounts) acquireTurn(ctx context.Context, limit time.Duration) error {
 
 func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
 
-// runSerially calls change with a function that sets the account of device at the broker, with secret as the password. If the broker has no
-// accounts, this function is nil. Otherwise only one change runs at a time in this process.
-func (a *accounts) runSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
+// changeAccountSerially calls change with a function that sets the account of device at the broker, with secret as the password. If the broker
+// has no accounts, this function is nil. Otherwise only one change runs at a time in this process.
+func (a *accounts) changeAccountSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)
 	}
-	if err := a.acquireTurn(ctx, turnLimit); err != nil {
+	if err := a.waitForTurn(ctx, turnLimit); err != nil {
 		return err
 	}
 	defer a.releaseTurn()
 	return change(func(ctx context.Context, enabled bool) error {
-		return a.setAtBroker(ctx, devices.Account{Device: device, Password: secret, Enabled: enabled})
+		return a.setAccountsAtBroker(ctx, devices.Account{Device: device, Password: secret, Enabled: enabled})
 	})
 }
 
-// setAtBroker creates or changes accounts at the broker. The caller must have called acquireTurn.
-func (a *accounts) setAtBroker(ctx context.Context, brokerAccounts ...devices.Account) error {
+// setAccountsAtBroker creates or changes accounts at the broker. The caller must have called waitForTurn.
+func (a *accounts) setAccountsAtBroker(ctx context.Context, brokerAccounts ...devices.Account) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
 	if err := a.Set(ctx, brokerAccounts...); err != nil {
@@ -111,7 +112,7 @@ func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
 	if a.Accounts == nil {
 		return 0, nil
 	}
-	if err := a.acquireTurn(ctx, turnLimit); err != nil {
+	if err := a.waitForTurn(ctx, turnLimit); err != nil {
 		return 0, err
 	}
 	defer a.releaseTurn()
@@ -124,7 +125,7 @@ func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, durati
 	if r.accounts.Accounts == nil || r.accounts.AsksLedger() {
 		return nil
 	}
-	if err := r.accounts.acquireTurn(ctx, turnLimit); err != nil {
+	if err := r.accounts.waitForTurn(ctx, turnLimit); err != nil {
 		return err
 	}
 	defer r.accounts.releaseTurn()

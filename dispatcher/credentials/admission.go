@@ -118,7 +118,7 @@ func (r *Registry) enrollDevice(ctx context.Context, caller devices.Caller) (Adm
 	}
 	token := NewToken()
 	hash := HashToken(token)
-	err = r.accounts.runSerially(ctx, device, token, func(set store.SetAccount) error {
+	err = r.accounts.changeAccountSerially(ctx, device, token, func(set store.SetAccount) error {
 		return r.config.Ledger.EnrollDevice(ctx, string(device), hash[:], set)
 	})
 	if errors.Is(err, store.ErrExists) { // the device has just used a token of its own

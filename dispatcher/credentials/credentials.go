@@ -50,19 +50,19 @@ func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error 
 		return nil
 	}
 	t, err := r.findToken(ctx, caller.Token)
-	if err = checkOwner(caller, t, err); err == nil {
+	if err = checkTokenOwner(caller, t, err); err == nil {
 		r.cacheBearer(caller, t, drops)
 	}
 	return err
 }
 
-// checkOwner returns devices.ErrForbidden if the stored token of the caller belongs to another device. found and findErr are the results of the
-// search for this token. If findErr is not nil, checkOwner returns it.
-func checkOwner(caller devices.Caller, found store.Token, findErr error) error {
-	if findErr == nil && found.Device != string(caller.Device) {
+// checkTokenOwner returns devices.ErrForbidden if the stored token of the caller belongs to another device. storedToken and searchErr are the
+// results of the search for this token. If searchErr is not nil, checkTokenOwner returns it.
+func checkTokenOwner(caller devices.Caller, storedToken store.Token, searchErr error) error {
+	if searchErr == nil && storedToken.Device != string(caller.Device) {
 		return devices.ErrForbidden
 	}
-	return findErr
+	return searchErr
 }
 
 // AuthenticateSession checks that a device may open a session at a broker with this token. It returns the errors of Authenticate. It also

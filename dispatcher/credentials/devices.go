@@ -14,7 +14,7 @@ import (
 func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID, spec store.DeviceSpec, chosenToken string) (created store.Device, token string, err error) {
 	token = cmp.Or(chosenToken, NewToken())
 	hash := HashToken(token)
-	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
+	err = r.accounts.changeAccountSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		created, err = r.config.Ledger.CreateDevice(ctx, actor, string(id), spec, hash[:], set)
 		return err
 	})
@@ -27,7 +27,7 @@ func (r *Registry) CreateDevice(ctx context.Context, actor string, id devices.ID
 func (r *Registry) RotateToken(ctx context.Context, actor string, id devices.ID, overlap time.Duration, chosenToken string) (token string, olderUntil time.Time, err error) {
 	token = cmp.Or(chosenToken, NewToken())
 	hash := HashToken(token)
-	err = r.accounts.runSerially(ctx, id, token, func(set store.SetAccount) (err error) {
+	err = r.accounts.changeAccountSerially(ctx, id, token, func(set store.SetAccount) (err error) {
 		olderUntil, err = r.config.Ledger.RotateDeviceToken(ctx, actor, string(id), hash[:], overlap, set)
 		return err
 	})

@@ -60,10 +60,10 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevi
 		onExisting = store.RefuseExisting
 	}
 	s := staging{registry: r, ledger: r.config.Ledger, stage: store.NewStage(store.OnceFrom(ctx))}
-	defer s.dropStage(ctx)
+	defer s.markStagedAccountsForDeletion(ctx)
 	err = s.stageAccounts(ctx, newDevices, tokens, onExisting)
 	if err == nil {
-		err = s.makeAccounts(ctx)
+		err = s.makeStagedAccounts(ctx)
 	}
 	if err == nil {
 		hasToken, err = s.ledger.ImportDevices(ctx, actor, newDevices, onExisting, 0, s.stage)
@@ -85,7 +85,7 @@ type staging struct {
 
 // stageAccounts records in the ledger which accounts the import will create. tokens are the passwords of the accounts, one for each new device.
 func (s *staging) stageAccounts(ctx context.Context, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) error {
-	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
+	if err := s.registry.accounts.waitForTurn(ctx, makingLimit); err != nil {
 		return err
 	}
 	defer s.registry.accounts.releaseTurn()
@@ -98,17 +98,17 @@ func (s *staging) stageAccounts(ctx context.Context, newDevices []store.NewDevic
 	return err
 }
 
-// makeAccounts creates the accounts in parts, so that the broker can serve clients between two parts. It retries a failed part, because a
+// makeStagedAccounts creates the accounts in parts, so that the broker can serve clients between two parts. It retries a failed part, because a
 // failure would waste the earlier parts. It does not retry the first part. It gives up when stageKept has passed, or when another request takes
 // over an account (store.ErrAccountConflict).
-func (s *staging) makeAccounts(ctx context.Context) error {
+func (s *staging) makeStagedAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, makingLimit)
 	defer cancel()
 	part := firstPartSize
 	var failed error // the error of the previous attempt of this part
 	for made := 0; made < len(s.ids); {
 		end := min(made+part, len(s.ids))
-		took, err := s.makeAccountPart(ctx, made, end)
+		took, err := s.makeStagedAccountsInRange(ctx, made, end)
 		switch {
 		case err == nil:
 			part = min(1+int(time.Duration(end-made)*askTime/max(took, time.Millisecond)), maxPartSize)
@@ -132,24 +132,24 @@ func pause(ctx context.Context, duration time.Duration) (completed bool) {
 	}
 }
 
-// makeAccountPart creates the accounts with the indexes from <= index < to. took is the duration of the request to the broker.
-func (s *staging) makeAccountPart(ctx context.Context, from, to int) (took time.Duration, err error) {
-	if err := s.registry.accounts.acquireTurn(ctx, makingLimit); err != nil {
+// makeStagedAccountsInRange creates the accounts with the indexes from <= index < to. took is the duration of the request to the broker.
+func (s *staging) makeStagedAccountsInRange(ctx context.Context, from, to int) (took time.Duration, err error) {
+	if err := s.registry.accounts.waitForTurn(ctx, makingLimit); err != nil {
 		return 0, err
 	}
 	defer s.registry.accounts.releaseTurn()
 	err = s.ledger.SetStagedAccounts(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
 		began := s.registry.config.Now()
-		err := s.registry.accounts.setAtBroker(ctx, s.accounts[from:to]...)
+		err := s.registry.accounts.setAccountsAtBroker(ctx, s.accounts[from:to]...)
 		took = s.registry.config.Now().Sub(began)
 		return err
 	})
 	return took, err
 }
 
-// dropStage marks the accounts of a failed import for deletion, even if the client has disconnected. After a successful import, dropStage does nothing,
-// because the ledger no longer lists the accounts of the import.
-func (s *staging) dropStage(ctx context.Context) {
+// markStagedAccountsForDeletion marks the accounts of a failed import for deletion, even if the client has disconnected. After a successful
+// import, it does nothing, because the ledger no longer lists the accounts of the import.
+func (s *staging) markStagedAccountsForDeletion(ctx context.Context) {
 	if len(s.ids) == 0 {
 		return
 	}

@@ -65,9 +65,9 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	}
 }
 
-// token returns the cached token with this hash. isValid is true if the token is known to be valid. drops counts how often tokens were
-// dropped from the cache until now. The caller passes it to cacheToken.
-func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, isValid bool, drops int) {
+// findCachedToken returns the cached token with this hash. isValid is true if the token is known to be valid. dropCount counts how often tokens
+// were dropped from the cache until now. The caller passes it to cacheToken.
+func (k *tokenCache) findCachedToken(hash [sha256.Size]byte) (cached store.Token, isValid bool, dropCount int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.tokens[hash]
@@ -76,7 +76,7 @@ func (k *tokenCache) token(hash [sha256.Size]byte) (cached store.Token, isValid 
 
 // findToken returns the token with this hash, from the ledger if the cache does not have it.
 func (k *tokenCache) findToken(ctx context.Context, hash [sha256.Size]byte) (store.Token, error) {
-	t, ok, drops := k.token(hash)
+	t, ok, drops := k.findCachedToken(hash)
 	if ok {
 		return t, nil
 	}
@@ -101,15 +101,15 @@ func (k *tokenCache) lookUpToken(ctx context.Context, hash [sha256.Size]byte) (s
 
 func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Caller) error {
 	t, err := k.lookUpToken(ctx, caller.Token)
-	return checkOwner(caller, t, err)
+	return checkTokenOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the caller is known to have a valid token of its device. drops counts how often tokens were dropped from the
+// hasValidToken reports whether the caller is known to have a valid token of its device. dropCount counts how often tokens were dropped from the
 // cache until now. The caller of hasValidToken passes it to cacheBearer.
-func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, drops int) {
+func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, dropCount int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, e := k.actorEntry(caller)
+	_, e := k.lastActorEntry(caller)
 	return k.isTrusted(e.until), k.drops
 }
 
@@ -119,19 +119,19 @@ func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, drops i
 func (k *tokenCache) LastAdmission(caller devices.Caller) (reach store.Reach, isLast bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, e := k.actorEntry(caller)
+	_, e := k.lastActorEntry(caller)
 	return store.Reach(e.reach), e.isAdmitted && e.isHawkbit == (caller.Wire == devices.WireHawkbit)
 }
 
-// actorEntry returns the key and the entry of the caller's device. If another caller acted last for the device, the entry is new.
-func (k *tokenCache) actorEntry(caller devices.Caller) (key uint64, actor lastActor) {
-	key = k.deviceKey(string(caller.Device))
+// lastActorEntry returns the entry of the caller's device and its key, deviceKey. If another caller acted last for the device, the entry is new.
+func (k *tokenCache) lastActorEntry(caller devices.Caller) (deviceKey uint64, actor lastActor) {
+	deviceKey = k.deviceKey(string(caller.Device))
 	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token holds on each wire
 	callerHash := maphash.Comparable(k.seed, caller)
-	if actor = k.devices[key]; actor.caller != callerHash {
+	if actor = k.devices[deviceKey]; actor.caller != callerHash {
 		actor = lastActor{caller: callerHash}
 	}
-	return key, actor
+	return deviceKey, actor
 }
 
 func (k *tokenCache) deviceKey(device string) uint64 { return maphash.String(k.seed, device) }
@@ -152,23 +152,23 @@ func (k *tokenCache) cachedUntil(token store.Token) (untilUnix uint32) {
 	return uint32(end.Unix()) // until 2106
 }
 
-// cacheToken caches token, unless tokens were dropped after token was read, because token may be one of them. drops is the number of drops
-// before the read.
-func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, drops int) {
+// cacheToken caches token, unless tokens were dropped after token was read, because token may be one of them. dropCountBeforeRead is the number
+// of drops before the read.
+func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, dropCountBeforeRead int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if drops == k.drops {
+	if dropCountBeforeRead == k.drops {
 		putWithLimit(k.tokens, tokensKept, hash, cachedToken{token, k.cachedUntil(token)})
 	}
 }
 
-// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped after token was read. drops is the number
-// of drops before the read.
-func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops int) {
+// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped after token was read. dropCountBeforeRead is
+// the number of drops before the read.
+func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, dropCountBeforeRead int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if drops == k.drops {
-		key, actor := k.actorEntry(caller)
+	if dropCountBeforeRead == k.drops {
+		key, actor := k.lastActorEntry(caller)
 		actor.until = k.cachedUntil(token)
 		putWithLimit(k.devices, k.maxDevices, key, actor)
 	}
@@ -178,7 +178,7 @@ func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, drops
 func (k *tokenCache) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	key, actor := k.actorEntry(caller)
+	key, actor := k.lastActorEntry(caller)
 	actor.isAdmitted, actor.isHawkbit, actor.reach = true, caller.Wire == devices.WireHawkbit, int8(reach) // there are three
 	putWithLimit(k.devices, k.maxDevices, key, actor)
 }
@@ -187,7 +187,7 @@ func (k *tokenCache) RecordAdmission(caller devices.Caller, reach store.Reach) {
 func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if key, actor := k.actorEntry(caller); actor.isAdmitted {
+	if key, actor := k.lastActorEntry(caller); actor.isAdmitted {
 		actor.reach = int8(reach) // there are three
 		k.devices[key] = actor
 	}
@@ -229,19 +229,19 @@ func (k *tokenCache) dropDevice(device devices.ID) {
 	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e cachedToken) bool { return e.Device == string(device) })
 }
 
-func (k *tokenCache) readPosition() int64 {
+func (k *tokenCache) nextNewsPosition() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.next
 }
 
-// applyTokenChanges drops the tokens in changes. readFrom is the position from which changes was read, and begun is the time before the read.
-// applyTokenChanges drops all tokens if it cannot know which tokens were changed: if the previous read was too long ago, if a change has no hash, or
-// if changes.Next is below readFrom, which shows that changes comes from another ledger.
-func (k *tokenCache) applyTokenChanges(begun time.Time, readFrom int64, changes store.TokenChanges) {
+// applyTokenChanges drops the tokens in changes. fromPosition is the position from which changes was read, and readBegan is the time before the
+// read. applyTokenChanges drops all tokens if it cannot know which tokens were changed: if the previous read was too long ago, if a change has
+// no hash, or if changes.Next is below fromPosition, which shows that changes comes from another ledger.
+func (k *tokenCache) applyTokenChanges(readBegan time.Time, fromPosition int64, changes store.TokenChanges) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := changes.Next < readFrom || changes.Now.Sub(k.ledgerTime) > maxReadGap
+	all := changes.Next < fromPosition || changes.Now.Sub(k.ledgerTime) > maxReadGap
 	for _, c := range changes.Tokens {
 		if len(c.Hash) == sha256.Size {
 			delete(k.tokens, [sha256.Size]byte(c.Hash))
@@ -257,13 +257,13 @@ func (k *tokenCache) applyTokenChanges(begun time.Time, readFrom int64, changes 
 	if all || len(changes.Tokens) > 0 {
 		k.drops++
 	}
-	k.read, k.ledgerTime, k.next = begun, changes.Now, changes.Next
+	k.read, k.ledgerTime, k.next = readBegan, changes.Now, changes.Next
 }
 
 // DropChangedTokens drops the tokens that any replica has changed since the last call. If it succeeds, the cache is trusted for the duration
 // trustedFor.
 func (k *tokenCache) DropChangedTokens(ctx context.Context) error {
-	begun, from := k.now(), k.readPosition()
+	begun, from := k.now(), k.nextNewsPosition()
 	changes, err := k.source.ChangedTokens(ctx, from)
 	if err != nil {
 		return fmt.Errorf("reading changed tokens: %w", err)

@@ -59,7 +59,7 @@ func GroupByCode(explained []ExplainedTask, totalTasks int64) []CauseGroup {
 		p.Label = groupLabel(p.Code, policies[p.Code])
 		all[i] = *p
 	}
-	scaleCounts(all, len(explained), totalTasks)
+	scaleGroupCounts(all, len(explained), totalTasks)
 	for i := range all {
 		if all[i].Count > int64(all[i].Evaluated) { // the group also has tasks of other devices
 			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.helpsOneDevice)
@@ -84,9 +84,9 @@ func (p *CauseGroup) add(explained ExplainedTask) {
 	}
 }
 
-// scaleCounts sets the count of each group so that all counts add up to totalTasks. Each count is the group's Evaluated multiplied by
+// scaleGroupCounts sets the count of each group so that all counts add up to totalTasks. Each count is the group's Evaluated multiplied by
 // totalTasks/evaluatedTasks, and rounded down. The tasks that are lost by rounding are added to the groups with the largest remainders.
-func scaleCounts(groups []CauseGroup, evaluatedTasks int, totalTasks int64) {
+func scaleGroupCounts(groups []CauseGroup, evaluatedTasks int, totalTasks int64) {
 	type rest struct {
 		group     int
 		remainder int64
@@ -170,8 +170,8 @@ func IsWaitingCode(code Code) bool {
 	return slices.ContainsFunc(codeTexts(), func(w codeText) bool { return w.code == code })
 }
 
-// groupLabel returns the label of a group of tasks with this code. refusalsByPolicy has the number of tasks that each policy refuses, by the name of
-// the policy. The label names the policy that refuses most tasks.
+// groupLabel returns the label of a group of tasks with this code. refusalsByPolicy has the number of tasks that each policy refuses, by the
+// name of the policy. The label names the policy that refuses most tasks.
 func groupLabel(code Code, refusalsByPolicy map[string]int) string {
 	topPolicy := ""
 	for policy, n := range refusalsByPolicy {

@@ -80,7 +80,7 @@ func nextTasks(situation Situation) Choice {
 		obstacles := findObstacles(rules, &situation, &candidates[i])
 		switch {
 		case len(obstacles) > 0:
-			nearest = nearerRefusal(nearest, choiceForObstacles(obstacles))
+			nearest = refusalNearerToGrant(nearest, choiceForObstacles(obstacles))
 		case len(open) == 0 || candidates[i].Pool == open[0].Pool:
 			open = append(open, candidates[i])
 		}

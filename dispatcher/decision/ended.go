@@ -18,7 +18,7 @@ const (
 	CodeLate       Code = "late_result"
 )
 
-func explainEnding(view store.TaskView) Cause {
+func causeOfEnding(view store.TaskView) Cause {
 	if view.Batch.CancelledAt != nil {
 		return Cause{
 			Code:   CodeCancelling,

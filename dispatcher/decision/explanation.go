@@ -82,7 +82,7 @@ func Explain(view store.TaskView, readFacts func(waiting store.Candidate) WaitFa
 	case view.Task.State != store.Pending:
 		e.Causes = explainEnded(view)
 	case open < 0:
-		e.Causes = []Cause{explainEnding(view)}
+		e.Causes = []Cause{causeOfEnding(view)}
 	default:
 		e.Causes = explainWaiting(view, view.Candidates[open], readFacts(view.Candidates[open]))
 	}
@@ -166,7 +166,7 @@ func findEarlierTask(situation Situation, task store.Candidate, firstTask int64)
 	return nil
 }
 
-// GoesBefore reports whether a and b are tasks of one batch and a comes first. orderName of package slots and the SQL of package store repeat
+// GoesBefore reports whether a and b are tasks of one batch and a comes first. taskSortText of package slots and the SQL of package store repeat
 // this order.
 func GoesBefore(a, b store.Candidate) bool {
 	return a.Batch == b.Batch && cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Task, b.Task)) < 0

@@ -62,9 +62,9 @@ func ruleIndex(rules []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
-// nearerRefusal returns the refusal that is nearer to a grant, which is the refusal whose reason comes later in waitRules. If both have the
-// same reason, it returns the refusal with the earlier known Until.
-func nearerRefusal(a, b Choice) Choice {
+// refusalNearerToGrant returns the refusal that is nearer to a grant, which is the refusal whose reason comes later in waitRules. If both have
+// the same reason, it returns the refusal with the earlier known Until.
+func refusalNearerToGrant(a, b Choice) Choice {
 	all := waitRules()
 	ofA, ofB := ruleIndex(all[:], a.rankedReason()), ruleIndex(all[:], b.rankedReason())
 	switch {
@@ -76,8 +76,8 @@ func nearerRefusal(a, b Choice) Choice {
 	return a
 }
 
-// rankedReason returns the reason by which nearerRefusal ranks a refusal. A standstill after a restore ranks like ReasonNone, behind every
-// reason that can pass sooner, because another pool may have a slot long before the standstill ends.
+// rankedReason returns the reason by which refusalNearerToGrant ranks a refusal. A standstill after a restore ranks like ReasonNone, behind
+// every reason that can pass sooner, because another pool may have a slot long before the standstill ends.
 func (c Choice) rankedReason() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
 		return devices.ReasonNone

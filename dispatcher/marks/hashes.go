@@ -237,7 +237,7 @@ func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	for i, w := range waits {
 		calls[i] = &redisconn.Call{Script: h.recordWait, Keys: []string{hashKey(hashIndex(w.Device))}, Args: []any{w.Device, w.Version, w.Wait.String()}}
 	}
-	return h.changeWaits(ctx, "recording", calls)
+	return h.sendWaitChanges(ctx, "recording", calls)
 }
 
 // EndWaits removes the waits from the marks of devices, and gives the marks new versions. After ErrUnavailable, some waits may have ended.
@@ -246,13 +246,13 @@ func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
 	for i, device := range devices {
 		calls[i] = &redisconn.Call{Script: h.endWait, Keys: []string{hashKey(hashIndex(device))}, Args: []any{device, newVersion()}}
 	}
-	return h.changeWaits(ctx, "ending", calls)
+	return h.sendWaitChanges(ctx, "ending", calls)
 }
 
-func (h *Hashes) changeWaits(ctx context.Context, doing string, calls []*redisconn.Call) error {
+func (h *Hashes) sendWaitChanges(ctx context.Context, action string, calls []*redisconn.Call) error {
 	err := h.breakers.Do(ctx, hashKey(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
 	if err != nil {
-		return fmt.Errorf("%s waits: %w: %w", doing, ErrUnavailable, err)
+		return fmt.Errorf("%s waits: %w: %w", action, ErrUnavailable, err)
 	}
 	return nil
 }

@@ -82,8 +82,8 @@ type DeviceMark struct {
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
 
-	// Wait is the wait that the mark records. It has no pool if the mark records no valid wait. A valid wait means that the device has tasks only
-	// in this pool, and that one of them could start if it got a slot.
+	// Wait is the wait that the mark records. It has no pool if the mark records no valid wait. A valid wait means that the device has tasks
+	// only in this pool, and that one of them could start if it got a slot.
 	Wait Wait
 	// Position is the position up to which this replica has handled the news. If the ledger is read after that and shows that the device
 	// waits, the wait is recorded with this position.
@@ -105,9 +105,9 @@ func (f *Follower) ReadMark(ctx context.Context, device string) DeviceMark {
 func (f *Follower) newDeviceMark(reading MarkReading) DeviceMark {
 	need, now, ok := f.trust.requiredPosition(f.config.Now())
 	mark := DeviceMark{
-		Version: reading.Version, Read: reading.Position != unreadHash, Trusted: ok && reading.Position >= need, Now: now, Position: f.trust.handledPosition(),
+		Version: reading.Version, Read: reading.Position != unreadHash, Trusted: ok && reading.Position >= need, Now: now, Position: f.trust.handledNewsID(),
 	}
-	if w := reading.Wait; mark.Trusted && w.Pool != "" && f.trust.includesPoolNews(w) && (w.Until.IsZero() || now.Before(w.Until)) {
+	if w := reading.Wait; mark.Trusted && w.Pool != "" && f.trust.isWaitNewerThanPoolNews(w) && (w.Until.IsZero() || now.Before(w.Until)) {
 		mark.Wait = w
 	}
 	return mark
@@ -173,7 +173,7 @@ func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wroteLimit)
 		defer cancel()
-		_ = f.followTo(ctx, newestID) // the next pass retries and reports what fails here
+		_ = f.followNewsUpTo(ctx, newestID) // the next pass retries and reports what fails here
 	})
 	wait := time.NewTimer(wroteWait)
 	defer wait.Stop()
@@ -184,25 +184,25 @@ func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 	}
 }
 
-// followTo updates the marks, so that they include the news with the id newestID.
-func (f *Follower) followTo(ctx context.Context, newestID int64) error {
+// followNewsUpTo updates the marks, so that they include the news with the id newestID.
+func (f *Follower) followNewsUpTo(ctx context.Context, newestID int64) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
 	if f.minPosition >= newestID { // another goroutine has followed to this position
 		return nil
 	}
-	return f.follow(ctx)
+	return f.readAndHandleNews(ctx)
 }
 
 // Follow updates the marks with the news (rows of the change log) that all replicas have committed.
 func (f *Follower) Follow(ctx context.Context) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
-	return f.follow(ctx)
+	return f.readAndHandleNews(ctx)
 }
 
-// follow does the work of Follow. The caller must hold updateMu.
-func (f *Follower) follow(ctx context.Context) error {
+// readAndHandleNews does the work of Follow. The caller must hold updateMu.
+func (f *Follower) readAndHandleNews(ctx context.Context) error {
 	for {
 		// A position is the id of the last news that the marks contain. It is read before the news. So a position that is higher than the id
 		// of the newest news proves that the marks were written for another ledger.
@@ -234,13 +234,13 @@ func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (pa
 		return page, fmt.Errorf("reading the news: %w", err)
 	}
 	f.trust.addReading(newsReading{began: began, newest: page.Newest, ledger: page.Now})
-	f.notifyNews(page)
+	f.callOnNewsHandler(page)
 	return page, nil
 }
 
-// notifyNews calls OnNews with the device of each row that this process has not handled before. If rows are missing, or if the rows come from
-// another ledger, it calls OnNews with an empty name.
-func (f *Follower) notifyNews(page store.NewsPage) {
+// callOnNewsHandler calls OnNews with the device of each row that this process has not handled before. If rows are missing, or if the rows come
+// from another ledger, it calls OnNews with an empty name.
+func (f *Follower) callOnNewsHandler(page store.NewsPage) {
 	isGap := f.lastNews < page.Oldest-1 || f.lastNews > page.Newest // some news were deleted, or this is another ledger
 	if isGap {
 		f.config.OnNews("")

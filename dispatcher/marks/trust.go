@@ -11,8 +11,8 @@ const (
 	// fresh is the time for which missing marks are trusted after a read of the news has begun. The pass "marks" reads the news every
 	// second.
 	fresh = 2 * time.Second
-	// maxWrongTrust is the maximum time for which a missing mark is trusted after another replica has committed work for its device. It holds even
-	// if Redis fails or loses data.
+	// maxWrongTrust is the maximum time for which a missing mark is trusted after another replica has committed work for its device. It holds
+	// even if Redis fails or loses data.
 	maxWrongTrust = 5 * time.Second
 )
 
@@ -63,13 +63,13 @@ func (b *trustState) recordCommit(newestID int64) {
 // maxPoolsWithNews is the maximum number of pools in trustState.latestOfPool, to limit memory.
 const maxPoolsWithNews = 10_000
 
-// addPoolNews records which pools the news in rows concern. handled is the id up to which this replica has now handled the news. isGap is true
-// if news before rows are missing. The missing news may concern any pool.
-func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
+// addPoolNews records which pools the news in rows concern. handledUpToID is the id up to which this replica has now handled the news. isGap is
+// true if news before rows are missing. The missing news may concern any pool.
+func (b *trustState) addPoolNews(rows []store.News, handledUpToID int64, isGap bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if isGap || b.latestOfPool == nil {
-		b.latestOfPool, b.latestOfAll = make(map[string]int64), handled
+		b.latestOfPool, b.latestOfAll = make(map[string]int64), handledUpToID
 	}
 	for _, n := range rows {
 		switch {
@@ -81,13 +81,13 @@ func (b *trustState) addPoolNews(rows []store.News, handled int64, isGap bool) {
 		}
 	}
 	if len(b.latestOfPool) > maxPoolsWithNews {
-		b.latestOfPool, b.latestOfAll = make(map[string]int64), handled
+		b.latestOfPool, b.latestOfAll = make(map[string]int64), handledUpToID
 	}
-	b.handled = handled
+	b.handled = handledUpToID
 }
 
-// includesPoolNews reports whether wait was recorded after all news of its pool that this replica has read or committed.
-func (b *trustState) includesPoolNews(wait Wait) bool {
+// isWaitNewerThanPoolNews reports whether wait was recorded after all news of its pool that this replica has read or committed.
+func (b *trustState) isWaitNewerThanPoolNews(wait Wait) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.hasHandledNewsLocked() {
@@ -108,15 +108,15 @@ func (b *trustState) hasHandledNewsLocked() bool {
 	return n > 0 && b.handled >= max(b.readings[n-1].newest, b.own)
 }
 
-func (b *trustState) handledPosition() int64 {
+func (b *trustState) handledNewsID() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.handled
 }
 
-// requiredPosition returns the position that marks must have reached to be trusted, and the time of the ledger. If more than fresh has passed
-// since the last read of the news began, ok is false and no mark is trusted.
-func (b *trustState) requiredPosition(now time.Time) (position int64, ledger time.Time, ok bool) {
+// requiredPosition returns the position that marks must have reached to be trusted, and ledgerTime, the time of the ledger. If more than fresh
+// has passed since the last read of the news began, ok is false and no mark is trusted.
+func (b *trustState) requiredPosition(now time.Time) (position int64, ledgerTime time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dropOld(now)

@@ -13,9 +13,9 @@ import (
 // about a quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
-// updateMarks brings the marks of all hashes to position `to` in the news. positions are the present positions of the hashes, and page has the news
-// up to `to`. If the update of a hash fails, the next call repeats it.
-func (f *Follower) updateMarks(ctx context.Context, positions [hashCount]int64, page store.NewsPage, to int64) error {
+// updateMarks brings the marks of all hashes to position `toPosition` in the news. positions are the present positions of the hashes, and page
+// has the news up to `toPosition`. If the update of a hash fails, the next call repeats it.
+func (f *Follower) updateMarks(ctx context.Context, positions [hashCount]int64, page store.NewsPage, toPosition int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {
 		if n.Batch == 0 && n.Device == "" && !n.ChangesWaitsOnly() { // the ledger was restored: any device may have work
@@ -23,22 +23,22 @@ func (f *Follower) updateMarks(ctx context.Context, positions [hashCount]int64, 
 		}
 	}
 	var lost, outdated []int
-	from := to
+	from := toPosition
 	for part, c := range positions {
 		switch {
 		case c < complete || c > page.Newest:
 			lost = append(lost, part)
-		case c < to:
+		case c < toPosition:
 			outdated, from = append(outdated, part), min(from, c)
 		}
 	}
-	if err := f.rebuild(ctx, lost, to); err != nil {
+	if err := f.markOpenDevicesInLostHashes(ctx, lost, toPosition); err != nil {
 		return err
 	}
-	if err := f.markNews(ctx, outdated, from, to, page.Rows); err != nil {
+	if err := f.markDevicesOfNews(ctx, outdated, from, toPosition, page.Rows); err != nil {
 		return err
 	}
-	f.minPosition = to
+	f.minPosition = toPosition
 	return nil
 }
 
@@ -52,24 +52,24 @@ func (m *devicesByHash) add(device string) {
 	m[part][device] = struct{}{}
 }
 
-func (m *devicesByHash) hashEntries(indexes []int) []HashDevices {
-	all := make([]HashDevices, len(indexes))
-	for i, part := range indexes {
+func (m *devicesByHash) devicesOfHashes(hashIndexes []int) []HashDevices {
+	all := make([]HashDevices, len(hashIndexes))
+	for i, part := range hashIndexes {
 		all[i] = HashDevices{HashIndex: part, Names: slices.Collect(maps.Keys(m[part]))}
 	}
 	return all
 }
 
-// markNews marks the devices of news in the outdated hashes, and moves the positions of these hashes to `to`. All of them must have reached
-// position `from`.
-func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64, news []store.News) error {
-	if len(outdated) == 0 {
+// markDevicesOfNews marks the devices of news in the outdated hashes, and moves the positions of these hashes to `toPosition`. All of them must
+// have reached `fromPosition`.
+func (f *Follower) markDevicesOfNews(ctx context.Context, outdatedHashes []int, fromPosition, toPosition int64, news []store.News) error {
+	if len(outdatedHashes) == 0 {
 		return nil
 	}
 	var devices devicesByHash
 	for _, n := range news {
 		switch {
-		case n.ID <= from || n.ChangesWaitsOnly():
+		case n.ID <= fromPosition || n.ChangesWaitsOnly():
 		case n.Batch != 0:
 			if err := f.config.Ledger.ForEachOpenDevice(ctx, n.Batch, devices.add); err != nil {
 				return fmt.Errorf("marking devices: %w", err)
@@ -78,14 +78,14 @@ func (f *Follower) markNews(ctx context.Context, outdated []int, from, to int64,
 			devices.add(n.Device)
 		}
 	}
-	return f.config.Cache.Mark(ctx, from, to, devices.hashEntries(outdated))
+	return f.config.Cache.Mark(ctx, fromPosition, toPosition, devices.devicesOfHashes(outdatedHashes))
 }
 
-// rebuild marks the devices of all open tasks in the lost hashes. The news up to position `to` must have been read before rebuild is called. A
-// task that is created later has later news.
-func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
-	for ; len(lost) > 0; lost = lost[min(len(lost), hashesPerRebuild):] {
-		now := lost[:min(len(lost), hashesPerRebuild)]
+// markOpenDevicesInLostHashes marks the devices of all open tasks in lostHashes. The news up to `toPosition` must have been read before this
+// call. A task that is created later has later news.
+func (f *Follower) markOpenDevicesInLostHashes(ctx context.Context, lostHashes []int, toPosition int64) error {
+	for ; len(lostHashes) > 0; lostHashes = lostHashes[min(len(lostHashes), hashesPerRebuild):] {
+		now := lostHashes[:min(len(lostHashes), hashesPerRebuild)]
 		wanted := [hashCount]bool{}
 		for _, part := range now {
 			wanted[part] = true
@@ -99,7 +99,7 @@ func (f *Follower) rebuild(ctx context.Context, lost []int, to int64) error {
 		if err != nil {
 			return fmt.Errorf("rebuilding marks: %w", err)
 		}
-		if err := f.config.Cache.Mark(ctx, missingHash, to, devices.hashEntries(now)); err != nil {
+		if err := f.config.Cache.Mark(ctx, missingHash, toPosition, devices.devicesOfHashes(now)); err != nil {
 			return err
 		}
 	}

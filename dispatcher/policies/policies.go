@@ -196,9 +196,9 @@ func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, nev
 	return j
 }
 
-// decisiveRefusal returns the refusal in answer that ends last. If some refusals drop the task, drops is true, and only these are compared. A
-// refusal that is due to an open reservation drops no task, because the start may be allowed later.
-func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (last limits.ItemRefusal, drops bool) {
+// decisiveRefusal returns lastRefusal, the refusal in answer that ends last. If some refusals drop the task, dropsTask is true, and only these
+// are compared. A refusal that is due to an open reservation drops no task, because the start may be allowed later.
+func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (lastRefusal limits.ItemRefusal, dropsTask bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(answer.Refusals), func(r limits.ItemRefusal) bool {
 		return neverDrop || r.Pending || !check.Items[r.Item].Rule.Drops()
 	})}

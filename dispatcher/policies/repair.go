@@ -46,23 +46,23 @@ func itemRules(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuildRules reads the past starts of a pool from the ledger, and counts them in Redis for the rules of owner. Concurrent reports share one
-// rebuild. The rebuild continues after the reports have stopped waiting for it.
-func (k *Checker) rebuildRules(ctx context.Context, pool, owner string, rules []*limits.Rule) error {
+// rebuildRules reads the past starts of a pool from the ledger, and counts them in Redis for the rules of ruleOwner. Concurrent reports share
+// one rebuild. The rebuild continues after the reports have stopped waiting for it.
+func (k *Checker) rebuildRules(ctx context.Context, pool, ruleOwner string, rules []*limits.Rule) error {
 	var own []*limits.Rule
 	for _, r := range rules {
-		if r.Owner == owner {
+		if r.Owner == ruleOwner {
 			own = append(own, r)
 		}
 	}
-	what := "limits of " + owner + " in " + pool
+	what := "limits of " + ruleOwner + " in " + pool
 	done := k.rebuilding.DoChan(what, func() (any, error) {
 		k.filling.Store(what, k.config.Now())
 		defer k.filling.Delete(what)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
 		return nil, k.config.Panicked.Report("filling limits", rescue.Call(func() error { // a panic inside singleflight would end the process
-			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.startHistory(pool, owner))
+			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.startHistory(pool, ruleOwner))
 		}))
 	})
 	wait := time.NewTimer(k.rebuildWaitLeft(what))
@@ -71,9 +71,9 @@ func (k *Checker) rebuildRules(ctx context.Context, pool, owner string, rules []
 	case result := <-done:
 		return result.Err
 	case <-wait.C:
-		return fmt.Errorf("waiting for the limits of %s: %w", owner, limits.ErrBusy)
+		return fmt.Errorf("waiting for the limits of %s: %w", ruleOwner, limits.ErrBusy)
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the limits of %s: %w", owner, ctx.Err())
+		return fmt.Errorf("waiting for the limits of %s: %w", ruleOwner, ctx.Err())
 	}
 }
 
@@ -88,8 +88,8 @@ func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
 	return rebuildWait - k.config.Now().Sub(began)
 }
 
-// startHistory returns the history of the starts in a pool that count for the rules of owner. owner is the pool, a batch or a profile.
-func (k *Checker) startHistory(pool, owner string) limits.History {
+// startHistory returns the history of the starts in a pool that count for the rules of ruleOwner. ruleOwner is the pool, a batch or a profile.
+func (k *Checker) startHistory(pool, ruleOwner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
 			for s, err := range k.readStarts(ctx, pool, within) {
@@ -97,7 +97,7 @@ func (k *Checker) startHistory(pool, owner string) limits.History {
 					yield(limits.Start{}, err)
 					return
 				}
-				if !slices.Contains([]string{poolOwner(pool), batchOwner(s.Batch), profileOwner(s.Profile)}, owner) {
+				if !slices.Contains([]string{ruleOwnerOfPool(pool), ruleOwnerOfBatch(s.Batch), ruleOwnerOfProfile(s.Profile)}, ruleOwner) {
 					continue
 				}
 				if !yield(limits.Start{Lease: s.LeaseID, Ago: s.Now.Sub(s.GrantedAt), Facts: startFacts(s)}, nil) {
@@ -221,7 +221,7 @@ func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 // settlePool settles the overdue reservations of a pool, and counts its recent starts again. If a rule may have missed an older start,
 // settlePool deletes the counts of the rule. The next check then rebuilds them from the ledger.
 func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
-	missed, found := k.uncounted.takeMissed(pool)
+	missed, found := k.uncounted.takeMissedRules(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin
 	err := k.settleRecent(ctx, pool, result)
 	if err == nil && old {
@@ -229,7 +229,7 @@ func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleRes
 		err = k.config.Limits.Rebuilder.Forget(ctx, pool, slices.Collect(maps.Keys(missed.rules)))
 	}
 	if err != nil && found {
-		k.uncounted.addMissed(pool, missed)
+		k.uncounted.addMissedRules(pool, missed)
 	}
 	return err
 }

@@ -30,18 +30,20 @@ type startPolicies struct {
 	ofPool, ofBatch, ofProfile json.RawMessage
 }
 
-// poolOwner, batchOwner and profileOwner return the name of an owner of rules. The name begins with the kind of owner.
-func poolOwner(pool string) string { return string(decision.SubjectPool) + " " + pool }
+// ruleOwnerOfPool, ruleOwnerOfBatch and ruleOwnerOfProfile return the name of an owner of rules. The name begins with the kind of owner.
+func ruleOwnerOfPool(pool string) string { return string(decision.SubjectPool) + " " + pool }
 
-func batchOwner(batch int64) string      { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
-func profileOwner(profile string) string { return string(decision.SubjectProfile) + " " + profile }
+func ruleOwnerOfBatch(batch int64) string { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
+func ruleOwnerOfProfile(profile string) string {
+	return string(decision.SubjectProfile) + " " + profile
+}
 
 // rulesFor returns the rules of a start: first the rules of its pool, then of its batch, then of its profile.
 func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err error) {
 	for _, from := range []struct {
 		owner string
 		text  json.RawMessage
-	}{{poolOwner(policies.pool), policies.ofPool}, {batchOwner(policies.batch), policies.ofBatch}, {profileOwner(policies.profile), policies.ofProfile}} {
+	}{{ruleOwnerOfPool(policies.pool), policies.ofPool}, {ruleOwnerOfBatch(policies.batch), policies.ofBatch}, {ruleOwnerOfProfile(policies.profile), policies.ofProfile}} {
 		own, err := b.compilePolicies(from.owner, from.text)
 		if err != nil {
 			return nil, err
@@ -51,23 +53,23 @@ func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err 
 	return rules, nil
 }
 
-func (b *ruleCache) compilePolicies(owner string, text json.RawMessage) ([]*limits.Rule, error) {
+func (b *ruleCache) compilePolicies(ruleOwner string, text json.RawMessage) ([]*limits.Rule, error) {
 	if text == nil {
 		return nil, nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := owner + "\x00" + string(text)
+	key := ruleOwner + "\x00" + string(text)
 	if rules, ok := b.all[key]; ok {
 		return rules, nil
 	}
 	policies, err := policy.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("reading the policies of %s: %w", owner, err)
+		return nil, fmt.Errorf("reading the policies of %s: %w", ruleOwner, err)
 	}
-	rules, err := limits.Compile(owner, policies)
+	rules, err := limits.Compile(ruleOwner, policies)
 	if err != nil {
-		return nil, fmt.Errorf("reading the policies of %s: %w", owner, err)
+		return nil, fmt.Errorf("reading the policies of %s: %w", ruleOwner, err)
 	}
 	if len(b.all) >= keptRules {
 		clear(b.all)

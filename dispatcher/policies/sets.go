@@ -43,8 +43,8 @@ type cachedSet struct {
 	idle   int         // consecutive version reads without a take; only ForgetChanged uses it
 }
 
-// scopeOfSet returns the scope in which Redis counts the takes of a set. No pool has this prefix.
-func scopeOfSet(set string) string { return "set/" + set }
+// limiterScopeOfSet returns the scope in which Redis counts the takes of the set. No pool has this prefix.
+func limiterScopeOfSet(setName string) string { return "set/" + setName }
 
 func newSets(config Config) *Sets {
 	return &Sets{config: config, takes: newTakeMetrics(config.Meters), byName: make(map[string]*cachedSet)}
@@ -53,7 +53,7 @@ func newSets(config Config) *Sets {
 // loadSet returns the set with this name. It returns store.ErrNotFound if there is none, and devices.ErrUnavailable if its policies cannot be
 // compiled. If any set is removed from memory during the read, loadSet reads again, because this set may have been changed.
 func (s *Sets) loadSet(ctx context.Context, name string) (*cachedSet, error) {
-	set, drops := s.lookUp(name)
+	set, drops := s.cachedSetByName(name)
 	for set == nil {
 		read, err := s.readSet(ctx, name)
 		if err != nil {
@@ -62,7 +62,7 @@ func (s *Sets) loadSet(ctx context.Context, name string) (*cachedSet, error) {
 		if s.cacheSet(read, drops) {
 			set = read
 		} else {
-			set, drops = s.lookUp(name)
+			set, drops = s.cachedSetByName(name)
 		}
 	}
 	if !set.used.Load() { // avoids writes to a cache line that all takes share
@@ -71,8 +71,9 @@ func (s *Sets) loadSet(ctx context.Context, name string) (*cachedSet, error) {
 	return set, nil
 }
 
-// lookUp returns the set with this name, or nil if it is not in memory. drops counts how often a set was removed from memory until now.
-func (s *Sets) lookUp(name string) (set *cachedSet, drops int) {
+// cachedSetByName returns the set with this name, or nil if it is not in memory. dropCount counts how often a set was removed from memory until
+// now.
+func (s *Sets) cachedSetByName(name string) (set *cachedSet, dropCount int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.byName[name], s.drops
@@ -114,12 +115,12 @@ func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
 	return policies, err
 }
 
-// cacheSet keeps a set in memory and creates its metrics. It does nothing and returns false if any set was removed from memory after lookUp
-// returned drops.
-func (s *Sets) cacheSet(set *cachedSet, drops int) (isCached bool) {
+// cacheSet keeps a set in memory and creates its metrics. It does nothing and returns false if any set was removed from memory after
+// cachedSetByName returned dropCountBeforeRead.
+func (s *Sets) cacheSet(set *cachedSet, dropCountBeforeRead int) (isCached bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if drops != s.drops {
+	if dropCountBeforeRead != s.drops {
 		return false
 	}
 	set.counts = s.takes.newCounters(set.Name, set.rules)

@@ -80,7 +80,7 @@ func (s *Sets) evaluate(ctx context.Context, setName string, takes []Take, send 
 	}
 	taken, err := []limits.TakeResult(nil), errNoLimits
 	if s.config.Limits != nil {
-		taken, err = send(s.config.Limits.Takes, ctx, scopeOfSet(setName), takings)
+		taken, err = send(s.config.Limits.Takes, ctx, limiterScopeOfSet(setName), takings)
 	}
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err() // the client no longer waits
@@ -130,7 +130,7 @@ func (s *Sets) Return(ctx context.Context, set string, take Take) (returnedCost 
 	if err != nil {
 		return 0, err
 	}
-	returned, err := s.config.Limits.Takes.Return(ctx, scopeOfSet(set), takings)
+	returned, err := s.config.Limits.Takes.Return(ctx, limiterScopeOfSet(set), takings)
 	if err != nil {
 		return 0, fmt.Errorf("returning a take to limit set %s: %w", set, err)
 	}
@@ -144,7 +144,7 @@ func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) (
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Usage.ReadUses(ctx, scopeOfSet(set), limits.NewItems(found.rules, limits.Facts{Facts: facts}))
+	uses, err := s.config.Limits.Usage.ReadUses(ctx, limiterScopeOfSet(set), limits.NewItems(found.rules, limits.Facts{Facts: facts}))
 	if err != nil {
 		return nil, fmt.Errorf("reading the usage of limit set %s: %w", set, err)
 	}
@@ -157,7 +157,7 @@ func (s *Sets) HighestUses(ctx context.Context, set string, limit int) ([]limits
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Usage.HighestUses(ctx, scopeOfSet(set), found.rules, limit)
+	uses, err := s.config.Limits.Usage.HighestUses(ctx, limiterScopeOfSet(set), found.rules, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the highest usage of limit set %s: %w", set, err)
 	}
@@ -210,11 +210,11 @@ const (
 
 type refusalLabels struct{ policy, kind string }
 
-// newRefusalLabels returns the labels of the takes that rule refuses. index is the place of the policy in its set.
-func newRefusalLabels(index int, rule *limits.Rule) refusalLabels {
+// newRefusalLabels returns the labels of the takes that rule refuses. ruleIndex is the place of the policy in its set.
+func newRefusalLabels(ruleIndex int, rule *limits.Rule) refusalLabels {
 	kind := map[limits.Algorithm]string{limits.Duplicate: "duplicate", limits.Calendar: "quota"}[rule.Algorithm]
 	name := rule.Name
-	if index >= policiesOfSet {
+	if ruleIndex >= policiesOfSet {
 		name = otherPolicy
 	}
 	return refusalLabels{name, cmp.Or(kind, "window")}

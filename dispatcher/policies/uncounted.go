@@ -38,11 +38,11 @@ func (u *uncountedStarts) addChecks(pool string, now time.Time, checks []limits.
 		}
 	}
 	if len(rules) > 0 {
-		u.addMissed(pool, missedRules{since: now, rules: rules})
+		u.addMissedRules(pool, missedRules{since: now, rules: rules})
 	}
 }
 
-func (u *uncountedStarts) addMissed(pool string, missed missedRules) {
+func (u *uncountedStarts) addMissedRules(pool string, missed missedRules) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if other, ok := u.pools[pool]; ok {
@@ -54,7 +54,7 @@ func (u *uncountedStarts) addMissed(pool string, missed missedRules) {
 	u.pools[pool] = missed
 }
 
-func (u *uncountedStarts) takeMissed(pool string) (missed missedRules, found bool) {
+func (u *uncountedStarts) takeMissedRules(pool string) (missed missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	missed, found = u.pools[pool]

@@ -10,7 +10,7 @@ import (
 
 // Expire ends the pending tasks that may no longer start because of a time limit, and returns their number.
 func (k *Keeper) Expire(ctx context.Context) (expired int, err error) {
-	expired, err = runInParts(ctx, "expiring tasks", k.config.Ledger.Expire)
+	expired, err = runPartsUntilDone(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
 		return expired, err
 	}
@@ -49,7 +49,7 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 // EndCancelled ends the waiting tasks of cancelled batches, and returns their number. If a device was granted such a task during the
 // cancellation, the device is asked to stop.
 func (k *Keeper) EndCancelled(ctx context.Context) (ended int, err error) {
-	return runInParts(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
+	return runPartsUntilDone(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
 // changesPerFold is the maximum number of changes that one transaction adds to the counts.
@@ -72,18 +72,18 @@ func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
 
 // RefreshWindows computes the next opening of windows that have closed.
 func (k *Keeper) RefreshWindows(ctx context.Context) error {
-	_, err := runInParts(ctx, "refreshing windows", k.config.Ledger.RefreshWindows)
+	_, err := runPartsUntilDone(ctx, "refreshing windows", k.config.Ledger.RefreshWindows)
 	return err
 }
 
-// runInParts calls part with the limit partSize, until part returns a smaller number or fails. It returns the sum of the numbers. work names
-// the work in the error.
-func runInParts(ctx context.Context, work string, part func(ctx context.Context, limit int) (int, error)) (total int, err error) {
+// runPartsUntilDone calls part with the limit partSize, until part returns a smaller number or fails. It returns the sum of the numbers.
+// workName names the work in the error.
+func runPartsUntilDone(ctx context.Context, workName string, part func(ctx context.Context, limit int) (int, error)) (total int, err error) {
 	for {
 		n, err := part(ctx, partSize)
 		total += n
 		if err != nil {
-			return total, fmt.Errorf("%s: %w", work, err)
+			return total, fmt.Errorf("%s: %w", workName, err)
 		}
 		if n < partSize {
 			return total, nil

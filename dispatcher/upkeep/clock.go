@@ -34,7 +34,7 @@ type clockGuard struct {
 	mu      sync.Mutex
 	origin  time.Time     // own time is the time since origin
 	offsets []clockOffset // oldest first; each offset is higher than the one before
-	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeStepBack
+	back    time.Duration // minimum total step back of the ledger's clock since the last call of takeClockStepBack
 }
 
 // clockOffset is an offset and the own time (since) from which it is valid. The offset is a range, because a reading of the ledger's clock takes
@@ -62,7 +62,7 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time
 	case len(clock.Lengths) == 0: // without leases, earlier offsets do not matter
 		g.offsets = []clockOffset{reading}
 	case g.offsets == nil:
-		g.offsets = []clockOffset{offsetBefore(clock.StoredPair, reading, askedAt)}
+		g.offsets = []clockOffset{clockOffsetBeforeFirst(clock.StoredPair, reading, askedAt)}
 	}
 	g.addReading(reading)
 	lapses := store.LapseCutoffs{}
@@ -75,14 +75,14 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time
 	return lapses
 }
 
-// offsetBefore computes the offset before the first reading from stored, the clock pair of an earlier replica. askedAt is the time at which
-// the first reading began. The result is zero if the offset is unknown.
-func offsetBefore(stored *store.ClockPair, first clockOffset, askedAt time.Time) clockOffset {
+// clockOffsetBeforeFirst computes the offset before the first reading from stored, the clock pair of an earlier replica. askedAt is the time at
+// which the first reading began. firstOffset is the offset of the first reading. The result is zero if the offset is unknown.
+func clockOffsetBeforeFirst(stored *store.ClockPair, firstOffset clockOffset, askedAt time.Time) clockOffset {
 	if stored == nil {
 		return clockOffset{}
 	}
 	shown := stored.Ledger.Add(askedAt.Round(0).Sub(stored.Wall))
-	if !first.overlaps(clockOffset{low: shown.Add(-clockSlack), high: shown.Add(clockSlack)}) {
+	if !firstOffset.overlaps(clockOffset{low: shown.Add(-clockSlack), high: shown.Add(clockSlack)}) {
 		return clockOffset{}
 	}
 	return clockOffset{low: shown, high: shown}
@@ -111,8 +111,8 @@ func (g *clockGuard) addReading(reading clockOffset) {
 	g.offsets = append(g.offsets, reading)
 }
 
-// takeStepBack returns how far the ledger's clock has stepped back, at least, since the last call.
-func (g *clockGuard) takeStepBack() (atLeast time.Duration) {
+// takeClockStepBack returns how far the ledger's clock has stepped back, at least, since the last call.
+func (g *clockGuard) takeClockStepBack() (minStepBack time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	back := g.back
@@ -129,10 +129,10 @@ func (g *clockGuard) offsetIndexAt(moment time.Duration) int {
 	return max(later-1, 0)
 }
 
-// changedPair returns the pair of times to store: the trusted time of the ledger for the longest lease in force, and the host's time at
+// changedClockPair returns the pair of times to store: the trusted time of the ledger for the longest lease in force, and the host's time at
 // askedAt. mustStore is false if no time is trusted, or if the difference of the two times differs by at most pairSlack from the difference of
 // the times in stored.
-func (g *clockGuard) changedPair(stored *store.ClockPair, askedAt time.Time) (pair store.ClockPair, mustStore bool) {
+func (g *clockGuard) changedClockPair(stored *store.ClockPair, askedAt time.Time) (pair store.ClockPair, mustStore bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	trusted := g.offsets[0].low

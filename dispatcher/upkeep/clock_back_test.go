@@ -37,7 +37,7 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 		if got := ended(c.at, c.at-step, c.until); got != c.want {
 			t.Errorf("%s after the grant of the older lease, a lease until %s: ended %t, want %t", c.at, c.until, got, c.want)
 		}
-		back = append(back, guard.takeStepBack())
+		back = append(back, guard.takeClockStepBack())
 	}
 	if want := []time.Duration{step, 0, 0, 0, 0, 0}; !slices.Equal(back, want) {
 		t.Errorf("steps back %s, want %s: each is reported once", back, want)

@@ -146,24 +146,24 @@ func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	guard, own := &clockGuard{}, time.Now()
 	clock := store.LeaseClock{Now: clockStart(), Lengths: []time.Duration{usualLease}}
 	guard.findLapses(clock, own, own)
-	if pair, changed := guard.changedPair(nil, own); changed {
+	if pair, changed := guard.changedClockPair(nil, own); changed {
 		t.Errorf("kept %+v, of a clock of which nothing is known", pair)
 	}
 	clock.Lengths = nil
 	guard.findLapses(clock, own, own)
-	pair, changed := guard.changedPair(nil, own)
+	pair, changed := guard.changedClockPair(nil, own)
 	if !changed || !pair.Ledger.Equal(clockStart()) || !pair.Wall.Equal(own) {
 		t.Errorf("keeps %+v, %t", pair, changed)
 	}
 	clock = store.LeaseClock{Now: clockStart().Add(time.Hour), Lengths: []time.Duration{usualLease}}
 	guard.findLapses(clock, own.Add(time.Second), own.Add(time.Second))
-	if again, changed := guard.changedPair(&pair, own.Add(time.Second)); changed {
+	if again, changed := guard.changedClockPair(&pair, own.Add(time.Second)); changed {
 		t.Errorf("keeps %+v after a step that is doubted", again)
 	}
 	own = own.Add(time.Second + usualLease)
 	clock.Now = clock.Now.Add(usualLease)
 	guard.findLapses(clock, own, own)
-	if pair, changed = guard.changedPair(&pair, own); !changed || !pair.Ledger.Equal(clock.Now) {
+	if pair, changed = guard.changedClockPair(&pair, own); !changed || !pair.Ledger.Equal(clock.Now) {
 		t.Errorf("keeps %+v, %t after a step that is believed", pair, changed)
 	}
 }
@@ -260,7 +260,7 @@ func (r *clockRun) readClock(rt *rapid.T) {
 	r.elapsed += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way back"))
 	r.slowest = max(r.slowest, r.start.Add(r.elapsed).Sub(asked))
 	lapses := r.guard.findLapses(clock, asked, r.start.Add(r.elapsed))
-	if pair, changed := r.guard.changedPair(r.pair, asked); changed {
+	if pair, changed := r.guard.changedClockPair(r.pair, asked); changed {
 		r.pair = &pair
 	}
 	var left []modelLease

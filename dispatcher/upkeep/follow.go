@@ -89,7 +89,7 @@ func (k *Keeper) suspectAllPools(ctx context.Context) error {
 
 func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
-	if err := k.readChanges(ctx); err != nil {
+	if err := k.readConfigChanges(ctx); err != nil {
 		return ReconcileResult{}, err
 	}
 	var total ReconcileResult
@@ -108,8 +108,8 @@ func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
 	return total, errors.Join(errs...)
 }
 
-// readChanges reads the recent changes of pools into followState.written and followState.unwritten.
-func (k *Keeper) readChanges(ctx context.Context) error {
+// readConfigChanges reads the recent changes of pools into followState.written and followState.unwritten.
+func (k *Keeper) readConfigChanges(ctx context.Context) error {
 	f := k.followState
 	asked, within := k.config.Now(), changeOverlap
 	if !f.read.IsZero() {

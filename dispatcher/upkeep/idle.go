@@ -57,7 +57,7 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	if err != nil || taken == 0 {
 		return err
 	}
-	if err := k.continueCounts(ctx, open); err != nil {
+	if err := k.continueWaitingCounts(ctx, open); err != nil {
 		return err
 	}
 	// The time before this replica's last call is left out, because it is unknown whether slots were idle then.
@@ -68,9 +68,9 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	return nil
 }
 
-// continueCounts continues the counts of the pools in open, each to the end of its lap, until idleLimit has passed. The next call begins with
-// the pool at which this call stopped.
-func (k *Keeper) continueCounts(ctx context.Context, open []store.OpenPool) error {
+// continueWaitingCounts continues the counts of the pools in open, each to the end of its lap, until idleLimit has passed. The next call begins
+// with the pool at which this call stopped.
+func (k *Keeper) continueWaitingCounts(ctx context.Context, open []store.OpenPool) error {
 	started := k.config.Now()
 	slices.SortFunc(open, func(a, b store.OpenPool) int { return cmp.Compare(a.Name, b.Name) })
 	first, _ := slices.BinarySearchFunc(open, k.idle.resume, func(p store.OpenPool, name string) int { return cmp.Compare(p.Name, name) })
@@ -85,7 +85,7 @@ func (k *Keeper) continueCounts(ctx context.Context, open []store.OpenPool) erro
 			if err != nil {
 				return fmt.Errorf("counting idle slots: %w", err)
 			}
-			isDone = l.addCount(found, pool.Free)
+			isDone = l.addWaitingCount(found, pool.Free)
 		}
 	}
 	return nil
@@ -103,9 +103,9 @@ func (c *idleCounts) lapOf(pool string) *lap {
 	return found
 }
 
-// addCount adds the counted devices in found to the lap. The lap has ended if no more devices follow, or if at least as many devices wait as slots
-// are free.
-func (l *lap) addCount(found store.WaitingCount, freeSlots int) (hasEnded bool) {
+// addWaitingCount adds the counted devices in found to the lap. The lap is complete if no more devices follow, or if at least as many devices
+// wait as slots are free.
+func (l *lap) addWaitingCount(found store.WaitingCount, freeSlots int) (isLapComplete bool) {
 	l.counted += found.Waiting
 	if l.after = found.Last; l.counted < freeSlots && found.Last != "" {
 		return false

@@ -50,7 +50,7 @@ func TestIdleCountGoesOn(t *testing.T) {
 		{[]string{"big", "big", "big"}, 2, 0, 1},
 	} {
 		ledger.checks = nil
-		if err := k.continueCounts(t.Context(), open); err != nil {
+		if err := k.continueWaitingCounts(t.Context(), open); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(ledger.checks, want.checked) {
@@ -73,7 +73,7 @@ func TestIdleCountEndsWithTheFreeSlots(t *testing.T) {
 	ledger := &walkedLedger{clock: time.Unix(1_800_000_000, 0), pools: map[string][]bool{"a": {true, true, true}}}
 	k := &Keeper{config: Config{Ledger: ledger, Now: func() time.Time { return ledger.clock }}, idle: newIdleCounts()}
 	for range 2 {
-		if err := k.continueCounts(t.Context(), []store.OpenPool{{Name: "a", Free: 2}}); err != nil {
+		if err := k.continueWaitingCounts(t.Context(), []store.OpenPool{{Name: "a", Free: 2}}); err != nil {
 			t.Fatal(err)
 		}
 	}

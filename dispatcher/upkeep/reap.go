@@ -36,7 +36,7 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	}
 	for more := len(lapses) > 0; more; {
 		reaped, err := k.config.Ledger.Reap(ctx, lapses, grantsPerReap, k.config.Settle)
-		k.releaseAll(ctx, k.countReaped(reaped, &result))
+		k.releaseAll(ctx, k.countReapedLeases(reaped, &result))
 		k.wakeCallers(reaped)
 		if err != nil && len(reaped) == 0 { // only grants that cannot be ended are left
 			return result, fmt.Errorf("reaping: %w", err)
@@ -79,11 +79,11 @@ func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
 		return nil, err
 	}
 	lapses := k.guard.findLapses(clock, asked, k.config.Now())
-	if back := k.guard.takeStepBack(); back > clockSlack {
+	if back := k.guard.takeClockStepBack(); back > clockSlack {
 		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases that were granted before the step end later by this time", "by", back)
 	}
 	k.logClockTrust(ctx, clock.Now, lapses)
-	if pair, changed := k.guard.changedPair(clock.StoredPair, asked); changed {
+	if pair, changed := k.guard.changedClockPair(clock.StoredPair, asked); changed {
 		err = k.config.Ledger.StoreClockPair(ctx, pair)
 	}
 	return lapses, err
@@ -105,8 +105,8 @@ func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store
 	}
 }
 
-// countReaped adds reaped to result and to the metrics, and returns the ids of the ended leases by pool.
-func (k *Keeper) countReaped(reaped []store.Reaped, result *ReapResult) (leasesByPool map[string][]string) {
+// countReapedLeases adds reaped to result and to the metrics, and returns the ids of the ended leases by pool.
+func (k *Keeper) countReapedLeases(reaped []store.Reaped, result *ReapResult) (leasesByPool map[string][]string) {
 	leasesByPool = make(map[string][]string)
 	for _, r := range reaped {
 		outcome := reapedEnded

@@ -117,7 +117,7 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 	if err := k.freeOrphans(ctx, pool.Name, snapshot, grants, &result); err != nil {
 		return result, err
 	}
-	err = k.addMissing(ctx, pool.Name, snapshot, grants, &result)
+	err = k.adoptMissingGrants(ctx, pool.Name, snapshot, grants, &result)
 	k.metrics.recordDrift(pool.Name, result.Drift())
 	return result, err
 }
@@ -136,7 +136,7 @@ func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, 
 	result.Restored++
 	defer k.config.Waiters.Filler.Fill(pool)
 	k.config.Logger.InfoContext(ctx, "pool restored from the ledger", "pool", pool, "held", len(grants))
-	return k.undoEnded(ctx, pool, grants)
+	return k.releaseEndedGrants(ctx, pool, grants)
 }
 
 // resize writes config to the semaphore if the snapshot has an older version of the pool.
@@ -191,9 +191,9 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 	return nil
 }
 
-// addMissing adds to the semaphore the grants that it lacks. Then it removes the added grants that have ended, because the semaphore may have
-// handled their release before they were added.
-func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
+// adoptMissingGrants adds to the semaphore the grants that it lacks. Then it removes the added grants that have ended, because the semaphore may
+// have handled their release before they were added.
+func (k *Keeper) adoptMissingGrants(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	inSemaphore := make(map[string]bool, len(snapshot.Leases))
 	for _, l := range snapshot.Leases {
 		inSemaphore[l.ID] = true
@@ -213,11 +213,11 @@ func (k *Keeper) addMissing(ctx context.Context, pool string, snapshot slots.Sna
 	}
 	result.Added += countTrue(adopted)
 	result.Refused += len(adopted) - countTrue(adopted)
-	return k.undoEnded(ctx, pool, missing)
+	return k.releaseEndedGrants(ctx, pool, missing)
 }
 
-// undoEnded removes from the semaphore the grants in added that have ended in the ledger.
-func (k *Keeper) undoEnded(ctx context.Context, pool string, added []store.Grant) error {
+// releaseEndedGrants removes from the semaphore the grants in added that have ended in the ledger.
+func (k *Keeper) releaseEndedGrants(ctx context.Context, pool string, added []store.Grant) error {
 	leases := make([]string, len(added))
 	for i, g := range added {
 		leases[i] = g.LeaseID

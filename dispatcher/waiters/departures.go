@@ -51,11 +51,11 @@ func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) e
 	for i, r := range reports {
 		names[i] = r.Device
 	}
-	views, err := d.ledger.DeviceViews(ctx, names) // read before findGone, so that findGone finds devices that return during the read
+	views, err := d.ledger.DeviceViews(ctx, names) // read before findGoneReports, so that findGoneReports finds devices that return during the read
 	if err != nil {
 		return fmt.Errorf("reading devices that left: %w", err)
 	}
-	gone, err := d.relay.findGone(ctx, reports)
+	gone, err := d.relay.findGoneReports(ctx, reports)
 	if err != nil {
 		return err
 	}
@@ -75,5 +75,5 @@ func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) e
 	for pool, poolUpdates := range updates {
 		failed = errors.Join(failed, d.offers.runRounds(ctx, pool, round{updates: poolUpdates}))
 	}
-	return errors.Join(failed, d.relay.wakeReturned(ctx, gone))
+	return errors.Join(failed, d.relay.wakeReturnedDevices(ctx, gone))
 }

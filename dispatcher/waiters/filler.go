@@ -52,7 +52,7 @@ func (f *Filler) FillAll(ctx context.Context) error {
 		return fmt.Errorf("handing off slots: %w", err)
 	}
 	requests := make(map[string]fillRequest, len(due))
-	for _, pool := range append(due, f.pools.setWaiting(waiting)...) {
+	for _, pool := range append(due, f.pools.setPoolsWithWaiters(waiting)...) {
 		requests[pool] = fillRequest{}
 	}
 	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.nextPoolsToRead())
@@ -80,7 +80,7 @@ func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest)
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var updates []slots.Update
-	if f.localReports.countParked() > 0 { // only this replica can wake its parked reports, and a message to do so may have been lost
+	if f.localReports.parkedReportCount() > 0 { // only this replica can wake its parked reports, and a message to do so may have been lost
 		updates = []slots.Update{{Kind: slots.ResendParkedOffers}}
 	}
 	queue, err := f.semaphore.OfferSlots(ctx, pool, f.pools.Pace(pool), updates)

@@ -46,9 +46,10 @@ func predictOutcome(view store.DeviceView, pool string, obstaclesByTask map[int6
 	return slots.WaiterLeft
 }
 
-// dropLimited returns the joiners whose tasks no policy refuses. A refused joiner must not get ahead of devices that can start. If the latest
-// pass found no policies in the pool, dropLimited returns all joiners. A device that a newer policy refuses later gives its offer back.
-func (f *forecast) dropLimited(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
+// removeLimitedDevices returns the joiners whose tasks no policy refuses. A refused joiner must not get ahead of devices that can start. If the
+// latest pass found no policies in the pool, removeLimitedDevices returns all joiners. A device that a newer policy refuses later gives its
+// offer back.
+func (f *forecast) removeLimitedDevices(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {
 		return joiners, nil
 	}

@@ -101,7 +101,7 @@ type Notifier struct {
 func New(config Config) *Notifier {
 	pools := newPools(slots.Pace{MinWait: decision.MinReportDelay, ReportPeriod: config.ReportPeriod, OfferTTL: config.Offer})
 	localReports := newParkedReports(cmp.Or(config.MaxParked, maxParked), config.Now)
-	config.Meters.GaugeFunc("reports_parked", "Reports whose answer waits for a task (long poll).", localReports.countParked)
+	config.Meters.GaugeFunc("reports_parked", "Reports whose answer waits for a task (long poll).", localReports.parkedReportCount)
 	background, log := &background{ctx: context.Background(), crew: rescue.ReportingGroup{OnPanic: config.Panicked}}, config.Logger
 	relay := &Relay{localReports: localReports, board: config.Parking, ledger: config.Ledger, background: background, log: log}
 	forecast, handoffs := &forecast{ledger: config.Ledger, policies: config.Policies}, newHandoffs(config.Meters, config.Debug)

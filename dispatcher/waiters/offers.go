@@ -55,7 +55,7 @@ func (r round) add(other round) round {
 // unknown.
 func (o *Offers) Send(pool string, offers []slots.Offer, freedAt time.Time) {
 	if len(offers) > 0 {
-		o.rounds.start(pool, round{offers: o.addTimes(offers, freedAt)})
+		o.rounds.start(pool, round{offers: o.newTimedOffers(offers, freedAt)})
 	}
 }
 
@@ -82,9 +82,9 @@ func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device)
 }
 
-// addTimes adds to each offer the time at which its slot became free. This is freedAt, or the time of the offer if an earlier call to the
+// newTimedOffers returns each offer with the time at which its slot became free. This is freedAt, or the time of the offer if an earlier call to the
 // semaphore made the offer.
-func (o *Offers) addTimes(offers []slots.Offer, freedAt time.Time) []timedOffer {
+func (o *Offers) newTimedOffers(offers []slots.Offer, freedAt time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {
 		timed[i] = timedOffer{Offer: offer, freed: freedAt}
@@ -116,7 +116,7 @@ func (o *Offers) runRounds(ctx context.Context, pool string, first round) error 
 		if len(queue.Offers) == 0 {
 			break
 		}
-		first = round{offers: o.addTimes(queue.Offers, asked)}
+		first = round{offers: o.newTimedOffers(queue.Offers, asked)}
 	}
 	return failed
 }

@@ -165,7 +165,7 @@ func (s *ParkedReports) hasReport(device string) bool {
 	return s.all[device] != nil
 }
 
-func (s *ParkedReports) countParked() float64 {
+func (s *ParkedReports) parkedReportCount() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return float64(s.waiting)

@@ -27,7 +27,7 @@ type Pools struct {
 	all    map[string]*poolState
 	asked  []string // result of the latest nextPoolsToRead
 	last   string   // the last pool of the previous pass: nextPoolsToRead continues behind it
-	tidied string   // the last pool whose queue setWaiting returned: the next call continues behind it
+	tidied string   // the last pool whose queue setPoolsWithWaiters returned: the next call continues behind it
 }
 
 // poolState is the state of one pool.
@@ -99,12 +99,12 @@ func (p *Pools) names() []string {
 	return names
 }
 
-// nextPoolsToRead returns the pools for which the current pass reads from the ledger whether tasks wait. Successive calls go through all pools in
-// turn.
+// nextPoolsToRead returns the pools for which the current pass reads from the ledger whether tasks wait. Successive calls go through all pools
+// in turn.
 func (p *Pools) nextPoolsToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked, _ = roundRobin(p.names(), p.last, poolsPerRead)
+	p.asked, _ = nextPoolsRoundRobin(p.names(), p.last, poolsPerRead)
 	return p.asked
 }
 
@@ -125,19 +125,19 @@ func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	return searched
 }
 
-// roundRobin returns at most limit elements of sorted, a sorted list. It begins behind the element that is equal to last, and continues at the
-// start of the list. newLast is the last returned element, or last if there is none.
-func roundRobin(sorted []string, last string, limit int) (next []string, newLast string) {
-	from, found := slices.BinarySearch(sorted, last)
+// nextPoolsRoundRobin returns at most limit elements of sortedPools, a sorted list. It begins behind the element that is equal to lastPool, and
+// continues at the start of the list. newLastPool is the last returned element, or lastPool if there is none.
+func nextPoolsRoundRobin(sortedPools []string, lastPool string, limit int) (nextPools []string, newLastPool string) {
+	from, found := slices.BinarySearch(sortedPools, lastPool)
 	if found {
 		from++
 	}
-	next = slices.Concat(sorted[from:], sorted[:from])
-	next = next[:min(len(next), limit)]
-	if len(next) > 0 {
-		last = next[len(next)-1]
+	nextPools = slices.Concat(sortedPools[from:], sortedPools[:from])
+	nextPools = nextPools[:min(len(nextPools), limit)]
+	if len(nextPools) > 0 {
+		lastPool = nextPools[len(nextPools)-1]
 	}
-	return next, last
+	return nextPools, lastPool
 }
 
 // MarkWaiting records that a device waits for a slot of a pool.
@@ -147,19 +147,19 @@ func (p *Pools) MarkWaiting(pool string) {
 	p.stateOf(pool).waiting = true
 }
 
-// setWaiting records that devices wait in the pools withWaiters (sorted), and in no other pool. toTidy is a part of these pools, and the next
-// call returns the next part. From the queues of toTidy, the current pass removes the devices that no longer report.
-func (p *Pools) setWaiting(withWaiters []string) (toTidy []string) {
+// setPoolsWithWaiters records that devices wait in the pools poolsWithWaiters (sorted), and in no other pool. poolsToTidy is a part of these
+// pools, and the next call returns the next part. From the queues of poolsToTidy, the current pass removes the devices that no longer report.
+func (p *Pools) setPoolsWithWaiters(poolsWithWaiters []string) (poolsToTidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, one := range p.all {
 		one.waiting = false
 	}
-	for _, name := range withWaiters {
+	for _, name := range poolsWithWaiters {
 		p.stateOf(name).waiting = true
 	}
-	toTidy, p.tidied = roundRobin(withWaiters, p.tidied, poolsTidied)
-	return toTidy
+	poolsToTidy, p.tidied = nextPoolsRoundRobin(poolsWithWaiters, p.tidied, poolsTidied)
+	return poolsToTidy
 }
 
 // FilterWaiting returns the elements of pools in which devices wait, as far as this replica knows.
@@ -186,14 +186,14 @@ func (p *Pools) searchProgress(pool string, restarts bool) *search {
 	return state.search
 }
 
-func (p *Pools) isUrgentSearchResting(pool string, now time.Time) bool {
+func (p *Pools) isUrgentSearchPaused(pool string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return now.Before(p.stateOf(pool).urgentRestUntil)
 }
 
-// restUrgentSearch prevents further searches for devices with urgent tasks of a pool. until is the time at which the next search may begin.
-func (p *Pools) restUrgentSearch(pool string, until time.Time) {
+// pauseUrgentSearch prevents further searches for devices with urgent tasks of a pool. until is the time at which the next search may begin.
+func (p *Pools) pauseUrgentSearch(pool string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stateOf(pool).urgentRestUntil = until
@@ -216,13 +216,13 @@ func (p *Pools) RecordHold(pool, kind string, held time.Duration) {
 	if len(one.kinds) >= maxKinds {
 		clear(one.kinds)
 	}
-	one.hold = updateMean(one.hold, held)
-	one.kinds[kind] = updateMean(one.kinds[kind], held)
+	one.hold = updateMeanHold(one.hold, held)
+	one.kinds[kind] = updateMeanHold(one.kinds[kind], held)
 }
 
-// updateMean returns the moving average after a new sample. mean is the average before, or 0 if there was no earlier sample. held is the sample,
-// a hold time.
-func updateMean(mean, held time.Duration) time.Duration {
+// updateMeanHold returns the moving average after a new sample. mean is the average before, or 0 if there was no earlier sample. held is the
+// sample, a hold time.
+func updateMeanHold(mean, held time.Duration) time.Duration {
 	mean = cmp.Or(mean, held)
 	return mean + time.Duration(holdWeight*float64(held-mean))
 }

@@ -70,7 +70,7 @@ func TestEachQueueIsTidiedInTurn(t *testing.T) {
 			waiting = append(waiting, fmt.Sprintf("%05d", i))
 		}
 		for range passes {
-			tidied := l.setWaiting(waiting)
+			tidied := l.setPoolsWithWaiters(waiting)
 			if len(tidied) > poolsTidied {
 				t.Errorf("%d pools in one pass", len(tidied))
 			}

@@ -71,9 +71,9 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGone records that the connections of the reports in ended are closed. gone has the reports whose devices have parked no newer report at
-// any replica.
-func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
+// findGoneReports records that the connections of the reports in ended are closed. gone has the reports whose devices have parked no newer
+// report at any replica.
+func (r *Relay) findGoneReports(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
 	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.localReports.hasReport(report.Device) })
 	if r.board == nil || len(gone) == 0 {
 		return gone, nil
@@ -84,10 +84,10 @@ func (r *Relay) findGone(ctx context.Context, ended []parked.Report) (gone []par
 	return gone, nil
 }
 
-// wakeReturned wakes the parked reports of devices that have returned. A device has returned if it has parked a newer report since its report in
-// ended.
-func (r *Relay) wakeReturned(ctx context.Context, ended []parked.Report) error {
-	gone, err := r.findGone(ctx, ended)
+// wakeReturnedDevices wakes the parked reports of devices that have returned. A device has returned if it has parked a newer report since its
+// report in ended.
+func (r *Relay) wakeReturnedDevices(ctx context.Context, ended []parked.Report) error {
+	gone, err := r.findGoneReports(ctx, ended)
 	if err != nil {
 		return err
 	}

@@ -42,50 +42,50 @@ type search struct {
 	rest      time.Time                    // before this time, the search does not begin again
 }
 
-// findSleepers returns the sleeping devices that should join the queue of a pool. It searches only if the queue has too few waiters. But if there are
-// new tasks or slots, or if an urgent task may start, it always searches for devices with urgent tasks, because they go before all other
-// waiters.
+// findSleepers returns the sleeping devices that should join the queue of a pool. It searches only if the queue has too few waiters. But if
+// there are new tasks or slots, or if an urgent task may start, it always searches for devices with urgent tasks, because they go before all
+// other waiters.
 func (s *sleepers) findSleepers(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
-	if request.restarts || request.hasUrgent && !s.pools.isUrgentSearchResting(pool, s.now()) {
-		if joiners, err = s.findUrgent(ctx, pool); err != nil {
+	if request.restarts || request.hasUrgent && !s.pools.isUrgentSearchPaused(pool, s.now()) {
+		if joiners, err = s.findUrgentSleepers(ctx, pool); err != nil {
 			return nil, err
 		}
 	}
-	if hold, _ := s.pools.UsualHold(pool); missingWaiters(queue, hold) > 0 {
-		more, err := s.findNext(ctx, pool, request.restarts)
+	if hold, _ := s.pools.UsualHold(pool); missingWaiterCount(queue, hold) > 0 {
+		more, err := s.findNextSleepers(ctx, pool, request.restarts)
 		if err != nil {
 			return nil, err
 		}
 		joiners = append(joiners, more...)
 	}
-	return s.forecast.dropLimited(ctx, pool, joiners)
+	return s.forecast.removeLimitedDevices(ctx, pool, joiners)
 }
 
-// missingWaiters returns the number of waiters that a queue lacks. Only waiters that can be notified count. A queue needs one waiter for each
-// free slot. It also needs one for each slot that probably becomes free within two seconds, but at least 4 and at most tasksPerSearch. If the
-// result is negative, the queue has more waiters than it needs. meanHold is the mean hold time.
-func missingWaiters(queue slots.QueueState, meanHold time.Duration) int {
+// missingWaiterCount returns the number of waiters that a queue lacks. Only waiters that can be notified count. A queue needs one waiter for
+// each free slot. It also needs one for each slot that probably becomes free within two seconds, but at least 4 and at most tasksPerSearch. If
+// the result is negative, the queue has more waiters than it needs. meanHold is the mean hold time.
+func missingWaiterCount(queue slots.QueueState, meanHold time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
 	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(meanHold, time.Millisecond))
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Notifiable
 }
 
-// findUrgent examines the first tasks of the newest urgent batches of a pool and returns their sleeping devices.
-func (s *sleepers) findUrgent(ctx context.Context, pool string) ([]slots.Joiner, error) {
+// findUrgentSleepers examines the first tasks of the newest urgent batches of a pool and returns their sleeping devices.
+func (s *sleepers) findUrgentSleepers(ctx context.Context, pool string) ([]slots.Joiner, error) {
 	open, err := s.ledger.UrgentBatches(ctx, pool, batchesPerSearch)
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
 	progress := &search{positions: make(map[int64]store.TaskPosition)}
 	found, _, err := s.searchBatches(ctx, pool, progress, open)
-	s.pools.restUrgentSearch(pool, s.now().Add(restAfterSearch(progress.examined)))
+	s.pools.pauseUrgentSearch(pool, s.now().Add(pauseAfterSearch(progress.examined)))
 	return found, err
 }
 
-// findNext examines the next tasks of the open batches of a pool and returns their sleeping devices. If restarts is true, it begins with
-// the first batch.
-func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]slots.Joiner, error) {
-	progress := s.pools.searchProgress(pool, restarts)
+// findNextSleepers examines the next tasks of the open batches of a pool and returns their sleeping devices. If fromFirstBatch is true, it
+// begins with the first batch.
+func (s *sleepers) findNextSleepers(ctx context.Context, pool string, fromFirstBatch bool) ([]slots.Joiner, error) {
+	progress := s.pools.searchProgress(pool, fromFirstBatch)
 	if s.now().Before(progress.rest) {
 		return nil, nil
 	}
@@ -102,12 +102,12 @@ func (s *sleepers) findNext(ctx context.Context, pool string, restarts bool) ([]
 	case len(open) == batchesPerSearch:
 		progress.after = open[len(open)-1].ID
 	default:
-		*progress = search{positions: make(map[int64]store.TaskPosition), rest: s.now().Add(restAfterSearch(progress.examined))}
+		*progress = search{positions: make(map[int64]store.TaskPosition), rest: s.now().Add(pauseAfterSearch(progress.examined))}
 	}
 	return joiners, nil
 }
 
-func restAfterSearch(examinedTasks int) time.Duration {
+func pauseAfterSearch(examinedTasks int) time.Duration {
 	return min(minRest+time.Duration(examinedTasks)*restPerTask, maxRest)
 }
 

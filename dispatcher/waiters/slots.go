@@ -46,23 +46,23 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	}
 	s.refreshes = &coalesce.Calls[refreshKey, slots.WaiterRefresh, time.Duration]{
 		Call: func(ctx context.Context, key refreshKey, refreshes []slots.WaiterRefresh) ([]time.Duration, error) {
-			return s.semaphore.Refresh(ctx, key.pool, s.paceFor(key.pool, key.reportPeriod), refreshes)
+			return s.semaphore.Refresh(ctx, key.pool, s.paceOfPool(key.pool, key.reportPeriod), refreshes)
 		},
 		MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Timeout: serveLimit, OnPanic: config.Panicked,
 	}
 	return s
 }
 
-// paceFor returns the pace of the pool for devices that report once in reportPeriod. If reportPeriod is shorter than the configured period, the
-// configured period applies.
-func (s *Slots) paceFor(pool string, reportPeriod time.Duration) slots.Pace {
+// paceOfPool returns the pace of the pool for devices that report once in reportPeriod. If reportPeriod is shorter than the configured period,
+// the configured period applies.
+func (s *Slots) paceOfPool(pool string, reportPeriod time.Duration) slots.Pace {
 	pace := s.pools.Pace(pool)
 	pace.ReportPeriod = max(pace.ReportPeriod, reportPeriod)
 	return pace
 }
 
-// serveCalls merges the calls with the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which the
-// replies offer slots. It returns one result for each call in separate.
+// serveCalls merges the calls with the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which
+// the replies offer slots. It returns one result for each call in separate.
 func (s *Slots) serveCalls(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
 	calls, indexes := mergeCalls(separate)
 	freed := s.now()
@@ -108,7 +108,7 @@ func splitOffOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.Ex
 }
 
 func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
-	call := slots.Call{Pool: pool, Pace: s.paceFor(pool, reportPeriod), Exchange: requestsAndReleases}
+	call := slots.Call{Pool: pool, Pace: s.paceOfPool(pool, reportPeriod), Exchange: requestsAndReleases}
 	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), call)
 	return done, cmp.Or(err, done.Err)
 }

@@ -16,27 +16,27 @@ func (p Policy) SetFields() []string {
 	if p.Per == "" && p.Algorithm == Duplicate {
 		return []string{AllFacts}
 	}
-	return splitFields(p.Per)
+	return splitPerFields(p.Per)
 }
 
-func (p Policy) checkSetPer(path string) error {
+func (p Policy) checkSetPer(fieldName string) error {
 	if p.TrustDevice {
-		return fieldError(strings.TrimSuffix(path, "per")+"trust_device", "not allowed in a limit set, which has no devices")
+		return fieldError(strings.TrimSuffix(fieldName, "per")+"trust_device", "not allowed in a limit set, which has no devices")
 	}
 	if p.OnLimited != "" {
-		return fieldError(strings.TrimSuffix(path, "per")+"on_limited", "not allowed in a limit set, in which no task waits")
+		return fieldError(strings.TrimSuffix(fieldName, "per")+"on_limited", "not allowed in a limit set, in which no task waits")
 	}
 	fields := p.SetFields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
-		return fieldError(path, "at most %d fields and %d bytes", maxFields, maxPerText)
+		return fieldError(fieldName, "at most %d fields and %d bytes", maxFields, maxPerText)
 	}
 	for i, field := range fields {
 		name, is := strings.CutPrefix(field, AllFacts+".")
 		if (!is || name == "") && (p.Per != "" || field != AllFacts) {
-			return fieldError(path, "%q is not facts.NAME, the only field of a limit set", field)
+			return fieldError(fieldName, "%q is not facts.NAME, the only field of a limit set", field)
 		}
 		if slices.Contains(fields[:i], field) {
-			return fieldError(path, "%q appears twice", field)
+			return fieldError(fieldName, "%q appears twice", field)
 		}
 	}
 	return nil

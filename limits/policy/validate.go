@@ -58,71 +58,71 @@ func fieldError(field, format string, args ...any) error {
 	return &FieldError{Field: field, Allowed: fmt.Sprintf(format, args...)}
 }
 
-// checkExceptPer returns an error if a field other than Per is invalid. path is the prefix of the field's name in the error.
-func (p Policy) checkExceptPer(path string) error {
+// checkExceptPer returns an error if a field other than Per is invalid. fieldPrefix is the prefix of the field's name in the error.
+func (p Policy) checkExceptPer(fieldPrefix string) error {
 	if !isValidName(p.Name) {
-		return fieldError(path+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
+		return fieldError(fieldPrefix+"name", "1-%d of A-Z a-z 0-9 . _ : -, starting with a letter or digit", maxName)
 	}
 	if !slices.Contains([]OnError{"", FailClosed, FailOpen}, p.OnError) {
-		return fieldError(path+"on_error", "must be open or closed")
+		return fieldError(fieldPrefix+"on_error", "must be open or closed")
 	}
 	if !slices.Contains([]OnLimited{"", WaitOnLimit, DropOnLimit}, p.OnLimited) {
-		return fieldError(path+"on_limited", "must be wait or drop")
+		return fieldError(fieldPrefix+"on_limited", "must be wait or drop")
 	}
-	return p.checkAlgorithm(path)
+	return p.checkAlgorithm(fieldPrefix)
 }
 
-func (p Policy) checkAlgorithm(path string) error {
+func (p Policy) checkAlgorithm(fieldPrefix string) error {
 	switch p.Algorithm {
 	case Sliding:
-		if err := p.refuseFields(path, "per_ms", "period", "timezone", "max"); err != nil {
+		if err := p.checkFieldsUnset(fieldPrefix, "per_ms", "period", "timezone", "max"); err != nil {
 			return err
 		}
-		return p.checkWindows(path + "windows")
+		return p.checkWindows(fieldPrefix + "windows")
 	case Fixed, Duplicate:
-		if err := p.refuseFields(path, "windows", "period", "timezone"); err != nil {
+		if err := p.checkFieldsUnset(fieldPrefix, "windows", "period", "timezone"); err != nil {
 			return err
 		}
 		maxStarts := int64(MaxCountedStarts)
 		if p.Algorithm == Duplicate {
 			maxStarts = MaxSlidingStarts
 		}
-		if err := checkRange(path+"per_ms", p.PerMS, MaxWindowMS); err != nil {
+		if err := checkRange(fieldPrefix+"per_ms", p.PerMS, MaxWindowMS); err != nil {
 			return err
 		}
-		return checkRange(path+"max", p.Max, maxStarts)
+		return checkRange(fieldPrefix+"max", p.Max, maxStarts)
 	case Calendar:
-		if err := p.refuseFields(path, "windows", "per_ms"); err != nil {
+		if err := p.checkFieldsUnset(fieldPrefix, "windows", "per_ms"); err != nil {
 			return err
 		}
-		if err := p.checkCalendar(path); err != nil {
+		if err := p.checkCalendar(fieldPrefix); err != nil {
 			return err
 		}
-		return checkRange(path+"max", p.Max, MaxCountedStarts)
+		return checkRange(fieldPrefix+"max", p.Max, MaxCountedStarts)
 	}
-	return fieldError(path+"algorithm", "must be sliding, fixed, calendar or duplicate")
+	return fieldError(fieldPrefix+"algorithm", "must be sliding, fixed, calendar or duplicate")
 }
 
-// refuseFields returns an error if one of fields, which the algorithm does not use, is set.
-func (p Policy) refuseFields(path string, fields ...string) error {
+// checkFieldsUnset returns an error if one of fields, which the algorithm does not use, is set.
+func (p Policy) checkFieldsUnset(fieldPrefix string, fields ...string) error {
 	isSet := map[string]bool{
 		"windows": len(p.Windows) > 0, "per_ms": p.PerMS != 0, "period": p.Period != "",
 		"timezone": p.Timezone != "", "max": p.Max != 0,
 	}
 	for _, field := range fields {
 		if isSet[field] {
-			return fieldError(path+field, "not allowed with algorithm %s", p.Algorithm)
+			return fieldError(fieldPrefix+field, "not allowed with algorithm %s", p.Algorithm)
 		}
 	}
 	return nil
 }
 
-func (p Policy) checkWindows(path string) error {
+func (p Policy) checkWindows(fieldName string) error {
 	if len(p.Windows) < 1 || len(p.Windows) > MaxWindows {
-		return fieldError(path, "must have between 1 and %d entries", MaxWindows)
+		return fieldError(fieldName, "must have between 1 and %d entries", MaxWindows)
 	}
 	for i, w := range p.Windows {
-		field := fmt.Sprintf("%s[%d].", path, i)
+		field := fmt.Sprintf("%s[%d].", fieldName, i)
 		if err := checkRange(field+"max", w.Max, MaxSlidingStarts); err != nil {
 			return err
 		}
@@ -136,12 +136,12 @@ func (p Policy) checkWindows(path string) error {
 	return nil
 }
 
-func (p Policy) checkCalendar(path string) error {
+func (p Policy) checkCalendar(fieldPrefix string) error {
 	if !slices.Contains([]Period{Day, Week, Month}, p.Period) {
-		return fieldError(path+"period", "must be day, week or month")
+		return fieldError(fieldPrefix+"period", "must be day, week or month")
 	}
 	if _, err := Location(p.Timezone); err != nil {
-		return fieldError(path+"timezone", "must be a time zone such as Asia/Shanghai")
+		return fieldError(fieldPrefix+"timezone", "must be a time zone such as Asia/Shanghai")
 	}
 	return nil
 }
@@ -176,23 +176,23 @@ func CountedNames(policies []Policy) (tags, attributes []string) {
 	return tags, attributes
 }
 
-func (p Policy) checkPer(path string) error {
+func (p Policy) checkPer(fieldName string) error {
 	fields := p.Fields()
 	if len(p.Per) > maxPerText || len(fields) > maxFields {
-		return fieldError(path, "at most %d fields and %d bytes", maxFields, maxPerText)
+		return fieldError(fieldName, "at most %d fields and %d bytes", maxFields, maxPerText)
 	}
 	for i, field := range fields {
 		switch group, name, _ := strings.Cut(field, "."); {
 		case slices.Contains([]string{"device", "batch", "pool", "kind", "payload"}, field):
 		case (group == "tags" || group == "payload") && name != "":
 		case group == "attributes" && name != "" && !p.TrustDevice:
-			return fieldError(path, "%q is set by the device itself, which could evade the limit; to accept that, set trust_device", field)
+			return fieldError(fieldName, "%q is set by the device itself, which could evade the limit; to accept that, set trust_device", field)
 		case group == "attributes" && name != "":
 		default:
-			return fieldError(path, "%q is not one of tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME", field)
+			return fieldError(fieldName, "%q is not one of tags.NAME, device, batch, pool, kind, payload, payload.NAME, attributes.NAME", field)
 		}
 		if slices.Contains(fields[:i], field) {
-			return fieldError(path, "%q appears twice", field)
+			return fieldError(fieldName, "%q appears twice", field)
 		}
 	}
 	return nil
@@ -204,11 +204,11 @@ func (p Policy) Fields() []string {
 	if per == "" && p.Algorithm == Duplicate {
 		per = duplicatePer
 	}
-	return splitFields(per)
+	return splitPerFields(per)
 }
 
-func splitFields(per string) []string {
-	fields := strings.Split(per, ",")
+func splitPerFields(perText string) []string {
+	fields := strings.Split(perText, ",")
 	for i := range fields {
 		fields[i] = strings.TrimSpace(fields[i])
 	}

@@ -122,7 +122,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a wait is recorded in a mark that was set after the device was read", Tests: in("marks"),
 		},
 		{
-			Package: "dispatcher/marks", Func: "trustState.includesPoolNews",
+			Package: "dispatcher/marks", Func: "trustState.isWaitNewerThanPoolNews",
 			Old: `max(b.latestOfAll, b.latestOfPool[wait.Pool])`, New: `b.latestOfAll`,
 			Breaks: "a paused batch keeps its devices waiting", Tests: in("marks"),
 		},

@@ -67,7 +67,7 @@ func redisMistakes() []Mistake {
 			Breaks: "a device that polls loses its position with each report", Tests: scripts,
 		},
 		{
-			Package: "slots", Func: "orderName",
+			Package: "slots", Func: "taskSortText",
 			Old: `1<<31-int64(priority)`, New: `1<<31+int64(priority)`,
 			Breaks: "the task with the lowest priority of a batch goes first", Tests: scripts,
 		},
