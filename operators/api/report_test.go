@@ -318,7 +318,11 @@ func TestReportNeedsTheRightToken(t *testing.T) {
 			"none":                    {"d-1", "", 401, "unauthenticated"},
 			"garbage":                 {"d-1", "garbage", 401, "unauthenticated"},
 			"another device's":        {"d-1", theirs, 403, "forbidden"},
-			"an operator's":           {"d-1", b.createToken("admin"), 403, "forbidden"},
+			"a verifier's":            {"d-1", b.createToken("verifier"), 403, "forbidden"},
+			"a viewer's":              {"d-1", b.createToken("viewer"), 403, "forbidden"},
+			"an operator's":           {"d-1", b.createToken("operator"), 403, "forbidden"},
+			"an admin's":              {"d-1", b.createToken("admin"), 403, "forbidden"},
+			"a caller's":              {"d-1", b.createCallerToken(`"pools":["*"],"limit_sets":["*"]`), 403, "forbidden"},
 			"fleet after the own one": {"own", fleetToken, 403, "forbidden"},
 			"own of another":          {"theirs", own, 403, "forbidden"},
 		} {
