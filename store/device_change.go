@@ -159,7 +159,7 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool,
 		}
 		// The account is set even if the device is already blocked or unblocked, so an operator can repair an account that somebody
 		// changed.
-		return tx.credentials().recordAccountChanges(ctx, accountStateOf(blocked), []string{id})
+		return tx.credentials().recordAccountChanges(ctx, requiredAccountState(blocked), []string{id})
 	})
 }
 
@@ -191,7 +191,7 @@ func (s deviceStatements) setBlocked(ctx context.Context, actor string, ids []st
 			return 0, fmt.Errorf("asking blocked devices to stop: %w", err)
 		}
 	}
-	if err := s.credentials().recordAccountChanges(ctx, accountStateOf(blocked), ids); err != nil {
+	if err := s.credentials().recordAccountChanges(ctx, requiredAccountState(blocked), ids); err != nil {
 		return 0, err
 	}
 	s.pendingNews.addDevices(ids...)
@@ -200,9 +200,9 @@ func (s deviceStatements) setBlocked(ctx context.Context, actor string, ids []st
 	return len(ids), err
 }
 
-// accountStateOf returns the state that the account of a device must have.
-func accountStateOf(blocked bool) AccountState {
-	if blocked {
+// requiredAccountState returns the state that the account of a device must have.
+func requiredAccountState(isDeviceBlocked bool) AccountState {
+	if isDeviceBlocked {
 		return AccountDisabled
 	}
 	return AccountEnabled

@@ -41,14 +41,14 @@ func (s devices) searchDevices(ctx context.Context, filter DeviceFilter, condSQL
 	if err := filter.addConditions(&q); err != nil {
 		return DeviceSearchPage{}, err
 	}
-	text := q.textWithoutLimit() + " ORDER BY d.id LIMIT " + q.arg(maxSearched)
+	text := q.textWithoutLimit() + " ORDER BY d.id LIMIT " + q.addArg(maxSearched)
 	sift := query{args: q.args} // q selects the devices to search; the conditions of sift then select the devices to return
 	filter.addUnindexedConditions(&sift)
 	if condSQL != "" {
 		sift.where(condSQL, condValue)
 	}
 	q.args, condSQL = sift.args, strings.Join(append(sift.conds, "1 = 1"), " AND ")
-	limit := q.arg(clampLimit(filter.Limit))
+	limit := q.addArg(clampLimit(filter.Limit))
 	type reading struct {
 		looked int
 		last   string

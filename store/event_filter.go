@@ -126,23 +126,23 @@ func (f eventSearch) isIndexed() bool {
 // The caller must add the other conditions of the filter. The query repeats the conditions of partial indexes, because SQLite does not
 // infer them.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
-	s := idRange{after: q.arg(f.After), before: q.arg(cmp.Or(f.Before, math.MaxInt64)), direction: f.directionSQL(), limit: q.arg(maxRows)}
+	s := idRange{after: q.addArg(f.After), before: q.addArg(cmp.Or(f.Before, math.MaxInt64)), direction: f.directionSQL(), limit: q.addArg(maxRows)}
 	switch {
 	case f.device != "":
-		return `SELECT * FROM events WHERE device <> '' AND ` + s.whereAndOrderSQL("device", q.arg(f.device))
+		return `SELECT * FROM events WHERE device <> '' AND ` + s.whereAndOrderSQL("device", q.addArg(f.device))
 	case f.kind != "":
-		return `SELECT * FROM events WHERE kind NOT LIKE 'task.%' AND ` + s.whereAndOrderSQL("kind", q.arg(f.kind))
+		return `SELECT * FROM events WHERE kind NOT LIKE 'task.%' AND ` + s.whereAndOrderSQL("kind", q.addArg(f.kind))
 	case f.actor != "":
 		// The index on actor lacks the events whose actor is the device of the event. The index on device finds these events.
-		name := q.arg(f.actor)
+		name := q.addArg(f.actor)
 		return `SELECT * FROM (
 			SELECT * FROM (SELECT * FROM events WHERE actor <> device AND ` + s.whereAndOrderSQL("actor", name) + `) AS others
 			UNION ALL SELECT * FROM (SELECT * FROM events WHERE device <> '' AND ` + s.whereAndOrderSQL("device", name) + `) AS own) AS found
 			WHERE ` + s.whereAndOrderSQL("", "")
 	case f.actorKind != "":
-		return `SELECT * FROM events WHERE actor_kind <> 'device' AND ` + s.whereAndOrderSQL("actor_kind", q.arg(f.actorKind))
+		return `SELECT * FROM events WHERE actor_kind <> 'device' AND ` + s.whereAndOrderSQL("actor_kind", q.addArg(f.actorKind))
 	case f.pool != "":
-		return `SELECT * FROM events WHERE pool <> '' AND ` + s.whereAndOrderSQL("pool", q.arg(f.pool))
+		return `SELECT * FROM events WHERE pool <> '' AND ` + s.whereAndOrderSQL("pool", q.addArg(f.pool))
 	}
 	return `SELECT * FROM events WHERE ` + s.whereAndOrderSQL("", "")
 }
@@ -177,12 +177,12 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 	}
 	q := &query{}
 	first := `(` + search.candidatesSQL(q, 1) + `) AS first`
-	far := q.arg(searchLimit - 1)
+	far := q.addArg(searchLimit - 1)
 	var end string
 	if filter.Newest {
-		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events WHERE id > ` + q.arg(filter.After) + `) < first.id - ` + far
+		end = `SELECT CASE WHEN first.id > ` + far + ` THEN first.id - ` + far + ` ELSE 1 END, (SELECT min(id) FROM events WHERE id > ` + q.addArg(filter.After) + `) < first.id - ` + far
 	} else {
-		end = `SELECT first.id + ` + far + `, (SELECT max(id) FROM events WHERE id < ` + q.arg(cmp.Or(filter.Before, math.MaxInt64)) + `) > first.id + ` + far
+		end = `SELECT first.id + ` + far + `, (SELECT max(id) FROM events WHERE id < ` + q.addArg(cmp.Or(filter.Before, math.MaxInt64)) + `) > first.id + ` + far
 	}
 	stretch, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
 	if errors.Is(err, ErrNotFound) {

@@ -97,7 +97,7 @@ func (s grantStatements) lockPools(ctx context.Context, claims []claimRow, waitF
 	if waitForLock {
 		text = s.lockShared
 	}
-	pools, err := collect(ctx, s.session, singleColumn[string], text, namesToJSONArray(poolNames(claims)))
+	pools, err := collect(ctx, s.session, singleColumn[string], text, namesToJSONArray(poolNamesOfClaims(claims)))
 	if err != nil {
 		return nil, fmt.Errorf("locking pools: %w", err)
 	}
@@ -112,8 +112,8 @@ func (s grantStatements) lockPools(ctx context.Context, claims []claimRow, waitF
 	return rows, nil
 }
 
-// poolNames returns the distinct pools of the claims in ascending order. All claims lock pools in this order, so they cannot deadlock.
-func poolNames(claims []claimRow) []string {
+// poolNamesOfClaims returns the distinct pools of the claims in ascending order. All claims lock pools in this order, so they cannot deadlock.
+func poolNamesOfClaims(claims []claimRow) []string {
 	pools := make([]string, len(claims))
 	for i, c := range claims {
 		pools[i] = c.Pool

@@ -86,7 +86,7 @@ func (s grantStatements) admitCallers(ctx context.Context, rows []claimRow, outc
 		return rows, nil
 	}
 	left := make(map[string]int)
-	for _, pool := range poolNames(callers) {
+	for _, pool := range poolNamesOfClaims(callers) {
 		if err := s.pools().lockNameExclusively(ctx, callerPrefix+pool); err != nil {
 			return nil, err
 		}

@@ -59,7 +59,7 @@ func (s pools) RecentAttempts(ctx context.Context, scope TaskScope) (recent Rece
 		WITH looked AS MATERIALIZED (SELECT token, batch, kind FROM (`+candidates+`) AS newest WHERE at >= {now} - `+fmt.Sprint(recentAttemptsSpan.Milliseconds())+` * {ms}),
 		ended AS (
 			SELECT token, CASE WHEN `+isFailureEventSQL+` THEN 1 ELSE 0 END AS failed FROM looked
-			WHERE `+isHoldingEndSQL+` AND CAST(`+q.arg(scope.Batch)+` AS bigint) IN (0, batch))
+			WHERE `+isHoldingEndSQL+` AND CAST(`+q.addArg(scope.Batch)+` AS bigint) IN (0, batch))
 		SELECT failed, coalesce(a.error, '') AS text, count(*) AS n FROM ended e LEFT JOIN attempts a ON e.failed = 1 AND a.token = e.token GROUP BY failed, text
 		UNION ALL SELECT 2, '', count(*) FROM looked
 		ORDER BY 1, 3 DESC, 2`, q.args...)
@@ -121,7 +121,7 @@ func (s pools) AttemptsByDevice(ctx context.Context, scope TaskScope, since time
 	search, q := eventSearch{EventFilter: EventFilter{Newest: true}, pool: pool.Name}, &query{}
 	candidates, from := search.candidatesSQL(q, deviceEventsRead), `{now} - `+fmt.Sprint(deviceAttemptsSpan.Milliseconds())+` * {ms}`
 	if !since.IsZero() {
-		from = `{epoch} + CAST(` + q.arg(since.UnixMilli()) + ` AS bigint) * {ms}`
+		from = `{epoch} + CAST(` + q.addArg(since.UnixMilli()) + ` AS bigint) * {ms}`
 	}
 	err = forEach(ctx, s.customPlanSession(), func(r *row) []any {
 		return []any{&r.read, &r.Ended, &r.Failed, &r.Tags, &r.Attributes}
@@ -136,7 +136,7 @@ func (s pools) AttemptsByDevice(ctx context.Context, scope TaskScope, since time
 		WITH looked AS MATERIALIZED (SELECT device, batch, kind, token FROM (`+candidates+`) AS newest WHERE at >= `+from+`),
 		ended AS (
 			SELECT device, count(*) AS n, sum(CASE WHEN `+isFailureEventSQL+` THEN 1 ELSE 0 END) AS failed FROM looked
-			WHERE `+isHoldingEndSQL+` AND CAST(`+q.arg(scope.Batch)+` AS bigint) IN (0, batch) GROUP BY device)
+			WHERE `+isHoldingEndSQL+` AND CAST(`+q.addArg(scope.Batch)+` AS bigint) IN (0, batch) GROUP BY device)
 		SELECT 0, t.n, t.failed, d.tags, d.attributes FROM ended t {device of t}
 		UNION ALL SELECT count(*), 0, 0, NULL, NULL FROM looked`, q.args...)
 	if err != nil {

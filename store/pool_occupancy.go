@@ -73,23 +73,23 @@ func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 }
 
 // devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with a pending task in the pool poolExpr whose names
-// are greater than afterExpr. It steps from device to device in the index while condition is true.
-func devicesWithTasksCTE(poolExpr, afterExpr, condition string) string {
+// are greater than afterExpr. It steps from device to device in the index while conditionSQL is true.
+func devicesWithTasksCTE(poolExpr, afterExpr, conditionSQL string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr
 	return `
 	WITH RECURSIVE who(n, device) AS (
 		SELECT 1, ` + next + ` AND t.device > ` + afterExpr + `)
 		UNION ALL
-		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND ` + condition + `
+		SELECT n + 1, ` + next + ` AND t.device > who.device) FROM who WHERE who.device IS NOT NULL AND ` + conditionSQL + `
 	)`
 }
 
 // startableDevicesSQL returns the query for the devices in the table who (devicesWithTasksCTE) that could get a task of the pool poolExpr now
-// and satisfy condition.
-func startableDevicesSQL(poolExpr, limitExpr, condition string) string {
+// and satisfy conditionSQL.
+func startableDevicesSQL(poolExpr, limitExpr, conditionSQL string) string {
 	return `
 		SELECT who.device FROM who
-		WHERE who.device IS NOT NULL AND ` + condition + `
+		WHERE who.device IS NOT NULL AND ` + conditionSQL + `
 			AND (SELECT g.task FROM grants g WHERE g.device = who.device) IS NULL
 			AND (SELECT d.id FROM devices d WHERE d.id = who.device AND d.blocked) IS NULL
 			AND EXISTS (SELECT 1 FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.device = who.device

@@ -170,9 +170,9 @@ func poolStatusScanDest(status *PoolStatus) (scanDest []any) {
 	return []any{&status.Held, &status.Pending, &status.Closed, &status.Stalled, &status.Failing}
 }
 
-// poolStatusCTE returns a WITH clause. It defines a table with the counts of each pool o that fromSQL (a FROM clause) and filter (a WHERE
+// poolStatusCTE returns a WITH clause. It defines a table with the counts of each pool o that fromSQL (a FROM clause) and conditionSQL (a WHERE
 // clause) select. Deltas (changes of counts that are not folded yet) are added up once for all pools.
-func poolStatusCTE(fromSQL, filter string) string {
+func poolStatusCTE(fromSQL, conditionSQL string) string {
 	const waiting = `CAST(sum(CASE WHEN state = '` + queuedState + `' THEN n ELSE -n END) AS bigint)`
 	return `
 		WITH fresh AS MATERIALIZED (SELECT pool, ` + waiting + ` AS n FROM batch_deltas WHERE id > 0 GROUP BY pool),
@@ -180,7 +180,7 @@ func poolStatusCTE(fromSQL, filter string) string {
 			SELECT o.*, (SELECT count(*) FROM grants g WHERE g.pool = o.name) AS held,
 				coalesce((SELECT ` + waiting + ` FROM pool_counts c WHERE c.pool = o.name), 0) + coalesce(fresh.n, 0) AS unended,
 				o.closes_at IS NOT NULL AND NOT (o.opens_at <= {now} AND o.closes_at > {now}) AS closed
-			FROM ` + fromSQL + ` LEFT JOIN fresh ON fresh.pool = o.name ` + filter + `)`
+			FROM ` + fromSQL + ` LEFT JOIN fresh ON fresh.pool = o.name ` + conditionSQL + `)`
 }
 
 // poolStatusColumns returns the columns of poolStatusScanDest. Stalled is expensive, so it is evaluated only for a pool with free slots and

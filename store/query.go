@@ -21,15 +21,15 @@ type query struct {
 	args  []any
 }
 
-// arg adds an argument to the statement and returns the placeholder for it, such as $1.
-func (q *query) arg(value any) (placeholder string) {
+// addArg adds an argument to the statement and returns the placeholder for it, such as $1.
+func (q *query) addArg(value any) (placeholder string) {
 	q.args = append(q.args, value)
 	return fmt.Sprintf("$%d", len(q.args))
 }
 
 // where adds the condition condSQL to the statement. %s in condSQL is replaced by the placeholder of value.
 func (q *query) where(condSQL string, value any) {
-	q.conds = append(q.conds, fmt.Sprintf(condSQL, q.arg(value)))
+	q.conds = append(q.conds, fmt.Sprintf(condSQL, q.addArg(value)))
 }
 
 // whereIfSet adds the condition condSQL to q as the method where does, but only if value is not the zero value.
@@ -49,10 +49,10 @@ func (q *query) whereTimeBetween(column string, since, until time.Time) {
 	}
 }
 
-// build returns the statement and its arguments. order is the ORDER BY clause, and limit the maximum number of rows.
-func (q *query) build(order string, limit int) (text string, args []any) {
+// build returns the statement and its arguments. orderSQL is the ORDER BY clause, and limit the maximum number of rows.
+func (q *query) build(orderSQL string, limit int) (text string, args []any) {
 	// The limit is an argument, so that the text of a statement does not vary with it.
-	text = q.textWithoutLimit() + order + " LIMIT " + q.arg(clampLimit(limit))
+	text = q.textWithoutLimit() + orderSQL + " LIMIT " + q.addArg(clampLimit(limit))
 	return text, q.args
 }
 
@@ -105,7 +105,7 @@ func (s *connection) searchBound(ctx context.Context, search *query, idsSQL, dir
 
 // searchBoundAfter returns the id at which a search of maxIDs ids ends. It works as searchBound does.
 func (s *connection) searchBoundAfter(ctx context.Context, search *query, idsSQL, direction string, maxIDs int) (SearchBound, error) {
-	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+idsSQL+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+search.arg(maxIDs-1), search.args...)
+	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+idsSQL+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+search.addArg(maxIDs-1), search.args...)
 	if errors.Is(err, ErrNotFound) {
 		return SearchBound{}, nil
 	}

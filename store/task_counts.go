@@ -56,7 +56,7 @@ func (s tasks) TopErrors(ctx context.Context, filter ResultFilter, maxTasksRead,
 	q := &query{args: []any{filter.Batch, maxTasksRead}}
 	q.text = `SELECT substr(error, 1, 200) AS text, count(*) AS n FROM (` + fmt.Sprintf(latest, Failed) + ` UNION ALL ` + fmt.Sprintf(latest, TimedOut) + `) AS t`
 	q.whereTimeBetween("t.finished_at", filter.Since, filter.Until)
-	q.text = q.textWithoutLimit() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.arg(limit)
+	q.text = q.textWithoutLimit() + ` GROUP BY text ORDER BY n DESC, text LIMIT ` + q.addArg(limit)
 	return collect(ctx, s.customPlanSession(), func(e *ErrorCount) []any { return []any{&e.Error, &e.Tasks} }, q.text, q.args...)
 }
 

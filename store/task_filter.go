@@ -76,9 +76,9 @@ func (f TaskFilter) candidateIDsSQL(q *query, maxRows int) string {
 
 // idRange returns the range of ids of the filter, at most maxRows rows, and adds its arguments to q.
 func (f TaskFilter) idRange(q *query, maxRows int) idRange {
-	s := idRange{after: q.arg(f.After), before: "9223372036854775807", direction: f.directionSQL(), limit: q.arg(maxRows)}
+	s := idRange{after: q.addArg(f.After), before: "9223372036854775807", direction: f.directionSQL(), limit: q.addArg(maxRows)}
 	if f.Until != 0 {
-		s.before = q.arg(f.Until + 1)
+		s.before = q.addArg(f.Until + 1)
 	}
 	return s
 }
@@ -95,13 +95,13 @@ func (f TaskFilter) excludeRunningSQL() string {
 // runningConditionsSQL returns the conditions for running tasks, and adds their arguments to q.
 func (f TaskFilter) runningConditionsSQL(q *query) (conditionsSQL string) {
 	if f.Device != "" {
-		conditionsSQL += "device = " + q.arg(f.Device) + " AND "
+		conditionsSQL += "device = " + q.addArg(f.Device) + " AND "
 	}
 	if f.Pool != "" {
-		conditionsSQL += "pool = " + q.arg(f.Pool) + " AND "
+		conditionsSQL += "pool = " + q.addArg(f.Pool) + " AND "
 	}
 	if f.Batch != 0 {
-		batch := q.arg(f.Batch)
+		batch := q.addArg(f.Batch)
 		conditionsSQL += "batch = " + batch + " AND pool = (SELECT pool FROM batches WHERE id = " + batch + ") AND "
 	}
 	return conditionsSQL
@@ -109,12 +109,12 @@ func (f TaskFilter) runningConditionsSQL(q *query) (conditionsSQL string) {
 
 // deviceConditionsSQL returns the conditions for the tasks of the device, and adds their arguments to q.
 func (f TaskFilter) deviceConditionsSQL(q *query) (conditionsSQL string) {
-	conditionsSQL = "device = " + q.arg(f.Device) + " AND "
+	conditionsSQL = "device = " + q.addArg(f.Device) + " AND "
 	if f.State != "" {
-		conditionsSQL += "state = " + q.arg(f.State) + " AND "
+		conditionsSQL += "state = " + q.addArg(f.State) + " AND "
 	}
 	if f.Batch != 0 {
-		conditionsSQL += "batch = " + q.arg(f.Batch) + " AND "
+		conditionsSQL += "batch = " + q.addArg(f.Batch) + " AND "
 	}
 	return conditionsSQL
 }
@@ -132,7 +132,7 @@ func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 
 // stateTaskIDsSQL returns the query for the ids of a batch's tasks in these states and in the range span.
 func (f TaskFilter) stateTaskIDsSQL(q *query, span idRange, states []TaskState) string {
-	batch := q.arg(f.Batch)
+	batch := q.addArg(f.Batch)
 	parts := make([]string, len(states))
 	for i, state := range states {
 		name := string(state)

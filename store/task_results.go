@@ -57,7 +57,7 @@ func (f ResultFilter) resultsQuery() *query {
 	q.text = `SELECT t.id, t.device, t.state, t.finished_at, (SELECT max(granted_at) FROM attempts WHERE task = t.id), (SELECT max(ended_at) FROM attempts WHERE task = t.id),
 		t.output, t.output_dropped, t.error FROM (` + f.candidateIDsSQL(q, f.LastTask, maxRows) + `) AS w {task w}`
 	q.whereTimeBetween("t.finished_at", f.Since, f.Until)
-	q.text = q.textWithoutLimit() + ` ORDER BY w.id LIMIT ` + q.arg(limit)
+	q.text = q.textWithoutLimit() + ` ORDER BY w.id LIMIT ` + q.addArg(limit)
 	return q
 }
 

@@ -43,7 +43,7 @@ func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, m
 	if err != nil {
 		return nil, 0, err
 	}
-	setWeights(spans, pending, len(oldest), total)
+	setStratumWeights(spans, pending, len(oldest), total)
 	list, err := collect(ctx, s.readSession(), waitingTaskScanDest, pointsText, rowsToJSONArray(samplePoints(spans, maxTasks)))
 	slices.SortFunc(list, func(a, b waitingTask) int { return a.Compare(b.WaitingPosition) })
 	list = slices.CompactFunc(list, func(a, b waitingTask) bool { return a.Task == b.Task })
@@ -110,10 +110,10 @@ const pendingRangesSQL = `
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
-// setWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches. The weight of each of these strata is the
-// number of waiting tasks of its batch. The other strata share the waiting tasks of all later batches. totalPending is the number of waiting
+// setStratumWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches. The weight of each of these strata is
+// the number of waiting tasks of its batch. The other strata share the waiting tasks of all later batches. totalPending is the number of waiting
 // tasks of all batches.
-func setWeights(strata []stratum, pendingByBatch map[int64]int64, oldestCount int, totalPending int64) {
+func setStratumWeights(strata []stratum, pendingByBatch map[int64]int64, oldestCount int, totalPending int64) {
 	var oldestWeight, othersWeight float64
 	for i := range strata {
 		strata[i].weight = float64(pendingByBatch[strata[i].batch])

@@ -182,8 +182,8 @@ func (d *Devices) flush(ctx context.Context, pending *times) error {
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
 		n := min(len(left), maxDevicesPerWrite)
-		if err := d.ledger.TouchDevices(ctx, selectDevices(times, left[:n])); err != nil {
-			pending.putBack(selectDevices(times, left))
+		if err := d.ledger.TouchDevices(ctx, selectReportsOfDevices(times, left[:n])); err != nil {
+			pending.putBack(selectReportsOfDevices(times, left))
 			return fmt.Errorf("writing last-seen times: %w", err)
 		}
 		left = left[n:]
@@ -191,10 +191,10 @@ func (d *Devices) flush(ctx context.Context, pending *times) error {
 	return nil
 }
 
-func selectDevices(entries map[string]store.LastReport, devices []string) (selected map[string]store.LastReport) {
+func selectReportsOfDevices(reportByDevice map[string]store.LastReport, devices []string) (selectedByDevice map[string]store.LastReport) {
 	some := make(map[string]store.LastReport, len(devices))
 	for _, id := range devices {
-		some[id] = entries[id]
+		some[id] = reportByDevice[id]
 	}
 	return some
 }

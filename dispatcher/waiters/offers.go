@@ -82,8 +82,8 @@ func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string
 	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device)
 }
 
-// newTimedOffers returns each offer with the time at which its slot became free. This is freedAt, or the time of the offer if an earlier call to the
-// semaphore made the offer.
+// newTimedOffers returns each offer with the time at which its slot became free. This is freedAt, or the time of the offer if an earlier call to
+// the semaphore made the offer.
 func (o *Offers) newTimedOffers(offers []slots.Offer, freedAt time.Time) []timedOffer {
 	now, timed := o.now(), make([]timedOffer, len(offers))
 	for i, offer := range offers {

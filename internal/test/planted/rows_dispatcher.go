@@ -128,7 +128,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/seen", Func: "Devices.flush",
-			Old: `pending.putBack(selectDevices(times, left))`, New: `pending.putBack(subset(times, left[:n]))`,
+			Old: `pending.putBack(selectReportsOfDevices(times, left))`, New: `pending.putBack(subset(times, left[:n]))`,
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{
