@@ -17,7 +17,7 @@ import (
 // null does. Field names are case-sensitive. If a field is repeated, the last value counts.
 func DecodeReport(body []byte) (Report, error) {
 	report := Report{Accept: true}
-	text, err := CheckBody(body)
+	text, err := CleanBody(body)
 	if err != nil || len(text) == 0 {
 		return report, err
 	}
@@ -42,20 +42,20 @@ func DecodeReport(body []byte) (Report, error) {
 	return report, nil
 }
 
-// CheckBody returns the JSON text in body without surrounding white space, or nil if body is empty. It replaces characters that cannot be
+// CleanBody returns the JSON text in body without surrounding white space, or nil if body is empty. It replaces characters that cannot be
 // stored with U+FFFD. It returns an error if body is too long or nested too deep.
-func CheckBody(body []byte) (text []byte, err error) {
+func CleanBody(body []byte) (cleaned []byte, err error) {
 	if len(body) > MaxBody {
 		return nil, &Error{ReasonTooLarge, CodeBodyTooLarge, fmt.Sprintf("body: at most %d bytes", MaxBody)}
 	}
-	text = bytes.Trim(body, " \t\r\n")
-	if len(text) == 0 {
+	cleaned = bytes.Trim(body, " \t\r\n")
+	if len(cleaned) == 0 {
 		return nil, nil
 	}
-	if isNestedDeeper(text, MaxDepth) {
+	if isNestedDeeper(cleaned, MaxDepth) {
 		return nil, &Error{ReasonInvalid, CodeTooDeep, fmt.Sprintf("body: at most %d levels of nesting", MaxDepth)}
 	}
-	return replaceUnstorable(text), nil
+	return replaceUnstorable(cleaned), nil
 }
 
 // members holds the members of a JSON object. The decoders remove each member that they know, so that the unknown fields are left.
@@ -66,7 +66,7 @@ func parseMembers(value []byte) (parsed members, ok bool) {
 	return parsed, err == nil && parsed != nil
 }
 
-func (m members) remove(name string) (removed []byte) {
+func (m members) removeMember(name string) (removed []byte) {
 	value := m[name]
 	delete(m, name)
 	return value
@@ -89,7 +89,7 @@ func parseString(value []byte) (text string, ok bool) {
 }
 
 func (r *Report) decodeID(fields members) error {
-	id := fields.remove("id")
+	id := fields.removeMember("id")
 	if isEmpty(id) {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (r *Report) decodeID(fields members) error {
 }
 
 func (r *Report) decodeAccept(fields members) error {
-	accept := fields.remove("accept")
+	accept := fields.removeMember("accept")
 	r.Accept = string(accept) != "false"
 	if !r.Accept || isEmpty(accept) || string(accept) == "true" {
 		return nil
@@ -114,7 +114,7 @@ func (r *Report) decodeAccept(fields members) error {
 }
 
 func (r *Report) decodeAttributes(fields members) error {
-	text := fields.remove("attributes")
+	text := fields.removeMember("attributes")
 	if isEmpty(text) {
 		return nil
 	}
@@ -144,7 +144,7 @@ func (r *Report) decodeRunning(fields members) (err error) {
 // decodeList decodes each entry of the list in the member with this name, and counts the unknown fields of the entries. A list with more than
 // maxEntries entries is an error with the code tooManyCode.
 func decodeList[T any](report *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
-	field := fields.remove(name)
+	field := fields.removeMember(name)
 	if isEmpty(field) {
 		return nil, nil
 	}

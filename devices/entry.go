@@ -15,10 +15,10 @@ func decodeResult(entry members) (result Result) {
 		return Result{Invalid: CodeNotAnObject}
 	}
 	result.Task, result.Token, result.Invalid = decodeTaskToken(entry)
-	result.decodeStatus(entry.remove("status"))
-	result.decodeOutput(entry.remove("output"))
-	result.decodeError(entry.remove("error"))
-	result.decodeRetryAfter(entry.remove("retry_after_ms"))
+	result.decodeStatus(entry.removeMember("status"))
+	result.decodeOutput(entry.removeMember("output"))
+	result.decodeError(entry.removeMember("error"))
+	result.decodeRetryAfter(entry.removeMember("retry_after_ms"))
 	return result
 }
 
@@ -29,7 +29,7 @@ func decodeRunning(entry members) (running Running) {
 		return Running{Invalid: CodeNotAnObject}
 	}
 	running.Task, running.Token, running.Invalid = decodeTaskToken(entry)
-	if n, err := strconv.ParseFloat(string(entry.remove("progress")), 64); err == nil && 0 < n && n <= 1 {
+	if n, err := strconv.ParseFloat(string(entry.removeMember("progress")), 64); err == nil && 0 < n && n <= 1 {
 		running.Progress = n
 	}
 	return running
@@ -38,7 +38,7 @@ func decodeRunning(entry members) (running Running) {
 // decodeTaskToken decodes the task and the token of an entry. If a number cannot be decoded, it becomes 0, and invalid is the code of the
 // first such number. Otherwise invalid is empty.
 func decodeTaskToken(entry members) (task, token int64, invalid string) {
-	task, token = decodeInteger(entry.remove("task")), decodeInteger(entry.remove("token"))
+	task, token = decodeInteger(entry.removeMember("task")), decodeInteger(entry.removeMember("token"))
 	switch {
 	case task == 0:
 		invalid = CodeInvalidTask
@@ -107,7 +107,7 @@ func (r *Result) decodeError(raw []byte) {
 		r.markInvalid(CodeInvalidError)
 		return
 	}
-	r.Error = cutText(text, MaxError)
+	r.Error = truncateText(text, MaxError)
 }
 
 // decodeRetryAfter sets RetryAfter from raw. It ignores raw unless the status is StatusReturned, so that the field does not make another

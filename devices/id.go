@@ -29,7 +29,7 @@ func CheckPoolName(name string) error {
 	return nil
 }
 
-func violatedNameRule(name string, maxLength int) string {
+func violatedNameRule(name string, maxLength int) (rule string) {
 	switch {
 	case name == "":
 		return "must not be empty"

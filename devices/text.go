@@ -27,7 +27,7 @@ func isNestedDeeper(text []byte, maxDepth int) bool {
 }
 
 // stringEnd returns the index of the quote that ends the string at text[start], or the length of text.
-func stringEnd(text []byte, start int) int {
+func stringEnd(text []byte, start int) (end int) {
 	for i := start + 1; i < len(text); i++ {
 		switch text[i] {
 		case '\\':
@@ -87,7 +87,7 @@ func nextCharacter(text []byte) (width int, isUnstorable bool) {
 // nextEscape does what nextCharacter does, for a text that begins with a backslash.
 func nextEscape(text []byte) (width int, isUnstorable bool) {
 	const escape, pair = len(`\u0000`), 2 * len(`\u0000`)
-	unit, ok := escapedUnit(text)
+	unit, ok := decodeUnicodeEscape(text)
 	switch {
 	case !ok:
 		return min(2, len(text)), false
@@ -96,14 +96,14 @@ func nextEscape(text []byte) (width int, isUnstorable bool) {
 	case !utf16.IsSurrogate(unit):
 		return escape, false
 	}
-	if second, ok := escapedUnit(text[escape:]); ok && utf16.DecodeRune(unit, second) != utf8.RuneError {
+	if second, ok := decodeUnicodeEscape(text[escape:]); ok && utf16.DecodeRune(unit, second) != utf8.RuneError {
 		return pair, false
 	}
 	return escape, true
 }
 
-// escapedUnit returns the UTF-16 code unit of an escape \uXXXX at the start of text. ok is false if there is none.
-func escapedUnit(text []byte) (unit rune, ok bool) {
+// decodeUnicodeEscape returns the UTF-16 code unit of an escape \uXXXX at the start of text. ok is false if there is none.
+func decodeUnicodeEscape(text []byte) (utf16Unit rune, ok bool) {
 	if len(text) < len(`\u0000`) || text[0] != '\\' || text[1] != 'u' {
 		return 0, false
 	}
@@ -111,13 +111,13 @@ func escapedUnit(text []byte) (unit rune, ok bool) {
 	return rune(n), err == nil
 }
 
-// cutText cuts text to at most limit bytes at the border of a character. A cut text ends with an ellipsis.
-func cutText(text string, limit int) string {
-	if len(text) <= limit {
+// truncateText cuts text to at most maxBytes at the border of a character. A cut text ends with an ellipsis.
+func truncateText(text string, maxBytes int) string {
+	if len(text) <= maxBytes {
 		return text
 	}
 	const mark = "…"
-	end := limit - len(mark)
+	end := maxBytes - len(mark)
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}

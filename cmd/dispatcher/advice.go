@@ -69,7 +69,7 @@ func adviceAfterProblem(problem *operators.Problem) string {
 		if before, _, isSlotPath := strings.Cut(problem.Path, "/slots/"); isSlotPath {
 			return "see the holders: dispatcher pools slots " + path.Base(before)
 		}
-		if objectKind := kindInPath(problem.Path); objectKind != "" {
+		if objectKind := objectKindOfAPIPath(problem.Path); objectKind != "" {
 			return "to list them: dispatcher " + objectKind + " list"
 		}
 	case http.StatusServiceUnavailable:
@@ -78,8 +78,8 @@ func adviceAfterProblem(problem *operators.Problem) string {
 	return ""
 }
 
-// kindInPath returns the kind of object in the path of an API request, for example pools.
-func kindInPath(path string) (kind string) {
+// objectKindOfAPIPath returns the kind of object in the path of an API request, for example pools.
+func objectKindOfAPIPath(path string) (kind string) {
 	_, rest, _ := strings.Cut(path, "/v1/") // a proxy can add a path in front
 	kind, _, _ = strings.Cut(rest, "/")
 	return kind

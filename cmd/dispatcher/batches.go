@@ -14,13 +14,13 @@ import (
 
 func batchesCommand() *cobra.Command {
 	o := &operatorFlags{}
-	b := o.batches()
+	b := o.batchCommands()
 	list := listSpec{path: operators.Path("batches"), columns: slices.Concat(columns("ID", "NAME", "POOL"), []column{
-		{"STATE", func(e entry) string { return readProgress(e).ShownState() }},
-		{"DONE", func(e entry) string { return readProgress(e).endedText() }},
-		{"FAILED", func(e entry) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
-		{"INSIDE", func(e entry) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
-		{"ETA", func(e entry) string {
+		{"STATE", func(e jsonObject) string { return readProgress(e).ShownState() }},
+		{"DONE", func(e jsonObject) string { return readProgress(e).endedText() }},
+		{"FAILED", func(e jsonObject) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
+		{"INSIDE", func(e jsonObject) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
+		{"ETA", func(e jsonObject) string {
 			if readProgress(e).ShownETA() == nil {
 				return ""
 			}
@@ -66,7 +66,7 @@ func exactlyOneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func getBatchCommand(batches objectKind) *cobra.Command {
+func getBatchCommand(batches commandFactory) *cobra.Command {
 	var watch bool
 	command := batches.objectCommand("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
@@ -78,7 +78,7 @@ func getBatchCommand(batches objectKind) *cobra.Command {
 	return command
 }
 
-func setBatchCommand(batches objectKind) *cobra.Command {
+func setBatchCommand(batches commandFactory) *cobra.Command {
 	command := batches.setCommand("Change the settings of a batch that are given as flags; the others stay unchanged")
 	addFieldFlags(command, operators.BatchPatch{})
 	addClearFlag(command, "never-expires", "not-after", "remove the time of --not-after")
@@ -88,7 +88,7 @@ func setBatchCommand(batches objectKind) *cobra.Command {
 	return command
 }
 
-func cancelBatchCommand(batches objectKind) *cobra.Command {
+func cancelBatchCommand(batches commandFactory) *cobra.Command {
 	var yes bool
 	command := batches.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, devices that run one of its tasks are asked to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)

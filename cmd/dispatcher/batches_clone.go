@@ -15,7 +15,7 @@ import (
 // query. It is small, because servers and proxies limit the length of URLs.
 const payloadInQuery = 2 << 10
 
-func cloneBatchCommand(batches objectKind) *cobra.Command {
+func cloneBatchCommand(batches commandFactory) *cobra.Command {
 	var name string
 	var failed, dryRun bool
 	command := batches.objectCommand("clone", "Queue the tasks of a batch once more, as a new batch with the same settings", func(s *session, batch string) error {
@@ -74,7 +74,7 @@ func (s *session) writeClones(out io.Writer, batch operators.Batch, now time.Tim
 	return nil
 }
 
-func retryBatchCommand(batches objectKind) *cobra.Command {
+func retryBatchCommand(batches commandFactory) *cobra.Command {
 	var yes, dryRun bool
 	command := batches.objectCommand("retry", "Retry the tasks of a batch that ended without success", func(s *session, batch string) error {
 		return s.changeMatching("retry", operators.Query("batch", batch), yes, dryRun)

@@ -56,8 +56,8 @@ unless every task succeeded.`,
 		}),
 	}
 	b.addTo(command)
-	operator.pools().completeFlag(command, "pool")
-	operator.devices().completeFlag(command, "device")
+	operator.poolCommands().completeFlag(command, "pool")
+	operator.deviceCommands().completeFlag(command, "device")
 	completeFlagValues(command, "format", "csv", "ndjson")
 	completeFlagValues(command, "unknown-devices", "allow", "refuse")
 	command.MarkFlagsMutuallyExclusive("file", "device", "tag")

@@ -30,7 +30,7 @@ type resultFlags struct {
 	csv, asJSON bool
 }
 
-func batchResultsCommand(batches objectKind) *cobra.Command {
+func batchResultsCommand(batches commandFactory) *cobra.Command {
 	r := &resultFlags{query: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	command := batches.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", r.run)
 	r.query.StringSliceVar(&r.fields, "fields", nil, "output fields to show, e.g. down_mbps,net.rtt (default: the first fields; with --csv: all)")
@@ -96,17 +96,17 @@ func firstScalarFields(fields []operators.OutputField) (names []string) {
 func resultColumns(fields []string) []column {
 	list := columns("TASK", "DEVICE", "STATE", "ENDED=ended_at", "RAN=duration_ms")
 	for _, name := range fields {
-		list = append(list, column{name, func(e entry) string {
+		list = append(list, column{name, func(e jsonObject) string {
 			var output map[string]json.RawMessage
 			_ = json.Unmarshal(e["output"], &output) // if the output is null, output stays empty
-			return plainValue(output[name])
+			return jsonCellText(output[name])
 		}})
 	}
 	return append(list, columns("ERROR")...)
 }
 
-// plainValue returns a JSON string without its quotes, "" for null, and any other value as JSON.
-func plainValue(value json.RawMessage) string {
+// jsonCellText returns a JSON string without its quotes, "" for null, and any other value as JSON.
+func jsonCellText(value json.RawMessage) string {
 	var text string
 	switch {
 	case string(value) == "null":

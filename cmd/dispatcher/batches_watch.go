@@ -18,7 +18,7 @@ const barWidth = 30
 type progress struct{ operators.Batch }
 
 // readProgress decodes a batch of the API as its progress.
-func readProgress(batch entry) (p progress) {
+func readProgress(batch jsonObject) (p progress) {
 	_ = batch.decode(&p) // fields that do not fit stay empty
 	return p
 }

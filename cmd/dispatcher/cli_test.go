@@ -305,12 +305,12 @@ func TestFailingDemonstrationEndsTheServer(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}
-	err := withDemo(t.Context(), run, func() {}, func(context.Context) error { return broken })
+	err := runServerAndDemo(t.Context(), run, func() {}, func(context.Context) error { return broken })
 	if !errors.Is(err, broken) {
 		t.Errorf("%v, want the demonstration's error", err)
 	}
 	ended := make(chan struct{})
-	err = withDemo(t.Context(), func(_ context.Context, started func()) error { started(); return broken }, func() {}, func(ctx context.Context) error {
+	err = runServerAndDemo(t.Context(), func(_ context.Context, started func()) error { started(); return broken }, func() {}, func(ctx context.Context) error {
 		<-ctx.Done()
 		close(ended)
 		return nil

@@ -126,12 +126,12 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) er
 	if simulatedDevices > 0 {
 		demo = func(ctx context.Context) error { return demonstrate(ctx, server, simulatedDevices, out) }
 	}
-	return withDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
+	return runServerAndDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
 }
 
-// withDemo calls run, which runs a server until ctx ends. When the server has started, withDemo calls onStarted. If
-// runDemo is not nil, withDemo then runs it concurrently with the server. An error of run or runDemo ends both.
-func withDemo(ctx context.Context, run func(ctx context.Context, onStarted func()) error, onStarted func(), runDemo func(context.Context) error) error {
+// runServerAndDemo calls runServer, which runs a server until ctx ends. When the server has started, runServerAndDemo calls onStarted. If
+// runDemo is not nil, runServerAndDemo then runs it concurrently with the server. An error of runServer or runDemo ends both.
+func runServerAndDemo(ctx context.Context, runServer func(ctx context.Context, onStarted func()) error, onStarted func(), runDemo func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var group rescue.Group
@@ -145,7 +145,7 @@ func withDemo(ctx context.Context, run func(ctx context.Context, onStarted func(
 		})
 	}
 	startWork(func() error {
-		return run(ctx, func() {
+		return runServer(ctx, func() {
 			onStarted()
 			if runDemo != nil {
 				startWork(func() error { return runDemo(ctx) })

@@ -15,7 +15,7 @@ import (
 
 func devicesCommand() *cobra.Command {
 	o := &operatorFlags{}
-	d := o.devices()
+	d := o.deviceCommands()
 	list := listSpec{path: operators.Path("devices"), columns: columns("ID", "LAST SEEN", "BLOCKED", "OWN TOKEN", "TAGS", "ATTRIBUTES")}
 	verbs := o.newListCommands(list, "List devices by id, or by their latest report", addDeviceFilters)
 	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDeviceCommand(d), importDevicesCommand(o), checkDeviceCommand(o), explainDeviceCommand(d), setDeviceCommand(d), retagDevicesCommand(o), newDeviceTokenCommand(d),
@@ -25,7 +25,7 @@ func devicesCommand() *cobra.Command {
 	return o.groupCommand("devices", "Register, tag, block and find devices", verbs...)
 }
 
-func explainDeviceCommand(devices objectKind) *cobra.Command {
+func explainDeviceCommand(devices commandFactory) *cobra.Command {
 	return devices.whyCommand("Show why a device gets no task, and what would change that", func(device string, found explanation) string {
 		if found.Task == nil {
 			return "no task waits for device " + device
@@ -52,7 +52,7 @@ func addDeviceFilters(command *cobra.Command) {
 	completeFlagValues(command, "noisy", "true", "false")
 }
 
-func createDeviceCommand(devices objectKind) *cobra.Command {
+func createDeviceCommand(devices commandFactory) *cobra.Command {
 	var tags map[string]string
 	var profile *string
 	var token *tokenFlag
@@ -77,11 +77,11 @@ func createDeviceCommand(devices objectKind) *cobra.Command {
 // profile.
 func addProfileFlag(operator *operatorFlags, command *cobra.Command) *string {
 	profile := command.Flags().String("profile", "", "profile whose policies apply to the starts of the device")
-	operator.profiles().completeFlag(command, "profile")
+	operator.profileCommands().completeFlag(command, "profile")
 	return profile
 }
 
-func setDeviceCommand(devices objectKind) *cobra.Command {
+func setDeviceCommand(devices commandFactory) *cobra.Command {
 	var tags map[string]string
 	var untag []string
 	command := devices.objectCommand("set", "Change the profile and the given tags of a device; other tags stay unchanged", func(s *session, device string) error {
@@ -110,7 +110,7 @@ func setDeviceCommand(devices objectKind) *cobra.Command {
 	return command
 }
 
-func newDeviceTokenCommand(devices objectKind) *cobra.Command {
+func newDeviceTokenCommand(devices commandFactory) *cobra.Command {
 	command := devices.objectCommand("token", "Create a new token for a device, and show it once", func(s *session, device string) error {
 		return s.sendFlags(http.MethodPost, operators.Path("devices", device, "token"))
 	})
@@ -120,7 +120,7 @@ func newDeviceTokenCommand(devices objectKind) *cobra.Command {
 }
 
 // blockDeviceCommand returns the command `devices block`, or `devices unblock` if blocked is false.
-func blockDeviceCommand(devices objectKind, blocked bool, use, short string) *cobra.Command {
+func blockDeviceCommand(devices commandFactory, blocked bool, use, short string) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")
 	bulk, reason := &bulkFlags{}, ""
 	command := &cobra.Command{
@@ -142,7 +142,7 @@ func blockDeviceCommand(devices objectKind, blocked bool, use, short string) *co
 	return command
 }
 
-func deleteDeviceCommand(devices objectKind) *cobra.Command {
+func deleteDeviceCommand(devices commandFactory) *cobra.Command {
 	var options operators.Deletion
 	bulk := &bulkFlags{}
 	command := &cobra.Command{

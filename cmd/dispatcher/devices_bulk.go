@@ -26,7 +26,7 @@ func (b *bulkFlags) addTo(command *cobra.Command, operator *operatorFlags) {
 	flags.BoolVar(&b.dryRun, "dry-run", false, "only count the devices, change nothing")
 	addYesFlag(command, &b.yes)
 	completeFlagValues(command, "blocked", "true", "false")
-	operator.profiles().completeFlag(command, "profile")
+	operator.profileCommands().completeFlag(command, "profile")
 }
 
 // hasSelection reports whether the user gave a filter or --dry-run. With these flags, the command must not name a device.

@@ -75,7 +75,7 @@ func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installati
 		return []doctor.Finding{doctor.Misconfigured(configErr)}
 	}
 	if config.PostgresDSN == "" && config.RedisURL == "" {
-		dev, err := runningDev(e.data)
+		dev, err := findDevServer(e.data)
 		switch {
 		case err == nil:
 			return e.examineDev(cmd, dev)

@@ -37,10 +37,10 @@ func eventsCommand() *cobra.Command {
 }
 
 // eventActor returns the kind and the name of the actor of an event.
-func eventActor(event entry) string { return event.text("actor_kind") + " " + event.text("actor") }
+func eventActor(event jsonObject) string { return event.text("actor_kind") + " " + event.text("actor") }
 
 // eventSubject returns the pool, the batch, the task and the device of an event.
-func eventSubject(event entry) string {
+func eventSubject(event jsonObject) string {
 	var parts []string
 	for _, name := range []string{"pool", "batch", "task", "device"} {
 		if value := event.text(name); value != "" && value != "0" {
@@ -60,9 +60,9 @@ func addEventFilters(operator *operatorFlags, command *cobra.Command) {
 	flags.String("task", "", "only events about this task")
 	flags.String("device", "", "only events about this device")
 	completeFlagValues(command, "actor-kind", "device", "operator", "program", "registrant", "unknown")
-	operator.pools().completeFlag(command, "pool")
-	operator.batches().completeFlag(command, "batch")
-	operator.devices().completeFlag(command, "device")
+	operator.poolCommands().completeFlag(command, "pool")
+	operator.batchCommands().completeFlag(command, "batch")
+	operator.deviceCommands().completeFlag(command, "device")
 }
 
 func watchEventsCommand(operator *operatorFlags) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 // countFailuresCommand returns the command `failures` of pools or batches. owner is this kind of object. The command
 // shows how many attempts failed, in groups of devices.
-func countFailuresCommand(owner objectKind) *cobra.Command {
+func countFailuresCommand(owner commandFactory) *cobra.Command {
 	command := owner.objectCommand("failures", "Show how many attempts failed, by tags and attributes of their devices", func(s *session, name string) error {
 		var found operators.Failures
 		query := requestQuery(s.cmd.LocalNonPersistentFlags())

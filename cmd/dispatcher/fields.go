@@ -137,17 +137,17 @@ func (j *jsonFlag) Set(text string) error {
 
 func (j *jsonFlag) Type() string { return "string" }
 
-// read returns the JSON, from the file if the flag names one. flag is the name of the flag, for errors.
-func (j *jsonFlag) read(flag string) (json.RawMessage, error) {
+// read returns the JSON, from the file if the flag names one. flagName is the name of the flag, for errors.
+func (j *jsonFlag) read(flagName string) (json.RawMessage, error) {
 	value := []byte(*j)
 	if file, ok := strings.CutPrefix(string(*j), "@"); ok {
 		var err error
 		if value, err = os.ReadFile(file); err != nil {
-			return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
+			return nil, usageError{fmt.Errorf("--%s: %w", flagName, err)}
 		}
 	}
 	if !json.Valid(value) {
-		return nil, usageError{fmt.Errorf("--%s: not JSON; to name a file, put @ before it", flag)}
+		return nil, usageError{fmt.Errorf("--%s: not JSON; to name a file, put @ before it", flagName)}
 	}
 	return value, nil
 }

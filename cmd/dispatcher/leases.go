@@ -15,12 +15,12 @@ import (
 
 func leasesCommand() *cobra.Command {
 	o := &operatorFlags{}
-	p := o.pools()
+	p := o.poolCommands()
 	list := listSpec{columns: columns("LEASE", "CALLER", "HOLDER", "STATE", "SLOT", "TOKEN", "SINCE=granted_at", "LEASE UNTIL")}
 	return o.groupCommand("leases", "Lease slots of pools for a program that is not a device", listLeasesCommand(p, list), exportLeasesCommand(p, list), acquireLeaseCommand(p), renewLeaseCommand(p), releaseLeaseCommand(p))
 }
 
-func listLeasesCommand(pools objectKind, list listSpec) *cobra.Command {
+func listLeasesCommand(pools commandFactory, list listSpec) *cobra.Command {
 	var limit *int
 	command := pools.objectCommand("list", "List the leases of a pool, held and waiting", func(s *session, pool string) error {
 		list.path = operators.Path("pools", pool, "leases")
@@ -30,7 +30,7 @@ func listLeasesCommand(pools objectKind, list listSpec) *cobra.Command {
 	return command
 }
 
-func exportLeasesCommand(pools objectKind, list listSpec) *cobra.Command {
+func exportLeasesCommand(pools commandFactory, list listSpec) *cobra.Command {
 	var format *string
 	command := pools.objectCommand("export", "Write all leases of a pool to standard output", func(s *session, pool string) error {
 		list.path = operators.Path("pools", pool, "leases")
@@ -40,7 +40,7 @@ func exportLeasesCommand(pools objectKind, list listSpec) *cobra.Command {
 	return command
 }
 
-func acquireLeaseCommand(pools objectKind) *cobra.Command {
+func acquireLeaseCommand(pools commandFactory) *cobra.Command {
 	var ask operators.NewLease
 	var lease, wait time.Duration
 	var metadata string
@@ -89,8 +89,8 @@ func (s *session) waitForLease(pool string, request operators.NewLease, maxWait 
 
 // withLeaseCommand returns a command that works on one lease of a pool. verb is the name of the command. short is the
 // help of the command. run is called with the name of the pool and the id of the lease.
-func (n objectKind) withLeaseCommand(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
-	return n.pairCommand(verb+" POOL LEASE", short, func(s *session, pool, id string) error {
+func (n commandFactory) withLeaseCommand(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
+	return n.objectPartCommand(verb+" POOL LEASE", short, func(s *session, pool, id string) error {
 		lease, err := strconv.ParseInt(id, 10, 64)
 		if err != nil || lease < 1 {
 			return usageError{fmt.Errorf("%q is not the number of a lease", id)}
@@ -99,7 +99,7 @@ func (n objectKind) withLeaseCommand(verb, short string, run func(s *session, po
 	})
 }
 
-func renewLeaseCommand(pools objectKind) *cobra.Command {
+func renewLeaseCommand(pools commandFactory) *cobra.Command {
 	var token int64
 	var lease time.Duration
 	command := pools.withLeaseCommand("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
@@ -117,7 +117,7 @@ func renewLeaseCommand(pools objectKind) *cobra.Command {
 	return requireFlag(command, "token")
 }
 
-func releaseLeaseCommand(pools objectKind) *cobra.Command {
+func releaseLeaseCommand(pools commandFactory) *cobra.Command {
 	var token int64
 	command := pools.withLeaseCommand("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
 		return s.Leases.Release(s.cmd.Context(), pool, leaseID, max(token, 0))

@@ -20,13 +20,13 @@ import (
 // limitsCommand returns the command `limits`, whose subcommands work on limit sets.
 func limitsCommand() *cobra.Command {
 	o := &operatorFlags{}
-	l := o.limitSets()
+	l := o.limitSetCommands()
 	list := listSpec{path: operators.Path("limits"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}
 	verbs := o.newListCommands(list, "List limit sets by name", nil)
 	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPoliciesCommand(l, "Create a limit set, or replace its policies"),
 		l.requestCommand("delete", "Delete a limit set", http.MethodDelete, ""),
-		takeFromCommand(l, "take", "Ask whether an action is allowed, and count it if it is"), takeFromCommand(l, "peek", "Show what take would answer, and count nothing"),
-		returnTakeCommand(l), showSetUsageCommand(l))
+		takeOrPeekCommand(l, "take", "Ask whether an action is allowed, and count it if it is"), takeOrPeekCommand(l, "peek", "Show what take would answer, and count nothing"),
+		giveBackTakeCommand(l), showSetUsageCommand(l))
 	return o.groupCommand("limits", "Limit the actions of programs that are not devices", verbs...)
 }
 
@@ -69,9 +69,9 @@ func (t *takeFlags) request(set, action string) (httpRequest operators.Request, 
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
-// takeFromCommand returns the command take or peek (verb). short is the help of the command. The command ends with an
+// takeOrPeekCommand returns the command take or peek (verb). short is the help of the command. The command ends with an
 // error if the take is refused. So a shell runs a command after && only if the take is allowed.
-func takeFromCommand(limitSets objectKind, verb, short string) *cobra.Command {
+func takeOrPeekCommand(limitSets commandFactory, verb, short string) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand(verb, short, func(s *session, set string) error {
 		r, err := t.request(set, verb)
@@ -97,7 +97,7 @@ func takeFromCommand(limitSets objectKind, verb, short string) *cobra.Command {
 type takeAnswer struct {
 	operators.Taken
 
-	Limits []entry `json:"limits"` // instead of the field of Taken
+	Limits []jsonObject `json:"limits"` // instead of the field of Taken
 }
 
 // show writes the take. text is the answer of the server as received. With --output json, show writes text unchanged.
@@ -113,7 +113,7 @@ func (t takeAnswer) show(output *console, text json.RawMessage) error {
 	if err := output.show(text, without...); err != nil || output.isJSON || len(t.Limits) == 0 {
 		return err
 	}
-	return writeTable(output.out, t.Limits, append(columns("POLICY", "REMAINING", "MAX"), resetColumn()))
+	return writeTable(output.out, t.Limits, append(columns("POLICY", "REMAINING", "MAX"), timeToResetColumn()))
 }
 
 // refusal returns an error if the take is not allowed, else nil.
@@ -135,7 +135,7 @@ func durationText(ms int64) string {
 	return terminal.FormatDuration((time.Duration(ms) * time.Millisecond).Round(time.Second))
 }
 
-func returnTakeCommand(limitSets objectKind) *cobra.Command {
+func giveBackTakeCommand(limitSets commandFactory) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand("return", "Give back the unused part of a take, and show the total given back", func(s *session, set string) error {
 		r, err := t.request(set, "return")
@@ -149,7 +149,7 @@ func returnTakeCommand(limitSets objectKind) *cobra.Command {
 	return requireFlag(command, "id")
 }
 
-func showSetUsageCommand(limitSets objectKind) *cobra.Command {
+func showSetUsageCommand(limitSets commandFactory) *cobra.Command {
 	var facts []string
 	limit := 0
 	command := limitSets.objectCommand("usage", "Show the usage of a subject, or without facts the subjects with the highest usage", func(s *session, set string) error {

@@ -17,21 +17,21 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// entry is a JSON object of the API, for example an element of a list. It maps the names of the members to their values.
-type entry map[string]json.RawMessage
+// jsonObject is a JSON object of the API, for example an element of a list. It maps the names of the members to their values.
+type jsonObject map[string]json.RawMessage
 
 // readEntry decodes text, a JSON object, into its members.
-func readEntry(text json.RawMessage) (entry, error) {
-	var e entry
+func readEntry(text json.RawMessage) (jsonObject, error) {
+	var e jsonObject
 	err := json.Unmarshal(text, &e)
 	return e, err
 }
 
 // text returns a member as text for display. The text of a member that is false, null or absent is empty.
-func (e entry) text(name string) string { return terminal.FormatValue(name, e[name]) }
+func (e jsonObject) text(name string) string { return terminal.FormatValue(name, e[name]) }
 
 // decode decodes the object into target.
-func (e entry) decode(target any) error { return convertJSON(e, target) }
+func (e jsonObject) decode(target any) error { return convertJSON(e, target) }
 
 // convertJSON decodes the JSON of value into target.
 func convertJSON(value, target any) error {
@@ -43,7 +43,7 @@ func convertJSON(value, target any) error {
 }
 
 // stringMember returns a member that is a JSON string. If the member has another type, it returns "".
-func (e entry) stringMember(name string) string {
+func (e jsonObject) stringMember(name string) string {
 	var word string
 	_ = json.Unmarshal(e[name], &word)
 	return word
@@ -52,7 +52,7 @@ func (e entry) stringMember(name string) string {
 // column is a column of a table: its head, and a function that returns the text of a cell.
 type column struct {
 	head string
-	cell func(entry) string
+	cell func(jsonObject) string
 }
 
 // columns returns a column for each of heads. The head TAGS shows the member tags. The head "LEASE=lease_ms" is shown as
@@ -64,7 +64,7 @@ func columns(heads ...string) []column {
 		if !isNamed {
 			name = strings.ReplaceAll(strings.ToLower(head), " ", "_")
 		}
-		list[i] = column{head, func(e entry) string { return e.text(name) }}
+		list[i] = column{head, func(e jsonObject) string { return e.text(name) }}
 	}
 	return list
 }
@@ -171,7 +171,7 @@ func (s *session) exportList(list listSpec, format string) error {
 	return s.Copy(s.cmd.Context(), request, s.console.out)
 }
 
-func writeTable(out io.Writer, entries []entry, columns []column) error {
+func writeTable(out io.Writer, entries []jsonObject, columns []column) error {
 	writer := (&console{out: out}).newListWriter(columns)
 	for _, e := range entries {
 		writer.addRow(e)
@@ -219,7 +219,7 @@ func (w *listWriter) writeEntry(text json.RawMessage) error {
 	return nil
 }
 
-func (w *listWriter) addRow(e entry) {
+func (w *listWriter) addRow(e jsonObject) {
 	cells := make([]string, len(w.columns))
 	for i, c := range w.columns {
 		cells[i] = c.cell(e)

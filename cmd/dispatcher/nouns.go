@@ -12,9 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// objectKind describes a kind of object, such as pool or batch. Its methods create the commands that work on one object
-// of this kind.
-type objectKind struct {
+// commandFactory creates the commands that work on one object of a kind, such as pool or batch.
+type commandFactory struct {
 	*operatorFlags
 	plural  string // name of the group, also in paths of the API
 	argName string // name of the argument in the help
@@ -25,37 +24,37 @@ type objectKind struct {
 	idMember, descriptionMember string
 }
 
-func (o *operatorFlags) pools() objectKind {
-	return objectKind{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
+func (o *operatorFlags) poolCommands() commandFactory {
+	return commandFactory{o, "pools", "POOL", cobra.ExactArgs(1), "name", "capacity"}
 }
 
-func (o *operatorFlags) batches() objectKind {
-	return objectKind{o, "batches", "BATCH", exactlyOneID, "id", "name"}
+func (o *operatorFlags) batchCommands() commandFactory {
+	return commandFactory{o, "batches", "BATCH", exactlyOneID, "id", "name"}
 }
 
-func (o *operatorFlags) tasks() objectKind {
-	return objectKind{o, "tasks", "TASK", exactlyOneID, "", ""}
+func (o *operatorFlags) taskCommands() commandFactory {
+	return commandFactory{o, "tasks", "TASK", exactlyOneID, "", ""}
 }
 
-func (o *operatorFlags) devices() objectKind {
-	return objectKind{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
+func (o *operatorFlags) deviceCommands() commandFactory {
+	return commandFactory{o, "devices", "DEVICE", cobra.ExactArgs(1), "id", "last_seen"}
 }
 
-func (o *operatorFlags) profiles() objectKind {
-	return objectKind{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
+func (o *operatorFlags) profileCommands() commandFactory {
+	return commandFactory{o, "profiles", "PROFILE", cobra.ExactArgs(1), "name", "limits"}
 }
 
-func (o *operatorFlags) limitSets() objectKind {
-	return objectKind{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
+func (o *operatorFlags) limitSetCommands() commandFactory {
+	return commandFactory{o, "limits", "SET", cobra.ExactArgs(1), "name", "limits"}
 }
 
-func (o *operatorFlags) tokens() objectKind {
-	return objectKind{o, "tokens", "ID", exactlyOneID, "id", "name"}
+func (o *operatorFlags) tokenCommands() commandFactory {
+	return commandFactory{o, "tokens", "ID", exactlyOneID, "id", "name"}
 }
 
 // objectCommand returns a command that works on one object, such as one pool. verb is the name of the command. short is
 // the help of the command. run is called with the name or id of the object.
-func (n objectKind) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
+func (n commandFactory) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
 	command := &cobra.Command{
 		Use: verb + " " + n.argName, Short: short, Args: n.args,
 		RunE: n.withSession(func(s *session, args []string) error { return run(s, args[0]) }),
@@ -66,9 +65,9 @@ func (n objectKind) objectCommand(verb, short string, run func(s *session, name 
 	return command
 }
 
-// pairCommand returns a command that works on a part of an object, such as a slot of a pool. use is the name of the
+// objectPartCommand returns a command that works on a part of an object, such as a slot of a pool. use is the name of the
 // command with its two arguments, and short is its help. run is called with the values of the arguments.
-func (n objectKind) pairCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
+func (n commandFactory) objectPartCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
 		RunE: n.withSession(func(s *session, args []string) error { return run(s, args[0], args[1]) }),
@@ -78,14 +77,14 @@ func (n objectKind) pairCommand(use, short string, run func(s *session, name, pa
 // requestCommand returns a command that sends a request without a body to the path of an object. verb is the name of
 // the command. pathEnd is appended to the path. The command shows the answer except the members in omitted. short is
 // the help of the command.
-func (n objectKind) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
+func (n commandFactory) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
 	return n.objectCommand(verb, short, func(s *session, name string) error {
 		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + pathEnd}, omitted...)
 	})
 }
 
 // pauseCommand returns the command that pauses an object, with the help short. The command shows the answer except the members in omitted.
-func (n objectKind) pauseCommand(short string, omitted ...string) *cobra.Command {
+func (n commandFactory) pauseCommand(short string, omitted ...string) *cobra.Command {
 	var reason string
 	command := n.objectCommand("pause", short, func(s *session, name string) error {
 		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path(n.plural, name, "pause"), Body: operators.PauseReason{Reason: reason}}, omitted...)
@@ -96,7 +95,7 @@ func (n objectKind) pauseCommand(short string, omitted ...string) *cobra.Command
 
 // setCommand returns the command `set` with the help short. The command changes those settings of an object for which the
 // user gives flags. The caller adds the flags.
-func (n objectKind) setCommand(short string) *cobra.Command {
+func (n commandFactory) setCommand(short string) *cobra.Command {
 	return n.objectCommand("set", short, func(s *session, name string) error {
 		body, err := changeBody(s.cmd)
 		if err != nil {
@@ -118,14 +117,14 @@ func completeFlagValues(command *cobra.Command, flag string, values ...string) {
 }
 
 // completeFlag makes the shell complete the flag with the names of the objects on the server.
-func (n objectKind) completeFlag(command *cobra.Command, flag string) {
+func (n commandFactory) completeFlag(command *cobra.Command, flag string) {
 	_ = command.RegisterFlagCompletionFunc(flag, n.completeNames(-1))
 }
 
 // completeNames returns a function with which the shell completes at most maxArgs arguments with the names of objects on
 // the server. If maxArgs is -1, it completes every argument. Errors are not shown, because the user only pressed the
 // completion key.
-func (n objectKind) completeNames(maxArgs int) cobra.CompletionFunc {
+func (n commandFactory) completeNames(maxArgs int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) (names []cobra.Completion, directive cobra.ShellCompDirective) {
 		if maxArgs >= 0 && len(args) >= maxArgs {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -140,7 +139,7 @@ func (n objectKind) completeNames(maxArgs int) cobra.CompletionFunc {
 }
 
 // findNames returns the names of the objects on the server that begin with prefix, the text that the user has typed.
-func (n objectKind) findNames(ctx context.Context, client *operators.Client, prefix string) (names []cobra.Completion) {
+func (n commandFactory) findNames(ctx context.Context, client *operators.Client, prefix string) (names []cobra.Completion) {
 	var narrowed url.Values
 	if n.plural == "devices" { // the server filters, because there may be very many devices
 		narrowed = operators.Query("prefix", prefix)

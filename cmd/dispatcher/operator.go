@@ -87,7 +87,7 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 // a warning to c if others on the network can read the token. The client also writes a message to c each time before it
 // sends a request again.
 func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
-	config, err := o.destination(operators.Config{Agent: "dispatcher/" + version})
+	config, err := o.withServerAndToken(operators.Config{Agent: "dispatcher/" + version})
 	if err != nil {
 		return nil, err
 	}
@@ -116,10 +116,10 @@ func (c *console) warnOfPlainHTTP(address string) {
 	}
 }
 
-// destination returns config with the URL and the token of the server. The server is the first of these that is given: --url, --context,
+// withServerAndToken returns config with the URL and the token of the server. The server is the first of these that is given: --url, --context,
 // DISPATCHER_URL, the context in use, the dispatcher dev that runs here. A token from the environment is sent only to the server of --url
 // or DISPATCHER_URL.
-func (o *operatorFlags) destination(config operators.Config) (operators.Config, error) {
+func (o *operatorFlags) withServerAndToken(config operators.Config) (operators.Config, error) {
 	config.URL = o.url
 	if config.URL == "" && o.context == "" {
 		config.URL = os.Getenv("DISPATCHER_URL")
@@ -146,16 +146,16 @@ func (o *operatorFlags) destination(config operators.Config) (operators.Config, 
 
 // localDevConfig returns config with the URL and the token of the dispatcher dev that runs here.
 func localDevConfig(config operators.Config) (withDevServer operators.Config, err error) {
-	server, err := runningDev("")
+	server, err := findDevServer("")
 	config.URL, config.Token = server.URL, server.Token
 	return config, err
 }
 
-// runningDev returns the dispatcher dev with this data folder. If data is empty, it returns the dev
+// findDevServer returns the dispatcher dev with the data folder dataFolder. If dataFolder is empty, it returns the dev
 // of the current folder, else the dev of this user.
-func runningDev(data string) (localdev.Server, error) {
-	if data != "" {
-		return localdev.Find(data)
+func findDevServer(dataFolder string) (localdev.Server, error) {
+	if dataFolder != "" {
+		return localdev.Find(dataFolder)
 	}
 	dirs := []string{devData}
 	if state, err := localdev.StateDir(); err == nil {
@@ -201,9 +201,9 @@ func (s *session) getAndShow(path string, query url.Values, answer any, writeTex
 func (s *session) showTable(path string, query url.Values, columns []column, lists ...string) error {
 	var answer map[string]json.RawMessage
 	return s.getAndShow(path, query, &answer, func() error {
-		var entries []entry
+		var entries []jsonObject
 		for _, name := range lists {
-			var part []entry
+			var part []jsonObject
 			_ = json.Unmarshal(answer[name], &part) // an absent list has no entries
 			entries = append(entries, part...)
 		}
@@ -250,8 +250,8 @@ func (s *session) showValue(value any, omitted ...string) error {
 
 // createWithSecret sends request, which creates a token, and returns the answer, both as received and decoded. The answer
 // to a repeated request contains no token. In this case the error contains advice, which says how to get another token.
-func (s *session) createWithSecret(request operators.Request, advice string) (answer json.RawMessage, decoded entry, err error) {
-	var made entry
+func (s *session) createWithSecret(request operators.Request, advice string) (answer json.RawMessage, decoded jsonObject, err error) {
+	var made jsonObject
 	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)
 	if err == nil && made.stringMember("token") == "" {
 		err = advisedError{errors.New("it was created, but the response with its token was lost"), advice}

@@ -17,7 +17,7 @@ import (
 
 func poolsCommand() *cobra.Command {
 	o := &operatorFlags{}
-	p := o.pools()
+	p := o.poolCommands()
 	list := listSpec{path: operators.Path("pools"), exportYAML: exportPoolFile, columns: slices.Concat(
 		columns("NAME", "CAPACITY", "HELD", "TASKS WAIT=pending_tasks"), []column{{"TROUBLE", troubleCodes}},
 		columns("LEASE=lease_ms", "PAUSED", "OPENS=opens_at", "CLOSES=closes_at", "UPDATED=updated_at"))}
@@ -31,7 +31,7 @@ func poolsCommand() *cobra.Command {
 }
 
 // troubleCodes returns the codes of a pool's trouble as the text of a cell.
-func troubleCodes(pool entry) string {
+func troubleCodes(pool jsonObject) string {
 	var codes []string
 	_ = json.Unmarshal(pool["trouble"], &codes) // an absent member means no trouble
 	return strings.Join(codes, " ")
@@ -50,7 +50,7 @@ func addPoolSettings(command *cobra.Command) {
 	command.Flags().Var(new(callersFlag), "callers", "maximum number of slots that callers (programs that are not devices) may hold; 0: none; all: no limit (default)")
 }
 
-func createPoolCommand(pools objectKind) *cobra.Command {
+func createPoolCommand(pools commandFactory) *cobra.Command {
 	command := pools.objectCommand("create", "Create a pool", func(s *session, pool string) error {
 		path := operators.Path("pools", pool)
 		switch _, err := s.Get(s.cmd.Context(), path, nil); {
@@ -65,7 +65,7 @@ func createPoolCommand(pools objectKind) *cobra.Command {
 	return requireFlag(command, "capacity")
 }
 
-func setPoolCommand(pools objectKind) *cobra.Command {
+func setPoolCommand(pools commandFactory) *cobra.Command {
 	command := pools.setCommand("Change the settings of a pool that are given as flags; the others stay unchanged")
 	addPoolSettings(command)
 	addClearFlag(command, "always-open", "window", "remove all windows")
@@ -73,7 +73,7 @@ func setPoolCommand(pools objectKind) *cobra.Command {
 	return command
 }
 
-func showSlotsCommand(pools objectKind) *cobra.Command {
+func showSlotsCommand(pools commandFactory) *cobra.Command {
 	all := false
 	command := pools.objectCommand("slots", "Show the holders of a pool's slots", func(s *session, pool string) error {
 		var slots slotList
@@ -87,7 +87,7 @@ func showSlotsCommand(pools objectKind) *cobra.Command {
 type slotList struct {
 	Capacity, Waiting int64
 	Held, Reserved    int
-	Slots             []entry
+	Slots             []jsonObject
 }
 
 // writeTable writes the counts and a table of the slots that are held or offered. If withFree is true, the table also contains the free
@@ -97,12 +97,12 @@ func (l slotList) writeTable(out io.Writer, withFree bool) error {
 	if !withFree && l.Held+l.Reserved == 0 {
 		return nil
 	}
-	shown := slices.DeleteFunc(l.Slots, func(e entry) bool { return !withFree && e.text("state") == "free" })
+	shown := slices.DeleteFunc(l.Slots, func(e jsonObject) bool { return !withFree && e.text("state") == "free" })
 	return writeTable(out, shown, slices.Concat(columns("SLOT"), []column{{"STATE", slotState}, {"DEVICE", slotHolder}}, columns("TASK", "TOKEN", "SINCE", "LEASE UNTIL")))
 }
 
 // slotHolder returns the name of the device or the caller that has the slot. It is empty for a free slot.
-func slotHolder(slot entry) string {
+func slotHolder(slot jsonObject) string {
 	if caller := slot.text("caller"); caller != "" {
 		return caller + " (caller)"
 	}
@@ -110,18 +110,18 @@ func slotHolder(slot entry) string {
 }
 
 // slotState returns the state of a slot as the text of a cell. The text also says if the device was asked to stop.
-func slotState(slot entry) string {
+func slotState(slot jsonObject) string {
 	if slot.text("cancel") != "" {
 		return slot.text("state") + ", asked to stop"
 	}
 	return slot.text("state")
 }
 
-func releaseSlotCommand(pools objectKind) *cobra.Command {
+func releaseSlotCommand(pools commandFactory) *cobra.Command {
 	var reason string
 	var now bool
 	var token int64
-	command := pools.pairCommand("release POOL SLOT", "Take a slot back from the device that holds it", func(s *session, pool, slot string) error {
+	command := pools.objectPartCommand("release POOL SLOT", "Take a slot back from the device that holds it", func(s *session, pool, slot string) error {
 		body := operators.Release{Reason: reason, AtOnce: now, Token: max(token, 0)}
 		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("pools", pool, "slots", slot, "release"), Body: body})
 	})
@@ -136,8 +136,8 @@ the slot is free at once, and the device may use the external system until its l
 	return requireFlag(command, "reason")
 }
 
-func checkGrantCommand(pools objectKind) *cobra.Command {
-	return pools.pairCommand("grant POOL TOKEN", "Check whether a grant is in force, as the external system does", func(s *session, pool, token string) error {
+func checkGrantCommand(pools commandFactory) *cobra.Command {
+	return pools.objectPartCommand("grant POOL TOKEN", "Check whether a grant is in force, as the external system does", func(s *session, pool, token string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("pools", pool, "grants", token), nil)
 		if err != nil {
 			return err
@@ -149,7 +149,7 @@ func checkGrantCommand(pools objectKind) *cobra.Command {
 	})
 }
 
-func watchPoolCommand(pools objectKind) *cobra.Command {
+func watchPoolCommand(pools commandFactory) *cobra.Command {
 	return pools.objectCommand("watch", "Show how full a pool is, a line for each change, until Ctrl-C", func(s *session, pool string) error {
 		var last []string
 		table := terminal.NewTable(s.console.out, "TIME                ", "CAPACITY", "HELD", "RESERVED", "IN LINE")

@@ -107,8 +107,8 @@ func (s *session) applyPools(wanted []poolSettings, dryRun bool) error {
 }
 
 // readPools returns all pools on the server by name.
-func (s *session) readPools() (poolByName map[string]entry, err error) {
-	existing := map[string]entry{}
+func (s *session) readPools() (poolByName map[string]jsonObject, err error) {
+	existing := map[string]jsonObject{}
 	list, _ := s.List(s.cmd.Context(), operators.Path("pools"), nil, 0)
 	for text, err := range list {
 		if err != nil {
@@ -140,14 +140,14 @@ func (s *session) forEachPool(pools []poolSettings, run func(i int) error) (done
 // checkPool returns the change that makes a pool equal to wanted. existing is the pool on the server. If it is nil, the
 // change creates the pool. checkPool sends the change to the server as a dry run, and writes the warnings of the server
 // as messages.
-func (s *session) checkPool(wanted poolSettings, existing entry) (poolChange, error) {
+func (s *session) checkPool(wanted poolSettings, existing jsonObject) (poolChange, error) {
 	change := poolChange{Pool: wanted.Name, Action: actionUnchanged, request: operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", wanted.Name), Body: wanted}}
 	if existing == nil {
 		change.Action, change.request.Method = actionCreated, http.MethodPut
 	}
 	check := change.request
 	check.Query = url.Values{"dry_run": {"true"}}
-	var given, after entry
+	var given, after jsonObject
 	text, err := readAnswer(s.cmd.Context(), s.Client, check, &after)
 	if err != nil {
 		return change, err
@@ -192,7 +192,7 @@ func (s *session) writeChanges(prefix string, changes []poolChange) error {
 }
 
 // describeChanges returns the text of the cell for a change of a pool, such as: capacity 60 -> 80, lease 5m.
-func describeChanges(change entry) string {
+func describeChanges(change jsonObject) string {
 	var changes []fieldChange
 	_ = json.Unmarshal(change["changes"], &changes) // cannot fail: this program encoded it
 	texts := make([]string, len(changes))

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func showHistoryCommand(pools objectKind) *cobra.Command {
+func showHistoryCommand(pools commandFactory) *cobra.Command {
 	var since time.Duration
 	var limit *int
 	command := pools.objectCommand("history", "Show who held a pool's slots, since when, and how it ended", func(s *session, pool string) error {
@@ -35,14 +35,14 @@ func showHistoryCommand(pools objectKind) *cobra.Command {
 }
 
 // endReason returns how a holding, an entry of the history of a pool, ended. If it has not ended, endReason returns "holds it".
-func endReason(holding entry) string {
+func endReason(holding jsonObject) string {
 	if how := holding.text("ended_by"); how != "" {
 		return how
 	}
 	return "holds it"
 }
 
-func showSeriesCommand(pools objectKind) *cobra.Command {
+func showSeriesCommand(pools commandFactory) *cobra.Command {
 	command := pools.objectCommand("series", "Show how full a pool was in the last hour, day or week", func(s *session, pool string) error {
 		return s.showTable(operators.Path("pools", pool, "series"), requestQuery(s.cmd.LocalNonPersistentFlags()),
 			columns("UNTIL=at", "HELD", "LEAST=held_min", "MOST=held_max", "CAPACITY", "GRANTED", "ENDED", "LAPSED"), "points")

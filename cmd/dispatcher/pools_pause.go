@@ -11,7 +11,7 @@ import (
 // addAllPoolsFlags adds the flags --all and --yes to command, which changes one pool, and returns command. With --all,
 // the command calls change, which changes all pools. verb and participle are words for the change in messages, such as
 // "Pause" and "paused".
-func addAllPoolsFlags(command *cobra.Command, pools objectKind, verb, participle string, change func(s *session, dryRun bool) (operators.PoolsChanged, error)) *cobra.Command {
+func addAllPoolsFlags(command *cobra.Command, pools commandFactory, verb, participle string, change func(s *session, dryRun bool) (operators.PoolsChanged, error)) *cobra.Command {
 	var all, yes bool
 	one := command.RunE
 	command.Use = command.Name() + " [POOL]"
@@ -59,7 +59,7 @@ func describePools(changed operators.PoolsChanged, participle string) string {
 	return text
 }
 
-func pausePoolCommand(pools objectKind) *cobra.Command {
+func pausePoolCommand(pools commandFactory) *cobra.Command {
 	command := pools.pauseCommand("Pause a pool or all pools: grant no more slots; running tasks continue")
 	stopRunning := command.Flags().Bool("stop-running", false, "with --all: also ask the devices that hold a slot to stop; their tasks wait again")
 	return addAllPoolsFlags(command, pools, "Pause", "paused", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
@@ -68,7 +68,7 @@ func pausePoolCommand(pools objectKind) *cobra.Command {
 	})
 }
 
-func resumePoolCommand(pools objectKind) *cobra.Command {
+func resumePoolCommand(pools commandFactory) *cobra.Command {
 	command := pools.requestCommand("resume", "End the pause of a pool, or of all pools that you paused", "POST", "/resume")
 	return addAllPoolsFlags(command, pools, "Resume", "resumed", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
 		return s.Pools.ResumeMine(s.cmd.Context(), dryRun)

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-func showLimitedCommand(pools objectKind) *cobra.Command {
+func showLimitedCommand(pools commandFactory) *cobra.Command {
 	command := pools.objectCommand("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
 		return s.showTable(operators.Path("pools", pool, "limited"), requestQuery(s.cmd.LocalNonPersistentFlags()), columns("POLICY", "SUBJECT", "TIMES"), "limited")
 	})
@@ -19,7 +19,7 @@ func showLimitedCommand(pools objectKind) *cobra.Command {
 	return command
 }
 
-func showPoolUsageCommand(pools objectKind) *cobra.Command {
+func showPoolUsageCommand(pools commandFactory) *cobra.Command {
 	command := pools.objectCommand("usage", "Show the usage of the policies of a pool", func(s *session, pool string) error {
 		return s.showUsage(operators.Path("pools", pool, "usage"), requestQuery(s.cmd.LocalNonPersistentFlags()))
 	})
@@ -31,14 +31,14 @@ func showPoolUsageCommand(pools objectKind) *cobra.Command {
 
 // showUsage shows the usage of the policies of a pool or of a limit set: one row for each policy and subject.
 func (s *session) showUsage(path string, query url.Values) error {
-	used := column{"USED", func(e entry) string { return e.text("used") + "/" + e.text("max") }}
-	return s.showTable(path, query, slices.Concat(columns("POLICY", "SUBJECT"), []column{used}, columns("ALLOWED=allows", "OF=owner"), []column{resetColumn()}), "highest", "usage")
+	used := column{"USED", func(e jsonObject) string { return e.text("used") + "/" + e.text("max") }}
+	return s.showTable(path, query, slices.Concat(columns("POLICY", "SUBJECT"), []column{used}, columns("ALLOWED=allows", "OF=owner"), []column{timeToResetColumn()}), "highest", "usage")
 }
 
-// resetColumn returns the column with the time until the usage of a policy next decreases. A cell is empty if nothing
+// timeToResetColumn returns the column with the time until the usage of a policy next decreases. A cell is empty if nothing
 // is used.
-func resetColumn() column {
-	return column{"RESETS IN", func(e entry) string {
+func timeToResetColumn() column {
+	return column{"RESETS IN", func(e jsonObject) string {
 		var use operators.PolicyUse
 		if e.decode(&use) != nil || use.ResetMS == 0 {
 			return ""
@@ -49,14 +49,14 @@ func resetColumn() column {
 
 func profilesCommand() *cobra.Command {
 	o := &operatorFlags{}
-	p := o.profiles()
+	p := o.profileCommands()
 	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}, "List profiles by name", nil)
 	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putProfileCommand(p),
 		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
 	return o.groupCommand("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
 }
 
-func putProfileCommand(profiles objectKind) *cobra.Command {
+func putProfileCommand(profiles commandFactory) *cobra.Command {
 	command := putPoliciesCommand(profiles, "Create a profile, or replace its settings")
 	command.Flags().Bool("metadata-only", false, "devices that report by hawkBit's DDI also get tasks whose payload is no deployment")
 	return command
@@ -64,7 +64,7 @@ func putProfileCommand(profiles objectKind) *cobra.Command {
 
 // putPoliciesCommand returns the command `put` of profiles or limit sets. owner is this kind of object, and short is the
 // help of the command. The command stores a list of policies under a name.
-func putPoliciesCommand(owner objectKind, short string) *cobra.Command {
+func putPoliciesCommand(owner commandFactory, short string) *cobra.Command {
 	command := owner.objectCommand("put", short, func(s *session, name string) error {
 		return s.sendFlags(http.MethodPut, operators.Path(owner.plural, name))
 	})

@@ -66,7 +66,7 @@ the number of the signal that ended it; 127 if it was not found, 126 if it could
 	flags.DurationVar(&r.grace, "grace", 10*time.Second, "time between SIGTERM and SIGKILL; at most a third of --lease")
 	flags.StringVar(&r.holder, "holder", "", "beginning of the name of the holder (default: run and the name of the machine); a number is appended")
 	requireFlag(command, "pool")
-	o.pools().completeFlag(command, "pool")
+	o.poolCommands().completeFlag(command, "pool")
 	command.RunE = o.withSession(func(s *session, args []string) error { return r.run(s, args) })
 	return command
 }

@@ -144,10 +144,10 @@ func (k *leaseKeeper) release(ctx context.Context) {
 	}
 }
 
-// commandEnvironment returns the environment of the command: own, which is the environment of this program, and the variables of the slot.
-// It omits the address and the token of the API. The command's DISPATCHER_TOKEN is the fencing token, not the API token.
-func (k *leaseKeeper) commandEnvironment(own []string) (variables []string) {
-	env := slices.DeleteFunc(slices.Clone(own), func(entry string) bool {
+// commandEnvironment returns the environment of the command: ownVariables, which is the environment of this program, and the variables of the
+// slot. It omits the address and the token of the API. The command's DISPATCHER_TOKEN is the fencing token, not the API token.
+func (k *leaseKeeper) commandEnvironment(ownVariables []string) (variables []string) {
+	env := slices.DeleteFunc(slices.Clone(ownVariables), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		return slices.Contains([]string{"DISPATCHER_URL", "DISPATCHER_TOKEN", "DISPATCHER_TOKEN_FILE"}, name)
 	})

@@ -41,7 +41,7 @@ Exit status 1 if reports were not answered, were granted tasks, or were more tha
   dispatcher simulate --idle --devices 1000000 --period 30s --timeout 5m`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config.Via, config.Credentials = simulator.Via(via), simulator.Credentials(credentials)
-			if err := checkIdle(cmd, idle, config); err != nil {
+			if err := checkIdleFlags(cmd, idle, config); err != nil {
 				return usageError{err}
 			}
 			return runSimulate(cmd, config, idle)
@@ -76,7 +76,7 @@ Exit status 1 if reports were not answered, were granted tasks, or were more tha
 func chooseServer(config *simulator.Config) error {
 	config.OperatorToken, config.FleetToken = os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_FLEET_TOKEN")
 	if config.URL+config.MQTTURL+config.OperatorToken+config.FleetToken == "" {
-		dev, err := runningDev("")
+		dev, err := findDevServer("")
 		if err != nil {
 			return usageError{fmt.Errorf("%w; to use another dispatcher, %s", err, missingTokensText)}
 		}
@@ -107,9 +107,9 @@ func addShareFlags(flags *pflag.FlagSet, config *simulator.Config) {
 	}
 }
 
-// checkIdle returns an error if the flags of the command contradict each other. isIdle is the value of the flag --idle,
+// checkIdleFlags returns an error if the flags of the command contradict each other. isIdle is the value of the flag --idle,
 // which selects a fleet without tasks.
-func checkIdle(cmd *cobra.Command, isIdle bool, config simulator.Config) error {
+func checkIdleFlags(cmd *cobra.Command, isIdle bool, config simulator.Config) error {
 	flags := cmd.Flags()
 	if !isIdle {
 		if flags.Changed("connections") {

@@ -20,7 +20,7 @@ import (
 
 func tasksCommand() *cobra.Command {
 	o := &operatorFlags{}
-	t := o.tasks()
+	t := o.taskCommands()
 	list := listSpec{path: operators.Path("tasks"), columns: slices.Concat(
 		columns("ID", "BATCH", "POOL", "DEVICE", "STATE", "ATTEMPTS=attempts_counted", "FINISHED=finished_at"), []column{{"ERROR", taskError}})}
 	verbs := o.newListCommands(list, "List tasks by number", func(c *cobra.Command) {
@@ -45,15 +45,15 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	flags.String("error", "", "only tasks with this error; if it ends with *: whose error begins with the text before it")
 	flags.Var(new(timeFlag), "since", "only tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
 	flags.Var(new(timeFlag), "until", "only tasks that ended before this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
-	operator.devices().completeFlag(command, "device")
-	operator.batches().completeFlag(command, "batch")
-	operator.pools().completeFlag(command, "pool")
+	operator.deviceCommands().completeFlag(command, "device")
+	operator.batchCommands().completeFlag(command, "batch")
+	operator.poolCommands().completeFlag(command, "pool")
 	completeFlagValues(command, "state", operators.TaskStates()...)
 }
 
 // taskError returns the error of a task. If the task will be tried again, it returns the time of the next attempt and the
 // last error.
-func taskError(e entry) string {
+func taskError(e jsonObject) string {
 	var t operators.Task
 	if e.decode(&t) != nil || !t.WillBeTriedAgain() {
 		return e.text("error")
@@ -64,7 +64,7 @@ func taskError(e entry) string {
 	return "next try with the next slot: " + t.LastErrorText()
 }
 
-func getTaskCommand(tasks objectKind) *cobra.Command {
+func getTaskCommand(tasks commandFactory) *cobra.Command {
 	return tasks.objectCommand("get", "Show a task and its attempts", func(s *session, task string) error {
 		text, err := s.Get(s.cmd.Context(), operators.Path("tasks", task), nil)
 		if err != nil {
@@ -84,7 +84,7 @@ func getTaskCommand(tasks objectKind) *cobra.Command {
 // taskDetail contains the current grant of a task, and the attempts that have ended.
 type taskDetail struct {
 	Grant    json.RawMessage
-	Attempts []entry
+	Attempts []jsonObject
 }
 
 // writeAttempts writes the grant and a table of the attempts, if there are any.
@@ -103,7 +103,7 @@ func (d taskDetail) writeAttempts(out io.Writer) error {
 }
 
 // outputText returns the output of an attempt as text, or a note if the output was dropped.
-func outputText(attempt entry) string {
+func outputText(attempt jsonObject) string {
 	if attempt.text("output_dropped") != "" {
 		return "dropped: too large"
 	}
@@ -115,19 +115,19 @@ func outputText(attempt entry) string {
 type explanation struct {
 	Task    *int64 // answer about a device: the task that the device would get first; nil if no task waits for the device
 	State   string // answer about a task: the state of the task
-	Reasons []entry
+	Reasons []jsonObject
 	Mark    *operators.Mark
 }
 
 // whyCommand returns the command `why` of tasks or devices with the help short. heading returns the first line of the output.
-func (n objectKind) whyCommand(short string, heading func(name string, found explanation) string) *cobra.Command {
+func (n commandFactory) whyCommand(short string, heading func(name string, found explanation) string) *cobra.Command {
 	return n.objectCommand("why", short, func(s *session, name string) error {
 		var found explanation
 		return s.getAndShow(operators.Path(n.plural, name, "why"), nil, &found, func() error { return found.writeReasons(s.console.out, heading(name, found)) })
 	})
 }
 
-func explainTaskCommand(tasks objectKind) *cobra.Command {
+func explainTaskCommand(tasks commandFactory) *cobra.Command {
 	return tasks.whyCommand("Show why a task does not run, and what would change that", func(task string, found explanation) string {
 		return "task " + task + " is " + found.State
 	})

@@ -23,10 +23,10 @@ func tokensCommand() *cobra.Command {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		completeFlagValues(c, "order", "newest", "oldest")
 	})
-	rotate := o.tokens().objectCommand("rotate", "Replace the secret of an operator token and print the new one; all replicas refuse the older one within 5 s", func(s *session, id string) error {
+	rotate := o.tokenCommands().objectCommand("rotate", "Replace the secret of an operator token and print the new one; all replicas refuse the older one within 5 s", func(s *session, id string) error {
 		return s.printToken(operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", id, "rotate")}, "dispatcher tokens rotate "+id)
 	})
-	verbs = append(verbs, createTokenCommand(o), rotate, o.tokens().requestCommand("delete", "Revoke an operator token; all replicas refuse it within 5 s", http.MethodDelete, ""))
+	verbs = append(verbs, createTokenCommand(o), rotate, o.tokenCommands().requestCommand("delete", "Revoke an operator token; all replicas refuse it within 5 s", http.MethodDelete, ""))
 	return o.groupCommand("tokens", "Create and revoke operator tokens, including the first one", verbs...)
 }
 
@@ -76,7 +76,7 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 	command.Flags().StringArrayVar(&t.LimitSets, "limit-set", nil, "for --role caller: limit set that the token may take from, or a pattern; may be repeated")
 	command.Flags().DurationVar(&t.valid, "valid", 0, "how long the token is valid, e.g. 720h; 0: until it is revoked")
 	completeFlagValues(command, "role", tokenRoles()...)
-	operator.pools().completeFlag(command, "pool")
+	operator.poolCommands().completeFlag(command, "pool")
 	ledgerSettings = addSettings(command.Flags())
 	return command
 }

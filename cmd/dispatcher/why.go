@@ -14,14 +14,14 @@ import (
 type waitingTasks struct {
 	Total, Judged int64
 	Sampled       bool
-	Parts         []entry
+	Parts         []jsonObject
 	Recent        *operators.RecentAttempts `json:"recent_attempts"`
 }
 
 // explainWaitingCommand returns the command `why` of pools or batches. owner is this kind of object, and short is the
 // help of the command. The command shows the reasons why the tasks of a pool or a batch wait. With --code, it lists the
 // tasks that wait for one reason.
-func explainWaitingCommand(owner objectKind, short string) *cobra.Command {
+func explainWaitingCommand(owner commandFactory, short string) *cobra.Command {
 	var code string
 	var limit int
 	command := owner.objectCommand("why", short, func(s *session, name string) error {
@@ -49,7 +49,7 @@ func (w waitingTasks) writeReasons(output *console) error {
 	if _, err := fmt.Fprintln(output.out, text); err != nil || len(w.Parts) == 0 {
 		return err
 	}
-	count := column{"COUNT", func(part entry) string {
+	count := column{"COUNT", func(part jsonObject) string {
 		if w.Sampled {
 			return "about " + part.text("count")
 		}

@@ -44,18 +44,18 @@ func (r *rules) OnConnect(client *mqtt.Client, _ packets.Packet) error {
 // OnConnectAuthenticate reports whether the client may open a session. The client must be the dispatcher, or a device whose user name is its id.
 func (r *rules) OnConnectAuthenticate(client *mqtt.Client, packet packets.Packet) bool {
 	user := string(packet.Connect.Username)
-	err := r.admit(client.ID, user, packet)
+	err := r.checkSession(client.ID, user, packet)
 	if err != nil {
 		r.onRefused(RefusedSession{User: user, Remote: client.Net.Remote, Err: err})
 	}
 	return err == nil
 }
 
-// admit returns an error if the client may not open a session. It checks the topic of the will, because the broker publishes a will without
-// another check.
-func (r *rules) admit(clientID, userName string, connect packets.Packet) error {
-	password := string(connect.Connect.Password)
-	if connect.Connect.WillFlag && !r.mayPublish(userName, connect.Connect.WillTopic) {
+// checkSession returns an error if the client may not open a session. It checks the topic of the will, because the broker publishes a will
+// without another check.
+func (r *rules) checkSession(clientID, userName string, connectPacket packets.Packet) error {
+	password := string(connectPacket.Connect.Password)
+	if connectPacket.Connect.WillFlag && !r.mayPublish(userName, connectPacket.Connect.WillTopic) {
 		return errWill
 	}
 	if r.internal.matches(userName, password) {

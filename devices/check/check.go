@@ -48,7 +48,7 @@ type scenario struct {
 func (r *run) scenarios() []scenario {
 	return []scenario{
 		{"a task", 4, true, playTask},
-		{"unknown fields, reasons and outcomes", 5, true, playUnknown},
+		{"unknown fields, reasons and outcomes", 5, true, playUnknownValues},
 		{"a large reply", 2, true, playLargeReply},
 		{"lost replies", 8, true, playLostReplies},
 		{"a busy server", 11, true, playBusyServer},
@@ -61,9 +61,9 @@ func (r *run) scenarios() []scenario {
 		{"a lease that ends", 6, true, playLeaseEnd},
 		{"a slow reply", 8, true, playSlowReply},
 		{"a parked report", 6, r.last != nil && r.last.wait > 0, playParkedReport},
-		{"a report that is too large", 11, true, playTooLarge},
+		{"a report that is too large", 11, true, playReportTooLarge},
 		{"no reply", 30, true, playNoReply},
-		{"a clock that jumps", 8, r.ShiftClock != nil, playClock},
+		{"a clock that jumps", 8, r.ShiftClock != nil, playClockSetBack},
 		{"a reboot while a task runs", 8, r.Reboot != nil, playRebootAtWork},
 		{"a reboot before the outcome", 8, r.Reboot != nil, playRebootWithResult},
 	}

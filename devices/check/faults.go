@@ -17,8 +17,8 @@ func playTask(r *run) {
 	r.handleFor(2*replyPeriod, nil) // the device must remove the result
 }
 
-// playUnknown answers with unknown reasons, fields and outcomes.
-func playUnknown(r *run) {
+// playUnknownValues answers with unknown reasons, fields and outcomes.
+func playUnknownValues(r *run) {
 	t := r.newTask(plan{})
 	t.outcome = "postponed"
 	sendUnknown := func(x *exchange, a answer) {
@@ -83,9 +83,9 @@ func playBusyServer(r *run) {
 	}
 }
 
-// playTooLarge refuses a report with two results as too large. Then it refuses one of the results until the device drops that result. A
+// playReportTooLarge refuses a report with two results as too large. Then it refuses one of the results until the device drops that result. A
 // device whose journal holds one result does not start the second task.
-func playTooLarge(r *run) {
+func playReportTooLarge(r *run) {
 	bad, good := r.newTask(plan{output: 500}), r.newTask(plan{output: 500})
 	for _, t := range []*task{bad, good} {
 		t.isWithheld = true

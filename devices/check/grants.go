@@ -29,9 +29,9 @@ func playRepeatedGrant(r *run) {
 	}
 }
 
-// tryForbidden calls sendGrant with the grant of toGrant, which the device must not start because of rule. After waiting for the duration wait,
-// it checks that the device has not started the task.
-func (r *run) tryForbidden(toGrant *task, rule string, wait time.Duration, sendGrant func(*exchange, answer)) {
+// checkForbiddenStart calls sendGrant with the grant of toGrant, which the device must not start because of rule. After waiting for the duration
+// wait, it checks that the device has not started the task.
+func (r *run) checkForbiddenStart(toGrant *task, rule string, wait time.Duration, sendGrant func(*exchange, answer)) {
 	toGrant.forbidden, toGrant.leaseRule = rule, rule
 	r.grant(toGrant, sendGrant)
 	r.handleFor(wait, nil)
@@ -49,13 +49,13 @@ func playOldToken(r *run) {
 	t.Token = newer.Token - 1
 	r.tasks[t.Token] = t
 	if newer.isStarted { // else it is not known whether the device counts its token
-		r.tryForbidden(t, "old-token", 3*replyPeriod, r.send)
+		r.checkForbiddenStart(t, "old-token", 3*replyPeriod, r.send)
 	}
 }
 
 // playUnsentReport answers with a grant that names a report which the device never sent.
 func playUnsentReport(r *run) {
-	r.tryForbidden(r.newTask(plan{}), "unsent-report", 2*replyPeriod, func(x *exchange, a answer) {
+	r.checkForbiddenStart(r.newTask(plan{}), "unsent-report", 2*replyPeriod, func(x *exchange, a answer) {
 		a.Re = "never-sent-1"
 		r.send(x, a)
 	})
@@ -64,7 +64,7 @@ func playUnsentReport(r *run) {
 // playLateGrant sends a grant after its lease has ended.
 func playLateGrant(r *run) {
 	const delay = 4 * time.Second
-	r.tryForbidden(r.newTask(plan{lease: 2 * time.Second}), "late-grant", delay+2*replyPeriod, r.sendAfter(delay))
+	r.checkForbiddenStart(r.newTask(plan{lease: 2 * time.Second}), "late-grant", delay+2*replyPeriod, r.sendAfter(delay))
 }
 
 // playParkedReport parks a report for longer than the lease that its answer grants.
@@ -122,9 +122,9 @@ func playSlowReply(r *run) {
 	r.letLeaseEnd(7*time.Second, "lease-start", r.sendAfter(4*time.Second), func() {})
 }
 
-// playClock lets a lease end after the wall clock of the device was set back.
-func playClock(r *run) {
-	r.letLeaseEnd(7*time.Second, "clock", r.send, func() { r.startCommand("the clock of the device", r.ShiftClock) })
+// playClockSetBack lets a lease end after the wall clock of the device was set back.
+func playClockSetBack(r *run) {
+	r.letLeaseEnd(7*time.Second, "clock", r.send, func() { r.startDeviceChange("the clock of the device", r.ShiftClock) })
 }
 
 // letLeaseEnd calls sendGrant with the grant of a task that takes longer than its lease, and does not renew the lease. It calls onStart
@@ -147,12 +147,12 @@ func (r *run) letLeaseEnd(lease time.Duration, rule string, sendGrant func(*exch
 	r.check("continues", early < 2*time.Second, nil, "task %d: the result arrived %s before the end of the lease", t.ID, early.Round(time.Millisecond))
 }
 
-// startCommand starts command, which changes the device. *isDone becomes true when command has ended. If command fails, the check ends.
-// subject names the change in the error.
-func (r *run) startCommand(subject string, command func() error) (isDone *bool) {
+// startDeviceChange starts change, a function that changes the device. *isDone becomes true when change has ended. If change fails, the check
+// ends. subject names the change in the error.
+func (r *run) startDeviceChange(subject string, change func() error) (isDone *bool) {
 	isDone = new(bool)
 	rescue.Async(func() error {
-		err := command()
+		err := change()
 		r.runInLoop(func() {
 			if *isDone = true; err != nil {
 				r.fault = fmt.Errorf("%s: %w", subject, err)
@@ -166,11 +166,11 @@ func (r *run) startCommand(subject string, command func() error) (isDone *bool) 
 // rebootDevice reboots the device, and waits until it has reported again. answerFirst answers the first report after the reboot.
 func (r *run) rebootDevice(answerFirst func(*exchange)) {
 	const commandLimit, bootLimit = time.Hour, 5 * time.Minute // a person may be the command
-	isDone := r.startCommand("the reboot of the device", r.Reboot)
+	isDone := r.startDeviceChange("the reboot of the device", r.Reboot)
 	r.isRebooting, r.pace = true, pace{}
 	r.handleUntil(commandLimit, func(x *exchange) { r.send(x, answer{isLost: true}) }, func() bool { return *isDone })
 	for _, t := range r.tasks {
-		if t.isInside() { // a device without power closes no connection
+		if t.isInsideSystem() { // a device without power closes no connection
 			t.left = time.Now()
 		}
 	}

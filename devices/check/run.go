@@ -49,9 +49,9 @@ type pace struct {
 	isStrict bool      // applies even if the device has a new result
 }
 
-// newRun returns a run that has received nothing yet. system is the address of the external system.
-func newRun(ctx context.Context, options Options, system string) *run {
-	return &run{Options: options, system: system, inbox: make(chan func(), 256), done: ctx.Done(), ended: ctx.Err, findings: newFindings(options.ShiftClock != nil), ids: map[string]bool{}, tasks: map[int64]*task{}}
+// newRun returns a run that has received nothing yet. systemAddr is the address of the external system.
+func newRun(ctx context.Context, options Options, systemAddr string) *run {
+	return &run{Options: options, system: systemAddr, inbox: make(chan func(), 256), done: ctx.Done(), ended: ctx.Err, findings: newFindings(options.ShiftClock != nil), ids: map[string]bool{}, tasks: map[int64]*task{}}
 }
 
 // runInLoop makes the goroutine of Run call do. After the end of Run, it does nothing.
@@ -106,7 +106,7 @@ func (r *run) handleFor(duration time.Duration, answer func(*exchange)) {
 func (r *run) waitUntilIdle() {
 	r.handleUntil(2*longEnough, nil, func() bool {
 		for _, t := range r.tasks {
-			if t.isInside() || t.isPending() && !t.isWithheld {
+			if t.isInsideSystem() || t.isPending() && !t.isWithheld {
 				return false
 			}
 		}

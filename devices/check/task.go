@@ -63,10 +63,10 @@ func (r *run) payload(wanted plan) []byte {
 	return text // plain values: Marshal cannot fail
 }
 
-func (t *task) isInside() bool  { return !t.entered.IsZero() && t.left.IsZero() }
-func (t *task) isEnded() bool   { return !t.reported.IsZero() && !t.isInside() }
-func (t *task) isPending() bool { return !t.reported.IsZero() && t.acked.IsZero() }
-func (t *task) isAcked() bool   { return !t.acked.IsZero() }
+func (t *task) isInsideSystem() bool { return !t.entered.IsZero() && t.left.IsZero() }
+func (t *task) isEnded() bool        { return !t.reported.IsZero() && !t.isInsideSystem() }
+func (t *task) isPending() bool      { return !t.reported.IsZero() && t.acked.IsZero() }
+func (t *task) isAcked() bool        { return !t.acked.IsZero() }
 
 // serveSystem plays the external system until ctx ends: it accepts the connections of the device. The device counts as inside the external
 // system while a connection is open.

@@ -111,7 +111,7 @@ func (r *run) watchEntry(granted *task, at time.Time) {
 
 // watchExit checks whether the device left the external system in time. granted is nil if no task has the token that the device sent.
 func (r *run) watchExit(granted *task, at time.Time) {
-	if granted == nil || !granted.isInside() {
+	if granted == nil || !granted.isInsideSystem() {
 		return
 	}
 	granted.left = at

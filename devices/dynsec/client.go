@@ -63,7 +63,7 @@ func New(options Options) (*Client, error) {
 // Set creates or changes the accounts of devices and their roles at the broker. The open session of an existing account ends.
 func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 	return c.withConnection(ctx, func(conn *connection) error {
-		existing, err := conn.create(ctx, accounts)
+		existing, err := conn.createAccounts(ctx, accounts)
 		if err != nil || len(existing) == 0 {
 			return err
 		}
@@ -79,8 +79,8 @@ func (c *Client) Set(ctx context.Context, accounts ...devices.Account) error {
 	})
 }
 
-// create creates the accounts that do not exist yet. It does not change existing accounts, and returns them.
-func (c *connection) create(ctx context.Context, accounts []devices.Account) (existing []devices.Account, err error) {
+// createAccounts creates the accounts that do not exist yet. It does not change existing accounts, and returns them.
+func (c *connection) createAccounts(ctx context.Context, accounts []devices.Account) (existing []devices.Account, err error) {
 	var commands []command
 	for _, a := range accounts {
 		commands = append(commands, createRoleCommand(deviceRole(a.Device)), createClientCommand(a))

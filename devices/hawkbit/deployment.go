@@ -25,8 +25,8 @@ func (x *exchange) getDeployment() (answer, error) {
 	return newDeploymentAnswer(newest)
 }
 
-// getInstalled answers the request for the deployment that the device installed last.
-func (x *exchange) getInstalled() (answer, error) {
+// answerInstalledDeployment answers the request for the deployment that the device installed last.
+func (x *exchange) answerInstalledDeployment() (answer, error) {
 	newest, err := x.readAction()
 	if err != nil || newest.ID != x.action || !newest.IsInstalled || newest.Payload == nil {
 		return notFoundAnswer(), err

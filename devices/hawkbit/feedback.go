@@ -107,7 +107,7 @@ func (x *exchange) readBody(target any) error {
 	if err != nil {
 		return err
 	}
-	text, err := devices.CheckBody(body)
+	text, err := devices.CleanBody(body)
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func (h *Handler) Register(mux *http.ServeMux) {
 		{"POST " + base + "/deploymentBase/{action}/feedback", (*exchange).postFeedback},
 		{"GET " + base + "/cancelAction/{action}", (*exchange).getCancelAction},
 		{"POST " + base + "/cancelAction/{action}/feedback", (*exchange).postCancelFeedback},
-		{"GET " + base + "/installedBase/{action}", (*exchange).getInstalled},
+		{"GET " + base + "/installedBase/{action}", (*exchange).answerInstalledDeployment},
 	} {
 		mux.HandleFunc(route.pattern, func(response http.ResponseWriter, request *http.Request) { h.serve(response, request, route.answer) })
 	}
@@ -122,16 +122,16 @@ func (x *exchange) run(handle func(*exchange) (answer, error)) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := x.admit(device); err != nil {
+	if err := x.authenticate(device); err != nil {
 		return answer{}, err
 	}
 	x.action, _ = strconv.ParseInt(x.request.PathValue("action"), 10, 32)
 	return handle(x)
 }
 
-// admit authenticates the request by its header Authorization, and sets the caller. The scheme TargetToken carries the device's own token,
-// and the scheme GatewayToken carries the fleet token.
-func (x *exchange) admit(device devices.ID) error {
+// authenticate authenticates the request by its header Authorization, and sets the caller. The scheme TargetToken carries the device's own
+// token, and the scheme GatewayToken carries the fleet token.
+func (x *exchange) authenticate(device devices.ID) error {
 	scheme, token, _ := strings.Cut(x.request.Header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
 	isGateway := strings.EqualFold(scheme, "GatewayToken")

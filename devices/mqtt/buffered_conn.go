@@ -36,7 +36,7 @@ func newBufferedConn(conn net.Conn) *bufferedConn {
 	b := &bufferedConn{Conn: conn, in: bufio.NewReaderSize(conn, readBuffer), writerDone: make(chan struct{})}
 	b.change = sync.NewCond(&b.mu)
 	rescue.Async(func() error {
-		defer b.finish()
+		defer b.closeAfterLastWrite()
 		return b.sendUnsent()
 	})
 	return b
@@ -78,30 +78,30 @@ func (b *bufferedConn) sendUnsent() error {
 			return nil
 		}
 		if _, err := b.Conn.Write(packets); err != nil {
-			b.refuseWrites(err)
+			b.refuseFurtherWrites(err)
 			return err
 		}
 	}
 }
 
-// finish closes the connection after sendUnsent has returned or panicked.
-func (b *bufferedConn) finish() {
-	b.refuseWrites(nil)
+// closeAfterLastWrite closes the connection after sendUnsent has returned or panicked.
+func (b *bufferedConn) closeAfterLastWrite() {
+	b.refuseFurtherWrites(nil)
 	_ = b.Conn.Close()
 	close(b.writerDone)
 }
 
-// refuseWrites makes Write refuse further packets with err, or with net.ErrClosed if err is nil. b.err keeps the first error.
-func (b *bufferedConn) refuseWrites(err error) {
+// refuseFurtherWrites makes Write refuse further packets with cause, or with net.ErrClosed if cause is nil. b.err keeps the first error.
+func (b *bufferedConn) refuseFurtherWrites(cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closed, b.err = true, cmp.Or(b.err, err)
+	b.closed, b.err = true, cmp.Or(b.err, cause)
 	b.change.Broadcast()
 }
 
 // Close sends the waiting packets, at most for lastWriteTimeout, and closes the connection.
 func (b *bufferedConn) Close() error {
-	b.refuseWrites(nil)
+	b.refuseFurtherWrites(nil)
 	deadline := time.NewTimer(lastWriteTimeout)
 	defer deadline.Stop()
 	select {

@@ -99,7 +99,7 @@ func (c *Client) Check() error {
 // Wake asks a device to report now. hold is the time for which a slot is reserved for the device. If hold is 0, the message has another reason.
 // Wake never blocks, and its message may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
-	c.outbox.trySend(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
+	c.outbox.enqueueOrDrop(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }
 
 // stayConnected connects and reconnects until ctx ends. It keeps its client id, so that a new connection ends an old connection that still hangs
@@ -122,9 +122,9 @@ func (c *Client) stayConnected(ctx context.Context) {
 		case subscribed:
 			c.options.Logger.WarnContext(ctx, "lost the connection to the MQTT broker", "err", err)
 			clear(loggedReasons)
-		case !loggedReasons[stableReason(err)]: // each reason is logged once until the next successful subscription
+		case !loggedReasons[errorTextWithoutAddress(err)]: // each reason is logged once until the next successful subscription
 			c.options.Logger.ErrorContext(ctx, "no connection to the MQTT broker; retrying", "err", err)
-			loggedReasons[stableReason(err)] = true
+			loggedReasons[errorTextWithoutAddress(err)] = true
 		}
 		if time.Since(began) > c.options.KeepAlive { // a connection that ended sooner counts as a failed attempt
 			pause = reconnectAfter
@@ -138,8 +138,8 @@ func (c *Client) stayConnected(ctx context.Context) {
 	}
 }
 
-// stableReason returns the text of err without ports and addresses, so that the same fault always has the same text.
-func stableReason(err error) string {
+// errorTextWithoutAddress returns the text of err without ports and addresses, so that the same fault always has the same text.
+func errorTextWithoutAddress(err error) string {
 	if lookup, ok := errors.AsType[*net.DNSError](err); ok && lookup.IsTimeout {
 		return "lookup of " + lookup.Name + " timed out"
 	}

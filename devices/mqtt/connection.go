@@ -191,7 +191,7 @@ func (b deadlineConn) Write(data []byte) (int, error) {
 // subscribe subscribes to topicFilter. It returns an error if the broker grants another QoS.
 func (c *connection) subscribe(ctx context.Context, topicFilter string, qos byte) error {
 	token := c.paho.Subscribe(topicFilter, qos, nil)
-	if err := waitToken(token, brokerAnswerTimeout, ctx.Done()); err != nil {
+	if err := waitForOperation(token, brokerAnswerTimeout, ctx.Done()); err != nil {
 		return err
 	}
 	if answer, ok := token.(*paho.SubscribeToken); ok {
@@ -207,11 +207,11 @@ func (c *connection) subscribe(ctx context.Context, topicFilter string, qos byte
 // unsubscribe ends the subscription to topicFilter. It returns nil when the broker has confirmed that it sends no more reports.
 func (c *connection) unsubscribe(ctx context.Context, topicFilter string) error {
 	c.subscribed.Store(false)
-	return waitToken(c.paho.Unsubscribe(topicFilter), brokerAnswerTimeout, ctx.Done())
+	return waitForOperation(c.paho.Unsubscribe(topicFilter), brokerAnswerTimeout, ctx.Done())
 }
 
-// waitToken waits for the broker's answer to operation and returns its error. It gives up after timeout or when abandon is closed.
-func waitToken(operation paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
+// waitForOperation waits for the broker's answer to operation and returns its error. It gives up after timeout or when abandon is closed.
+func waitForOperation(operation paho.Token, timeout time.Duration, abandon <-chan struct{}) error {
 	select {
 	case <-operation.Done():
 		return operation.Error()

@@ -1,4 +1,4 @@
 package mqtt
 
-// ReasonOf exports stableReason.
-func ReasonOf(err error) string { return stableReason(err) }
+// ReasonOf exports errorTextWithoutAddress.
+func ReasonOf(err error) string { return errorTextWithoutAddress(err) }

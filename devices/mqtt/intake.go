@@ -58,16 +58,16 @@ func (in *intake) start(ctx context.Context) {
 		in.workers.Go("handling reports", func() {
 			for r := range queue {
 				r.endWaiting()
-				in.handleWithPatience(ctx, r, queue)
+				in.handleOrRefuseAfterPatience(ctx, r, queue)
 			}
 		})
 	}
 }
 
-// handleWithPatience handles report. If the handling takes longer than Patience, it refuses and acknowledges report and the reports behind
-// it in queue. Without this, the unacknowledged messages would fill the broker's window, and no report of another device would arrive. The
-// handler still finishes report, and then its reply is sent.
-func (in *intake) handleWithPatience(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
+// handleOrRefuseAfterPatience handles report. If the handling takes longer than Patience, it refuses and acknowledges report and the reports
+// behind it in queue. Without this, the unacknowledged messages would fill the broker's window, and no report of another device would arrive.
+// The handler still finishes report, and then its reply is sent.
+func (in *intake) handleOrRefuseAfterPatience(ctx context.Context, report receivedReport, queue <-chan receivedReport) {
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.options.Patience)
 	defer cancel()
 	done, refused := make(chan struct{}), make(chan struct{})
@@ -155,7 +155,7 @@ func (in *intake) enqueue(report receivedReport) {
 func (in *intake) refuseRateLimited(report receivedReport, reason string) {
 	in.countUnhandled(reason)
 	if in.options.Pace.MayAnswer(report.device, devices.ViaSession) {
-		in.outbox.trySend(newReplyMessage(report, in.refusalReply(report, devices.ReasonBusyServer)))
+		in.outbox.enqueueOrDrop(newReplyMessage(report, in.refusalReply(report, devices.ReasonBusyServer)))
 	}
 	report.ack()
 }
@@ -163,7 +163,7 @@ func (in *intake) refuseRateLimited(report receivedReport, reason string) {
 // refuse answers and acknowledges a report without the handler. It does not wait for room in the outbox.
 func (in *intake) refuse(report receivedReport, reason devices.Reason) {
 	in.countUnhandled(string(reason))
-	in.outbox.trySend(newReplyMessage(report, in.refusalReply(report, reason)))
+	in.outbox.enqueueOrDrop(newReplyMessage(report, in.refusalReply(report, reason)))
 	report.ack()
 }
 
@@ -184,13 +184,13 @@ func (in *intake) handle(ctx context.Context, report receivedReport) {
 	reply := in.answer(ctx, report)
 	m := newReplyMessage(report, reply)
 	m.onSentOrLost = report.ack
-	in.outbox.sendWait(m)
+	in.outbox.enqueueWhenRoom(m)
 }
 
 // answer returns the reply to report. A panic of the handler becomes a reply with the reason unavailable.
 func (in *intake) answer(ctx context.Context, report receivedReport) (reply devices.Reply) {
 	err := rescue.Call(func() error {
-		reply = in.decide(ctx, report)
+		reply = in.decodeAndHandle(ctx, report)
 		return nil
 	})
 	if in.workers.OnPanic.Report("handling a report of "+string(report.device), err) != nil {
@@ -200,8 +200,8 @@ func (in *intake) answer(ctx context.Context, report receivedReport) (reply devi
 	return reply
 }
 
-// decide passes the report to the handler. It trusts the device id of the topic, which the broker has checked.
-func (in *intake) decide(ctx context.Context, received receivedReport) (reply devices.Reply) {
+// decodeAndHandle passes the report to the handler. It trusts the device id of the topic, which the broker has checked.
+func (in *intake) decodeAndHandle(ctx context.Context, received receivedReport) (reply devices.Reply) {
 	started, handler := time.Now(), in.options.Handler
 	decoded, err := devices.DecodeReport(received.body)
 	if err == nil {

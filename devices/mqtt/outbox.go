@@ -59,19 +59,19 @@ func (o *outbox) start() {
 			select {
 			case m, open := <-o.messages:
 				if !open {
-					o.removeConfirmedOrLost(0)
+					o.removeConfirmedOrLostMessages(0)
 					return
 				}
 				o.goroutines.OnPanic.Run("publishing", func() { o.publish(m) })
 			case <-tick.C:
-				o.removeConfirmedOrLost(unconfirmedMax)
+				o.removeConfirmedOrLostMessages(unconfirmedMax)
 			}
 		}
 	})
 }
 
-// sendWait queues a message, and waits until the queue has room. If the outbox stops first, the message is lost.
-func (o *outbox) sendWait(msg message) {
+// enqueueWhenRoom queues a message, and waits until the queue has room. If the outbox stops first, the message is lost.
+func (o *outbox) enqueueWhenRoom(msg message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	if o.stopped {
@@ -85,8 +85,8 @@ func (o *outbox) sendWait(msg message) {
 	}
 }
 
-// trySend queues a message. If there is no room, or if the outbox is stopped, the message is lost.
-func (o *outbox) trySend(msg message) {
+// enqueueOrDrop queues a message. If there is no room, or if the outbox is stopped, the message is lost.
+func (o *outbox) enqueueOrDrop(msg message) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	if !o.stopped {
@@ -110,13 +110,13 @@ func (o *outbox) publish(msg message) {
 		o.onLost()
 		return
 	}
-	o.removeConfirmedOrLost(unconfirmedMax - 1)
+	o.removeConfirmedOrLostMessages(unconfirmedMax - 1)
 	o.unconfirmed = append(o.unconfirmed, unconfirmedPublish{token: conn.paho.Publish(msg.topic, msg.qos, false, msg.body), deadline: time.Now().Add(brokerAnswerTimeout)})
 }
 
-// removeConfirmedOrLost removes the oldest unconfirmed messages that the broker has acknowledged or that are lost. While more than
+// removeConfirmedOrLostMessages removes the oldest unconfirmed messages that the broker has acknowledged or that are lost. While more than
 // maxUnconfirmed messages remain, it waits for the oldest message.
-func (o *outbox) removeConfirmedOrLost(maxUnconfirmed int) {
+func (o *outbox) removeConfirmedOrLostMessages(maxUnconfirmed int) {
 	for len(o.unconfirmed) > 0 {
 		oldest := o.unconfirmed[0]
 		select {
@@ -126,7 +126,7 @@ func (o *outbox) removeConfirmedOrLost(maxUnconfirmed int) {
 				return
 			}
 		}
-		if waitToken(oldest.token, time.Until(oldest.deadline), o.abandon) != nil {
+		if waitForOperation(oldest.token, time.Until(oldest.deadline), o.abandon) != nil {
 			o.onLost()
 		}
 		o.unconfirmed = o.unconfirmed[1:]

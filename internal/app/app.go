@@ -80,7 +80,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 	a := &App{config: config, log: log, semaphore: slots.New(servers.redis.Client), transports: connections}
 	proxies, _ := config.trustedNetworks() // Validate has checked them
 	a.gate = gate.New(gate.Options{Log: log, Ledger: servers.store, Proxies: proxies})
-	a.pace = pace.New(reportLimit(config.ReportRate, config.ReportBurst))
+	a.pace = pace.New(parseReportLimit(config.ReportRate, config.ReportBurst))
 	metrics.MustRegister(a.gate, newNoisyDeviceGauge(a.pace))
 	seen := seen.NewList(servers.redis.Client)
 	board := parked.New(servers.redis.Client, servers.redis.Database)
@@ -88,7 +88,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 		Store: servers.store, Semaphore: a.semaphore, Limits: policies.NewLimits(limits.New(servers.redis.Client)), Accounts: servers.accounts, Recent: seen, Parking: board,
 		Waker: a, Marks: marks.NewHashes(servers.redis.Client),
 		LeaseMargin: config.LeaseMargin, LeaseMin: config.LeaseMin, ReportPeriod: config.ReportPeriod, UrgentShare: config.urgentSharePercent(),
-		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: reportLimit(config.RegistrationRate, config.RegistrationBurst), BlockNewDevices: config.RegistrationApproval == settingOn,
+		FleetTokens: config.fleetTokens(), FleetMode: credentials.FleetMode(config.FleetTokenMode), RegistrationRate: parseReportLimit(config.RegistrationRate, config.RegistrationBurst), BlockNewDevices: config.RegistrationApproval == settingOn,
 		Logger: log, Registerer: metrics,
 	})
 	servers.store.OnNews(a.dispatcher.Marks.FollowCommit)

@@ -33,10 +33,10 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.DropChangedTokens, quiet: true},
 		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.ForgetChanged, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},
-		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settleLimits},
+		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settlePolicyReservations},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.withReconcileLog(keep.Reconcile)},
 		reap,
-		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.retain},
+		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.deleteOldHistory},
 		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.withCountLog("tasks expired", "tasks", keep.Expire)},
 		&pass{name: "accounts", every: time.Second, limit: limit, run: c.withCountLog("accounts at the broker updated to match the devices", "accounts", a.updateBrokerAccounts)},
 		&pass{name: "cancel", every: time.Second, limit: limit, run: c.withCountLog("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
@@ -73,8 +73,8 @@ func (a *App) updatePages(ctx context.Context) error {
 	return a.web.Tick(ctx)
 }
 
-// retain is a pass that deletes old history from the ledger.
-func (a *App) retain(ctx context.Context) error {
+// deleteOldHistory is a pass that deletes old history from the ledger.
+func (a *App) deleteOldHistory(ctx context.Context) error {
 	keep, err := a.config.retention()
 	if err != nil {
 		return err
@@ -114,9 +114,9 @@ func (c loggedPasses) reap(ctx context.Context) error {
 	return err
 }
 
-// settleLimits is a pass that resolves the reservations that replicas left open, and adds the starts that are missing in
+// settlePolicyReservations is a pass that resolves the reservations that replicas left open, and adds the starts that are missing in
 // Redis to the counts there.
-func (c loggedPasses) settleLimits(ctx context.Context) error {
+func (c loggedPasses) settlePolicyReservations(ctx context.Context) error {
 	done, err := c.dispatcher.Policies.SettleAll(ctx)
 	if done.Invalidated > 0 {
 		c.log.InfoContext(ctx, "counts of policies restarted: tasks started while Redis was unreachable", "policies", done.Invalidated)

@@ -162,8 +162,8 @@ func (c Config) validateRates() error {
 	return errors.Join(errs...)
 }
 
-// reportLimit returns the limit for the settings rate and burst, which Validate has checked.
-func reportLimit(rate, burst string) pace.Options {
+// parseReportLimit returns the limit for the settings rate and burst, which Validate has checked.
+func parseReportLimit(rate, burst string) pace.Options {
 	perSecond, _ := strconv.Atoi(rate)
 	atOnce, _ := strconv.Atoi(burst)
 	return pace.Options{Rate: perSecond, Burst: atOnce}

@@ -86,8 +86,8 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 		return nil, fmt.Errorf("--mqtt-listen: %w", err)
 	}
 	opened.add("mqtt", mqttListener.Close)
-	warnOfNetwork(ctx, options.Logger, "--listen", httpListener.Addr())
-	warnOfNetwork(ctx, options.Logger, "--mqtt-listen", mqttListener.Addr())
+	warnIfReachableFromNetwork(ctx, options.Logger, "--listen", httpListener.Addr())
+	warnIfReachableFromNetwork(ctx, options.Logger, "--mqtt-listen", mqttListener.Addr())
 	d.URL = "http://" + httpListener.Addr().String()
 	d.MQTTURL = "mqtt://" + mqttListener.Addr().String()
 	b, err := d.openEmbedded(ctx, options, &opened)
@@ -266,8 +266,8 @@ func listenOn(ctx context.Context, address string, tryNextPorts bool) (net.Liste
 	return nil, err
 }
 
-// warnOfNetwork logs a warning if other machines can reach address. flag is the flag that has set the address.
-func warnOfNetwork(ctx context.Context, log *slog.Logger, flag string, address net.Addr) {
+// warnIfReachableFromNetwork logs a warning if other machines can reach address. flag is the flag that has set the address.
+func warnIfReachableFromNetwork(ctx context.Context, log *slog.Logger, flag string, address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		log.WarnContext(ctx, "other machines can reach this address, and tokens are sent there without encryption; dev is for trials on one machine", "flag", flag, "address", address.String())
 	}

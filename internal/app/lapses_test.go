@@ -46,7 +46,7 @@ func TestALeaseThatIsOverIsLookedAtAgain(t *testing.T) {
 		-10 * time.Millisecond: {50 * time.Millisecond, true},
 		-time.Hour:             {time.Second, true},
 	} {
-		if wait, ends := lapseWait(left); wait != want.wait || ends != want.ends {
+		if wait, ends := waitForLeaseEnd(left); wait != want.wait || ends != want.ends {
 			t.Errorf("%s left: wait %s, %t; want %s, %t", left, wait, ends, want.wait, want.ends)
 		}
 	}

@@ -191,10 +191,10 @@ const (
 )
 
 // reapAfterLeaseEnds runs the pass reaper shortly after each lapse (end of a lease), so that the slot does not stay
-// unused until the next regular run. nextLapse returns the time until the next lease ends.
-func (p *passes) reapAfterLeaseEnds(ctx context.Context, reaper *pass, nextLapse func(context.Context) (left time.Duration, found bool, err error)) {
+// unused until the next regular run. nextLeaseEnd returns the time until the next lease ends.
+func (p *passes) reapAfterLeaseEnds(ctx context.Context, reaper *pass, nextLeaseEnd func(context.Context) (left time.Duration, found bool, err error)) {
 	for {
-		wait, leaseEnds := untilLeaseEnds(ctx, nextLapse)
+		wait, leaseEnds := untilLeaseEnds(ctx, nextLeaseEnd)
 		select {
 		case <-ctx.Done():
 			return
@@ -208,25 +208,25 @@ func (p *passes) reapAfterLeaseEnds(ctx context.Context, reaper *pass, nextLapse
 
 // untilLeaseEnds returns how long reapAfterLeaseEnds must wait, and whether a lease ends within this time. It does not log an outage of the
 // ledger, because the passes log it.
-func untilLeaseEnds(ctx context.Context, nextLapse func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
+func untilLeaseEnds(ctx context.Context, nextLeaseEnd func(context.Context) (left time.Duration, found bool, err error)) (wait time.Duration, leaseEnds bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	left, found, err := nextLapse(ctx)
+	left, found, err := nextLeaseEnd(ctx)
 	if err != nil || !found {
 		return lapseReadEvery, false
 	}
-	return lapseWait(left)
+	return waitForLeaseEnd(left)
 }
 
-// lapseWait returns how long reapAfterLeaseEnds must wait. left is the time until the next lease ends. leaseEnds is true
-// if this lease ends during the wait. If left is below -lapseDelay, the last run of Reap did not end the grant because it
+// waitForLeaseEnd returns how long reapAfterLeaseEnds must wait. untilLeaseEnd is the time until the next lease ends. leaseEnds is true
+// if this lease ends during the wait. If untilLeaseEnd is below -lapseDelay, the last run of Reap did not end the grant because it
 // did not trust the clock of the ledger. The wait is then lapseReadEvery.
-func lapseWait(left time.Duration) (wait time.Duration, leaseEnds bool) {
+func waitForLeaseEnd(untilLeaseEnd time.Duration) (wait time.Duration, leaseEnds bool) {
 	switch {
-	case left > lapseReadEvery:
+	case untilLeaseEnd > lapseReadEvery:
 		return lapseReadEvery, false
-	case left < -lapseDelay:
+	case untilLeaseEnd < -lapseDelay:
 		return lapseReadEvery, true
 	}
-	return max(left, 0) + lapseDelay, true
+	return max(untilLeaseEnd, 0) + lapseDelay, true
 }

@@ -27,7 +27,7 @@ type waitingCounts struct {
 // count of each pool.
 func (w *waitingCounts) readCounts(ctx context.Context) (countByPool map[string]int, err error) {
 	for begin := time.Now(); ; {
-		roundDone, err := w.countNext(ctx)
+		roundDone, err := w.countNextPools(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -40,8 +40,8 @@ func (w *waitingCounts) readCounts(ctx context.Context) (countByPool map[string]
 	return newest, nil
 }
 
-// countNext counts the waiting devices of the next pools. roundDone is true after the last pools of the round.
-func (w *waitingCounts) countNext(ctx context.Context) (roundDone bool, err error) {
+// countNextPools counts the waiting devices of the next pools. roundDone is true after the last pools of the round.
+func (w *waitingCounts) countNextPools(ctx context.Context) (roundDone bool, err error) {
 	views, err := w.pools.PoolOverviews(ctx, w.last, poolsPerQuery, maxWaitingCounted)
 	if err != nil {
 		return false, fmt.Errorf("counting waiters: %w", err)

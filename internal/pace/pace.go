@@ -93,7 +93,7 @@ func (l *Limiter) Take(device devices.ID, via devices.Via) (hasToken bool) {
 	now, s, key := l.options.Now(), l.shardFor(device), sender{device, via}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sweep(now)
+	s.deleteFullBuckets(now)
 	b := s.buckets[key]
 	switch {
 	case b == nil && len(s.buckets) >= maxPerShard:
@@ -122,8 +122,8 @@ func (b *bucket) take(now time.Time, interval time.Duration, burst int) (hasToke
 	return hasToken
 }
 
-// sweep deletes the full buckets, at most once in sweepEvery.
-func (s *shard) sweep(now time.Time) {
+// deleteFullBuckets deletes the full buckets, at most once in sweepEvery.
+func (s *shard) deleteFullBuckets(now time.Time) {
 	if now.Sub(s.swept) < sweepEvery {
 		return
 	}

@@ -11,7 +11,7 @@ func (c *Conn) ReadTopology(ctx context.Context) error {
 // DialedNodes returns the addresses of the nodes that ReadTopology asks, in the form in which they are dialed.
 func (c *Conn) DialedNodes() (addrs []string) {
 	for _, addr := range c.topology.nodesToAsk() {
-		addrs = append(addrs, dialAddr(addr))
+		addrs = append(addrs, withoutLoopbackSuffix(addr))
 	}
 	return addrs
 }

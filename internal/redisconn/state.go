@@ -107,7 +107,7 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 	var mu sync.Mutex
 	var notes Notes
 	answers, err := askEachMaster(ctx, cluster, func(ctx context.Context, node *redis.Client) error {
-		one, err := examineServer(ctx, node, dialAddr(node.Options().Addr))
+		one, err := examineServer(ctx, node, withoutLoopbackSuffix(node.Options().Addr))
 		if err == nil {
 			err = checkNode(ctx, node)
 		}
@@ -136,7 +136,7 @@ func (c *Conn) Examine(ctx context.Context) (Notes, error) {
 func collectFailures(resultByAddr map[string]error) (failures []error) {
 	for _, addr := range slices.Sorted(maps.Keys(resultByAddr)) {
 		if err := resultByAddr[addr]; err != nil {
-			failures = append(failures, fmt.Errorf("redis node %s is not usable: %w", dialAddr(addr), err))
+			failures = append(failures, fmt.Errorf("redis node %s is not usable: %w", withoutLoopbackSuffix(addr), err))
 		}
 	}
 	return failures

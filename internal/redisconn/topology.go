@@ -95,12 +95,12 @@ func (t *topology) readTopology(ctx context.Context) ([]redis.ClusterSlot, error
 		}
 		break
 	}
-	return t.adopt(best)
+	return t.storeBestAnswer(best)
 }
 
-// adopt stores best, the most trustworthy answer, and returns its hash slots. If no node answered, it returns the last topology, or an error if
-// there is none.
-func (t *topology) adopt(best topologyAnswer) ([]redis.ClusterSlot, error) {
+// storeBestAnswer stores best, the most trustworthy answer, and returns its hash slots. If no node answered, it returns the last topology, or an
+// error if there is none.
+func (t *topology) storeBestAnswer(best topologyAnswer) ([]redis.ClusterSlot, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -124,11 +124,11 @@ func (t *topology) nodesToAsk() (addrs []string) {
 	var found []string
 	knownAddrs := make(map[string]bool)
 	for _, seed := range t.seeds {
-		knownAddrs[dialAddr(seed)] = true
+		knownAddrs[withoutLoopbackSuffix(seed)] = true
 	}
 	for _, slot := range t.latest {
 		for _, node := range slot.Nodes {
-			if addr := dialAddr(node.Addr); !knownAddrs[addr] {
+			if addr := withoutLoopbackSuffix(node.Addr); !knownAddrs[addr] {
 				knownAddrs[addr] = true
 				found = append(found, node.Addr)
 			}
@@ -143,7 +143,7 @@ func (t *topology) nodesToAsk() (addrs []string) {
 // closeUnknownClients closes the connections to nodes that are no longer known. The caller holds mu.
 func (t *topology) closeUnknownClients(knownAddrs map[string]bool) {
 	for addr, client := range t.clients {
-		if !knownAddrs[dialAddr(addr)] {
+		if !knownAddrs[withoutLoopbackSuffix(addr)] {
 			_ = client.Close()
 			delete(t.clients, addr)
 		}
@@ -185,11 +185,11 @@ func askTopology(ctx context.Context, client *redis.Client, addr string) topolog
 	switch {
 	case err == nil && len(slots) > 0:
 	case err == nil: // a node that has not joined other nodes yet
-		return topologyAnswer{err: fmt.Errorf("redis node %s belongs to no Cluster", dialAddr(addr))}
-	case errors.As(err, &answer) && !isInconclusive(err): // CLUSTER is forbidden or renamed, or the server does not support it
+		return topologyAnswer{err: fmt.Errorf("redis node %s belongs to no Cluster", withoutLoopbackSuffix(addr))}
+	case errors.As(err, &answer) && !isInconclusiveError(err): // CLUSTER is forbidden or renamed, or the server does not support it
 		return topologyAnswer{standalone: true, clusterOK: true}
 	default:
-		return topologyAnswer{err: fmt.Errorf("redis node %s: %w", dialAddr(addr), err)}
+		return topologyAnswer{err: fmt.Errorf("redis node %s: %w", withoutLoopbackSuffix(addr), err)}
 	}
 	info, _ := client.ClusterInfo(ctx).Result() // without this answer, clusterOK is false and the epoch is 0
 	state := parseInfo(info)
@@ -202,10 +202,10 @@ func askTopology(ctx context.Context, client *redis.Client, addr string) topolog
 	return topologyAnswer{slots: slots, clusterOK: state["cluster_state"] == "ok", epoch: epoch}
 }
 
-// isInconclusive reports whether answer, an error that the server sent, leaves open whether the server is a node of a Cluster.
-func isInconclusive(answer error) bool {
+// isInconclusiveError reports whether serverErr, an error that the server sent, leaves open whether the server is a node of a Cluster.
+func isInconclusiveError(serverErr error) bool {
 	for _, prefix := range []string{"LOADING", "CLUSTERDOWN", "NOAUTH", "WRONGPASS", "ERR max number of clients"} {
-		if strings.HasPrefix(answer.Error(), prefix) {
+		if strings.HasPrefix(serverErr.Error(), prefix) {
 			return true
 		}
 	}
@@ -243,8 +243,8 @@ func reachableAddr(addr, reporter string) string {
 // loopbackSuffix is appended to a loopback address, so that it looks like a host name. Otherwise the library would replace the address.
 const loopbackSuffix = ".loopback"
 
-// dialAddr returns the address without the suffix that reachableAddr added.
-func dialAddr(addr string) string {
+// withoutLoopbackSuffix returns the address without the suffix that reachableAddr added.
+func withoutLoopbackSuffix(addr string) string {
 	host, port := splitAddr(addr)
 	return net.JoinHostPort(strings.TrimSuffix(host, loopbackSuffix), port)
 }
@@ -252,7 +252,7 @@ func dialAddr(addr string) string {
 func (t *topology) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	tcp := &net.Dialer{Timeout: t.options.DialTimeout}
 	if t.options.TLSConfig == nil {
-		return tcp.DialContext(ctx, network, dialAddr(addr))
+		return tcp.DialContext(ctx, network, withoutLoopbackSuffix(addr))
 	}
-	return (&tls.Dialer{NetDialer: tcp, Config: t.options.TLSConfig}).DialContext(ctx, network, dialAddr(addr))
+	return (&tls.Dialer{NetDialer: tcp, Config: t.options.TLSConfig}).DialContext(ctx, network, withoutLoopbackSuffix(addr))
 }

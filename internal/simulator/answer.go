@@ -87,7 +87,7 @@ func (d *device) handleReply(ctx context.Context, sent sentReport, message linkM
 		sent.secondBody = nil
 		d.sent[r.Re] = sent
 	}
-	d.recordAnswered()
+	d.recordReportAnswered()
 	dropped := d.applyAcks(r.Acks)
 	d.renewLease(sent, r)
 	d.cancelTask(r.Cancel)
@@ -99,8 +99,8 @@ func (d *device) handleReply(ctx context.Context, sent sentReport, message linkM
 	d.scheduleReport(sent, message)
 }
 
-// recordAnswered records that the server has answered a report, and so knows the attributes of the device.
-func (d *device) recordAnswered() {
+// recordReportAnswered records that the server has answered a report, and so knows the attributes of the device.
+func (d *device) recordReportAnswered() {
 	d.attributesSent = true
 	if !d.everAnswered {
 		d.everAnswered = true
@@ -135,7 +135,7 @@ func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 // applyAcks removes the acknowledged results from the journal and returns their number.
 func (d *device) applyAcks(acks []ack) (dropped int) {
 	for _, a := range acks {
-		k := key{a.Task, a.Token}
+		k := grantKey{a.Task, a.Token}
 		e := d.journal.findResult(k)
 		if e == nil {
 			continue // a repeated acknowledgement
@@ -177,11 +177,11 @@ func leaseEnd(sent sentReport, leaseMS, heldMS int64) time.Time {
 	return sent.at.Add(time.Duration(leaseMS+heldMS) * time.Millisecond)
 }
 
-// takeGrant starts the granted task. resend is true if the journal already contains the result of this grant, so that the
-// device must send the result again at once. resend is true only once for each grant: otherwise a result that the server
+// takeGrant starts the granted task. mustResend is true if the journal already contains the result of this grant, so that the
+// device must send the result again at once. mustResend is true only once for each grant: otherwise a result that the server
 // never accepts would be sent without pause.
-func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (resend bool) {
-	until, k := leaseEnd(sent, answer.Task.LeaseMS, answer.HeldMS), key{answer.Task.ID, answer.Task.Token}
+func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (mustResend bool) {
+	until, k := leaseEnd(sent, answer.Task.LeaseMS, answer.HeldMS), grantKey{answer.Task.ID, answer.Task.Token}
 	if d.fleet.results.wasRecordedBefore(k, sent.at) {
 		d.fleet.count.recordViolation(d.id, "a grant was redelivered after its result was acknowledged as recorded")
 	}
@@ -216,7 +216,7 @@ func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant,
 		j.rebootAt = max(d.dice.randomBetween(j.work/10, j.work), 1)
 	}
 	d.job, d.highestToken = j, granted.Token
-	if d.fleet.results.hasResult(key{granted.ID, granted.Token}) {
+	if d.fleet.results.hasResult(grantKey{granted.ID, granted.Token}) {
 		d.fleet.count.recordViolation(d.id, "a device started a task that it had ended")
 	}
 	d.fleet.results.recordStart(Start{Task: granted.ID, Token: granted.Token, Woken: sent.woken, Asked: sent.at, Granted: time.Now(), Gone: j.gone})
@@ -248,7 +248,7 @@ func (d *device) handleRefusal(sent sentReport) {
 	d.fleet.count.add(&d.fleet.count.Refused, 1)
 	if e := d.journal.handleRefusedResults(sent.report.Results); e != nil {
 		d.fleet.count.add(&d.fleet.count.Discarded, 1)
-		d.fleet.results.recordOutcome(e.key, "discarded", false)
+		d.fleet.results.recordOutcome(e.grantKey, "discarded", false)
 	}
 	d.waitAfterFailure(0)
 }

@@ -74,8 +74,8 @@ type suspicion struct {
 	cleared bool
 }
 
-// excess returns the number of leases in force at the time of the suspicion, minus the allowed number.
-func (s *suspicion) excess(margin time.Duration) (excessLeases int) {
+// countExcessLeases returns the number of leases in force at the time of the suspicion, minus the allowed number.
+func (s *suspicion) countExcessLeases(margin time.Duration) (excessLeases int) {
 	inForce := 0
 	for _, l := range s.leases {
 		if l == nil || l.inForceAt(s.at, margin) {
@@ -106,7 +106,7 @@ func (s *suspicions) countBreaches(margin time.Duration) Breaches {
 	count := s.overflow
 	var b Breaches
 	for _, one := range s.all {
-		excess := one.excess(margin)
+		excess := one.countExcessLeases(margin)
 		if one.cleared || excess <= 0 {
 			continue
 		}

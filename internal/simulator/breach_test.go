@@ -106,7 +106,7 @@ func TestASuccessRecordedTwiceIsAFault(t *testing.T) {
 	for times, differing := range map[int]int64{1: 0, 2: 1} {
 		var records []record
 		for token := range times {
-			records = append(records, record{key: key{1, int64(token)}, status: statusSucceeded, outcome: outcomeRecorded})
+			records = append(records, record{grantKey: grantKey{1, int64(token)}, status: statusSucceeded, outcome: outcomeRecorded})
 		}
 		var v Comparison
 		if v.addTask(operators.Task{ID: 1, State: statusSucceeded}, records); v.Differing != differing || v.Compared != 1 {

@@ -46,11 +46,11 @@ type memory struct {
 	sent             map[string]sentReport
 	attributesSent   bool // the server has received the attributes of this boot
 	job              *job
-	highestToken     int64 // highest token of a started task; a grant with a token that is not higher is outdated
-	redelivered      key   // the last grant that was redelivered while its result was in the journal
-	silent           bool  // silent until the next reboot
-	failures         int   // consecutive failures
-	forbiddenAnswers int   // consecutive refusals with 401 or 403
+	highestToken     int64    // highest token of a started task; a grant with a token that is not higher is outdated
+	redelivered      grantKey // the last grant that was redelivered while its result was in the journal
+	silent           bool     // silent until the next reboot
+	failures         int      // consecutive failures
+	forbiddenAnswers int      // consecutive refusals with 401 or 403
 }
 
 type sentReport struct {
@@ -225,7 +225,7 @@ func (d *device) scheduleRebootAfterSilence(task *job) {
 
 // recordResult writes the result of a task into the journal. cause is the reason why the task ended.
 func (d *device) recordResult(task *job, cause error) {
-	e := &entry{key: key{task.task, task.token}, status: statusSucceeded}
+	e := &entry{grantKey: grantKey{task.task, task.token}, status: statusSucceeded}
 	if cause == nil {
 		e.output = d.dice.randomOutput(task.task, time.Since(task.started))
 	} else {

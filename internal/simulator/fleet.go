@@ -57,7 +57,7 @@ func (f *Fleet) DeviceID(i int) string { return deviceID(f.config.DevicePrefix, 
 func deviceID(prefix string, index int) string { return fmt.Sprintf("%s%05d", prefix, index+1) }
 
 func (f *Fleet) newDevice(index int) *device {
-	return &device{fleet: f, id: f.DeviceID(index), link: f.newLink(index), kind: f.config.Via.kindOf(index), dice: newDice(f.config.Seed, uint64(index)+1)}
+	return &device{fleet: f, id: f.DeviceID(index), link: f.newLink(index), kind: f.config.Via.transportOfDevice(index), dice: newDice(f.config.Seed, uint64(index)+1)}
 }
 
 // externalAddr returns the address of the external system, or "" if the tasks of the pool do not use it.
@@ -73,7 +73,7 @@ func (f *Fleet) newLink(index int) link {
 	if len(f.tokens) > 0 {
 		token = f.tokens[index]
 	}
-	if c.Via.kindOf(index) == ViaMQTT {
+	if c.Via.transportOfDevice(index) == ViaMQTT {
 		return newMQTTLink(c.MQTTURL, f.DeviceID(index), token, c.FirstRetry)
 	}
 	return newHTTPLink(f.client, newReplicas(c.URL, index/len(c.Via.kinds())), f.DeviceID(index), token)

@@ -53,7 +53,7 @@ func newHTTPLink(client *http.Client, targets *replicas, device, token string) *
 // open does nothing: send opens a connection when it needs one.
 func (l *httpLink) open(context.Context, chan<- linkMessage) (hangUp func()) { return func() {} }
 
-func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
+func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, deviceInbox chan<- linkMessage) {
 	go func() {
 		base, position := l.replicas.current()
 		a := l.postReport(ctx, base+l.path, outgoing)
@@ -65,7 +65,7 @@ func (l *httpLink) send(ctx context.Context, outgoing outgoingReport, inbox chan
 		}
 		a.garbage = outgoing.id == ""
 		if !outgoing.closeEarly {
-			deliver(ctx, inbox, a)
+			deliverMessage(ctx, deviceInbox, a)
 		}
 	}()
 }

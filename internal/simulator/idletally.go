@@ -96,7 +96,7 @@ func classifyAnswer(outgoing report, answer linkMessage) (name, problem string) 
 
 func (f *idleFleet) showProgress() {
 	f.tally.mu.Lock()
-	recent, behind := f.tally.recent, f.timeBehind(time.Since(f.started))
+	recent, behind := f.tally.recent, f.delayBehindPace(time.Since(f.started))
 	f.tally.recent = newAnswerCounts()
 	f.tally.mu.Unlock()
 	f.progress.writeLine("%7s  %d reports/s: %s  %s  errors %d  behind %s", time.Since(f.started).Round(time.Second), recent.reports,
@@ -117,8 +117,8 @@ type IdleSummary struct {
 	DelayAtEnd time.Duration // how far the fleet was behind its pace at the end of the run
 }
 
-// timeBehind returns by how much the fleet is behind its pace of one report per device and period.
-func (f *idleFleet) timeBehind(elapsed time.Duration) time.Duration {
+// delayBehindPace returns by how much the fleet is behind its pace of one report per device and period.
+func (f *idleFleet) delayBehindPace(elapsed time.Duration) time.Duration {
 	done := float64(f.tally.all.reports) / float64(f.config.Devices) * float64(f.config.Period)
 	return max(elapsed-time.Duration(done), 0)
 }
@@ -128,7 +128,7 @@ func (f *idleFleet) summary() IdleSummary {
 	c := f.tally.all
 	return IdleSummary{
 		Devices: f.config.Devices, Period: f.config.Period, Elapsed: f.elapsed, Reports: c.reports, Answers: c.formatByReason(),
-		Times: c.quantiles(), Granted: c.answers[reasonGranted], Errors: c.errors, FirstError: c.firstError, DelayAtEnd: f.timeBehind(f.elapsed),
+		Times: c.quantiles(), Granted: c.answers[reasonGranted], Errors: c.errors, FirstError: c.firstError, DelayAtEnd: f.delayBehindPace(f.elapsed),
 	}
 }
 

@@ -7,10 +7,10 @@ import (
 
 const maxResults = 100
 
-type key struct{ task, token int64 }
+type grantKey struct{ task, token int64 }
 
 type entry struct {
-	key
+	grantKey
 	status   string
 	output   json.RawMessage
 	err      string
@@ -54,8 +54,8 @@ func (j *journal) hasUnreported() bool {
 	return slices.ContainsFunc(j.pending, func(e *entry) bool { return !e.reported })
 }
 
-func (j *journal) dropResult(grant key) {
-	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.key == grant })
+func (j *journal) dropResult(grant grantKey) {
+	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.grantKey == grant })
 	j.oneByOne = j.oneByOne && len(j.pending) > 0
 }
 
@@ -70,7 +70,7 @@ func (j *journal) handleRefusedResults(results []result) (dropped *entry) {
 		j.oneByOne = true
 		return nil
 	}
-	e := j.findResult(key{results[0].Task, results[0].Token})
+	e := j.findResult(grantKey{results[0].Task, results[0].Token})
 	if e == nil {
 		return nil
 	}
@@ -78,12 +78,12 @@ func (j *journal) handleRefusedResults(results []result) (dropped *entry) {
 		e.stripped = true
 		return nil
 	}
-	j.dropResult(e.key)
+	j.dropResult(e.grantKey)
 	return e
 }
 
-func (j *journal) findResult(grant key) *entry {
-	if at := slices.IndexFunc(j.pending, func(e *entry) bool { return e.key == grant }); at >= 0 {
+func (j *journal) findResult(grant grantKey) *entry {
+	if at := slices.IndexFunc(j.pending, func(e *entry) bool { return e.grantKey == grant }); at >= 0 {
 		return j.pending[at]
 	}
 	return nil

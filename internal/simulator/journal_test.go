@@ -13,7 +13,7 @@ import (
 func newTestJournal(tasks ...int64) *journal {
 	j := &journal{}
 	for _, n := range tasks {
-		j.add(&entry{key: key{n, n}, status: statusSucceeded, output: json.RawMessage(`1`)})
+		j.add(&entry{grantKey: grantKey{n, n}, status: statusSucceeded, output: json.RawMessage(`1`)})
 	}
 	return j
 }
@@ -40,8 +40,8 @@ func TestJournalSendsUntilSettled(t *testing.T) {
 	if j.hasUnreported() {
 		t.Error("sent results are fresh")
 	}
-	j.dropResult(key{1, 7}) // another grant of the same task
-	j.dropResult(key{1, 1})
+	j.dropResult(grantKey{1, 7}) // another grant of the same task
+	j.dropResult(grantKey{1, 1})
 	if diff := cmp.Diff([]int64{2}, taskIDs(j.nextResults())); diff != "" {
 		t.Error(diff)
 	}
@@ -51,7 +51,7 @@ func TestJournalLimitsAReport(t *testing.T) {
 	t.Parallel()
 	j := &journal{}
 	for n := range int64(150) {
-		j.add(&entry{key: key{n, n}})
+		j.add(&entry{grantKey: grantKey{n, n}})
 	}
 	if got := len(j.nextResults()); got != 100 {
 		t.Errorf("%d results in a report, want 100", got)
@@ -84,7 +84,7 @@ func TestJournalNeverSendsTheSameBytesAgain(t *testing.T) {
 	if r := j.nextResults(); len(r) != 1 || r[0].Task != 2 || string(r[0].Output) != "1" {
 		t.Fatalf("next: %+v, want task 2 with its output", r)
 	}
-	j.dropResult(key{2, 2})
+	j.dropResult(grantKey{2, 2})
 	if j.oneByOne || len(j.pending) != 0 {
 		t.Errorf("alone %t, %d pending", j.oneByOne, len(j.pending))
 	}

@@ -9,7 +9,7 @@ import (
 
 // record is the entry in a resultLog for one result of a device.
 type record struct {
-	key
+	grantKey
 	status         string
 	output         json.RawMessage
 	outcome        string    // "" means not acknowledged yet
@@ -34,18 +34,18 @@ func newResultLog() *resultLog {
 func (l *resultLog) add(written *entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tasks[written.task] = append(l.tasks[written.task], record{key: written.key, status: written.status, output: written.output, sentWithOutput: true})
+	l.tasks[written.task] = append(l.tasks[written.task], record{grantKey: written.grantKey, status: written.status, output: written.output, sentWithOutput: true})
 	l.unacked++
 }
 
 // recordOutcome stores the first outcome for the result of a grant. It ignores later outcomes, which answer copies of the
 // report. withOutput is false if the result was sent without its output.
-func (l *resultLog) recordOutcome(grant key, outcome string, withOutput bool) {
+func (l *resultLog) recordOutcome(grant grantKey, outcome string, withOutput bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.tasks[grant.task] {
 		r := &l.tasks[grant.task][i]
-		if r.key == grant && r.outcome == "" {
+		if r.grantKey == grant && r.outcome == "" {
 			r.outcome, r.sentWithOutput, r.ackedAt = outcome, withOutput, time.Now()
 			l.unacked--
 			l.lastAckAt = r.ackedAt
@@ -65,15 +65,15 @@ func (l *resultLog) recordsOf(task int64) []record {
 	return slices.Clone(l.tasks[task])
 }
 
-func (l *resultLog) hasResult(grant key) bool {
-	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool { return r.key == grant })
+func (l *resultLog) hasResult(grant grantKey) bool {
+	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool { return r.grantKey == grant })
 }
 
 // wasRecordedBefore reports whether the acknowledgement that the result of this grant was recorded reached the device
 // before deadline.
-func (l *resultLog) wasRecordedBefore(grant key, deadline time.Time) bool {
+func (l *resultLog) wasRecordedBefore(grant grantKey, deadline time.Time) bool {
 	return slices.ContainsFunc(l.recordsOf(grant.task), func(r record) bool {
-		return r.key == grant && r.outcome == outcomeRecorded && r.ackedAt.Before(deadline)
+		return r.grantKey == grant && r.outcome == outcomeRecorded && r.ackedAt.Before(deadline)
 	})
 }
 

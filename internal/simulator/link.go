@@ -41,9 +41,9 @@ type linkMessage struct {
 	err        error         // if failed: why there is no readable answer
 }
 
-func deliver(ctx context.Context, inbox chan<- linkMessage, message linkMessage) {
+func deliverMessage(ctx context.Context, deviceInbox chan<- linkMessage, message linkMessage) {
 	select {
-	case inbox <- message:
+	case deviceInbox <- message:
 	case <-ctx.Done():
 	}
 }

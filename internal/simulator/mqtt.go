@@ -38,10 +38,10 @@ func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
 }
 
 // open connects in the background, and reconnects whenever the connection is lost.
-func (l *mqttLink) open(ctx context.Context, inbox chan<- linkMessage) (hangUp func()) {
+func (l *mqttLink) open(ctx context.Context, deviceInbox chan<- linkMessage) (hangUp func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var connected sync.WaitGroup
-	connected.Go(func() { l.stayConnected(ctx, inbox) })
+	connected.Go(func() { l.stayConnected(ctx, deviceInbox) })
 	return func() {
 		cancel()
 		connected.Wait()
@@ -49,9 +49,9 @@ func (l *mqttLink) open(ctx context.Context, inbox chan<- linkMessage) (hangUp f
 }
 
 // stayConnected keeps the device connected. Random pauses keep the devices of a fleet from reconnecting at once.
-func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- linkMessage) {
+func (l *mqttLink) stayConnected(ctx context.Context, deviceInbox chan<- linkMessage) {
 	for pause := l.retry; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
-		if l.runConnection(ctx, inbox) {
+		if l.runConnection(ctx, deviceInbox) {
 			pause = l.retry
 		}
 		select {
@@ -62,7 +62,7 @@ func (l *mqttLink) stayConnected(ctx context.Context, inbox chan<- linkMessage) 
 }
 
 // runConnection connects, and returns when the connection is lost or ctx ends. subscribed is true if reports could be sent.
-func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) (subscribed bool) {
+func (l *mqttLink) runConnection(ctx context.Context, deviceInbox chan<- linkMessage) (subscribed bool) {
 	closeFirstAttempt := func() { l.once.Do(func() { close(l.firstAttemptDone) }) }
 	defer closeFirstAttempt()
 	network, err := l.dialBroker(ctx)
@@ -72,7 +72,7 @@ func (l *mqttLink) runConnection(ctx context.Context, inbox chan<- linkMessage) 
 	defer network.Close() // also ends operations that wait for the broker
 	lost := make(chan struct{})
 	client := paho.NewClient(l.pahoOptions(network).
-		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { deliver(ctx, inbox, parseMQTT(m.Payload())) }).
+		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { deliverMessage(ctx, deviceInbox, parseMQTT(m.Payload())) }).
 		SetConnectionLostHandler(func(paho.Client, error) { close(lost) }))
 	defer client.Disconnect(hangUpTimeout)
 	if !waitSuccess(ctx, client.Connect()) || !waitSuccess(ctx, client.Subscribe("fleet/v1/"+l.device+"/reply", 1, nil)) {
@@ -129,26 +129,26 @@ func waitSuccess(ctx context.Context, operation paho.Token) bool {
 
 // send publishes a report as soon as the first attempt to connect has ended. send returns at once. It does not check
 // whether the broker received the report, because the device sends a report again if no reply arrives.
-func (l *mqttLink) send(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
+func (l *mqttLink) send(ctx context.Context, outgoing outgoingReport, deviceInbox chan<- linkMessage) {
 	select {
 	case <-l.firstAttemptDone:
-		l.publish(ctx, outgoing, inbox)
+		l.publish(ctx, outgoing, deviceInbox)
 	default:
 		go func() {
 			select {
 			case <-l.firstAttemptDone:
 			case <-ctx.Done():
 			}
-			l.publish(ctx, outgoing, inbox)
+			l.publish(ctx, outgoing, deviceInbox)
 		}()
 	}
 }
 
-// publish publishes a report. It delivers a failure to inbox if there is no connection.
-func (l *mqttLink) publish(ctx context.Context, outgoing outgoingReport, inbox chan<- linkMessage) {
+// publish publishes a report. It delivers a failure to deviceInbox if there is no connection.
+func (l *mqttLink) publish(ctx context.Context, outgoing outgoingReport, deviceInbox chan<- linkMessage) {
 	client := l.current.Load()
 	if client == nil || !(*client).IsConnectionOpen() {
-		go deliver(ctx, inbox, linkMessage{id: outgoing.id, garbage: outgoing.id == "", kind: failed})
+		go deliverMessage(ctx, deviceInbox, linkMessage{id: outgoing.id, garbage: outgoing.id == "", kind: failed})
 		return
 	}
 	(*client).Publish("fleet/v1/"+l.device+"/report", 1, false, outgoing.body)

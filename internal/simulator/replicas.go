@@ -14,10 +14,10 @@ type replicas struct {
 	position atomic.Uint64
 }
 
-// newReplicas parses URLs that are separated by commas. The caller begins with URL number start.
-func newReplicas(urls string, start int) *replicas {
+// newReplicas parses URLs that are separated by commas. The caller begins with URL number firstIndex.
+func newReplicas(urls string, firstIndex int) *replicas {
 	r := &replicas{urls: splitURLs(urls)}
-	r.position.Store(uint64(start))
+	r.position.Store(uint64(firstIndex))
 	return r
 }
 

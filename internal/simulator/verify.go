@@ -20,16 +20,16 @@ type Comparison struct {
 	Examples  []string // descriptions of the first findings, at most maxExamples
 }
 
-// compareBatch compares the tasks of a batch with the journals. last is the highest task id of the batch.
-func compareBatch(ctx context.Context, operator *Operator, results *resultLog, batch operators.Batch) (found Comparison, last int64, err error) {
+// compareBatch compares the tasks of a batch with the journals. lastTask is the highest task id of the batch.
+func compareBatch(ctx context.Context, operator *Operator, results *resultLog, batch operators.Batch) (found Comparison, lastTask int64, err error) {
 	seen := map[int64]bool{}
 	for t, err := range operator.Tasks.List(ctx, operators.TaskFilter{Batch: batch.ID}) {
 		if err != nil {
-			return found, last, err
+			return found, lastTask, err
 		}
 		if !seen[t.ID] {
 			seen[t.ID] = true
-			last = max(last, t.ID)
+			lastTask = max(lastTask, t.ID)
 			found.addTask(t, results.recordsOf(t.ID))
 		}
 	}
@@ -37,7 +37,7 @@ func compareBatch(ctx context.Context, operator *Operator, results *resultLog, b
 		found.Lost += max(missing, -missing)
 		found.addExample("batch %d lists %d of %d tasks", batch.ID, len(seen), batch.Total)
 	}
-	return found, last, nil
+	return found, lastTask, nil
 }
 
 func (c *Comparison) addTask(task operators.Task, records []record) {

@@ -45,7 +45,7 @@ func (v Via) kinds() []Via {
 	return kinds
 }
 
-func (v Via) kindOf(index int) Via {
+func (v Via) transportOfDevice(index int) Via {
 	kinds := v.kinds()
 	return kinds[index%len(kinds)]
 }

@@ -17,7 +17,7 @@ func TestKindsAreDealtInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []Via{ViaMQTT, ViaLongPoll, ViaHTTP, ViaMQTT} {
-		if got := via.kindOf(i); got != want {
+		if got := via.transportOfDevice(i); got != want {
 			t.Errorf("device %d is %q, want %q", i, got, want)
 		}
 	}

@@ -124,23 +124,23 @@ func (r reply) listViolations(sent report) []string {
 // name each running task in exactly one of the lists renewed and cancel.
 func (r reply) listMissingAnswers(sent report) []string {
 	var found []string
-	acks, answers := map[key]int{}, map[key]int{}
+	acks, answers := map[grantKey]int{}, map[grantKey]int{}
 	for _, a := range r.Acks {
-		acks[key{a.Task, a.Token}]++
+		acks[grantKey{a.Task, a.Token}]++
 	}
 	for _, a := range r.Renewed {
-		answers[key{a.Task, a.Token}]++
+		answers[grantKey{a.Task, a.Token}]++
 	}
 	for _, a := range r.Cancel {
-		answers[key{a.Task, a.Token}]++
+		answers[grantKey{a.Task, a.Token}]++
 	}
 	for _, e := range sent.Results {
-		if acks[key{e.Task, e.Token}] == 0 {
+		if acks[grantKey{e.Task, e.Token}] == 0 {
 			found = append(found, fmt.Sprintf("result of task %d has no outcome", e.Task))
 		}
 	}
 	for _, e := range sent.Running {
-		if n := answers[key{e.Task, e.Token}]; n != 1 {
+		if n := answers[grantKey{e.Task, e.Token}]; n != 1 {
 			found = append(found, fmt.Sprintf("running task %d has %d answers", e.Task, n))
 		}
 	}

@@ -60,8 +60,8 @@ func (w *workload) queueTasks(ctx context.Context) error {
 	return nil
 }
 
-// createBatch queues the tasks with from <= index < to as one batch.
-func (w *workload) createBatch(ctx context.Context, from, to int) error {
+// createBatch queues the tasks with fromTask <= index < toTask as one batch.
+func (w *workload) createBatch(ctx context.Context, fromTask, toTask int) error {
 	b := operators.NewBatch{
 		Name: fmt.Sprintf("simulation %d", w.batchesMade+1), Pool: w.config.Pool, Kind: "simulated",
 		MaxAttempts: maxTaskTries, OnLost: "retry", RetryOn: []string{operators.Failed, operators.TimedOut}, RetryBackoffMS: new(int64(100)),
@@ -74,7 +74,7 @@ func (w *workload) createBatch(ctx context.Context, from, to int) error {
 		b.NotBefore = &opens
 	}
 	var planned time.Duration
-	for i := from; i < to; i++ {
+	for i := fromTask; i < toTask; i++ {
 		work := w.randomWorkTime()
 		planned += work
 		if !w.config.Endless && w.config.FillUntil == nil {

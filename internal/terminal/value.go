@@ -77,8 +77,8 @@ func FormatValue(name string, value json.RawMessage) string {
 func formatNumber(name string, value json.Number) string {
 	n, err := value.Int64()
 	switch {
-	case err == nil && n == 0 && defaultText(name) != "":
-		return defaultText(name)
+	case err == nil && n == 0 && meaningOfZero(name) != "":
+		return meaningOfZero(name)
 	case err == nil && strings.HasSuffix(name, "_ms"):
 		return FormatDuration(time.Duration(n) * time.Millisecond)
 	case err == nil:
@@ -91,10 +91,10 @@ func formatNumber(name string, value json.Number) string {
 	return strings.TrimRight(strings.TrimRight(strconv.FormatFloat(f, 'f', 2, 64), "0"), ".")
 }
 
-// defaultText returns the text to show if the batch setting name is 0. It returns "" for a setting whose value 0 does not
+// meaningOfZero returns the text to show if the setting batchSetting of a batch is 0. It returns "" for a setting whose value 0 does not
 // mean a default, and the caller then shows 0.
-func defaultText(name string) string {
-	return map[string]string{"lease_ms": "as in the pool", "max_run_ms": "1h", "max_wait_ms": "no limit"}[name]
+func meaningOfZero(batchSetting string) string {
+	return map[string]string{"lease_ms": "as in the pool", "max_run_ms": "1h", "max_wait_ms": "no limit"}[batchSetting]
 }
 
 // formatCounts lists the counts in value, a JSON object of counts by state, that are not zero: 3 failed, 17 pending.

@@ -46,7 +46,7 @@ func firstCommonOpening(minOpen time.Duration, sets []Set) (start time.Time, fou
 	from := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC)
 	for end := from.AddDate(years, 0, 0); from.Before(end); from = from.Add(year) {
 		open := commonOpenMinutes(withWindows, from, lead+year+minOpen+time.Minute)
-		if at, found := open.findRun(minMinutes); found {
+		if at, found := open.findConsecutiveMinutes(minMinutes); found {
 			return from.Add(time.Duration(at) * time.Minute), true
 		}
 	}
@@ -75,7 +75,7 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 // addOpenMinutes adds to the set in open the minutes between begin and end in which the window is open. It computes the open minutes of a
 // day without a change of clocks only once.
 func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
-	perFiring, ordinaryDay := w.openPerFiring(), w.openPerDay()
+	perFiring, ordinaryDay := w.openMinutesPerFiring(), w.openMinutesPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
 	var c clockChange
 	for date := nextFiringUTC(&days, begin.Add(2*day)); !date.IsZero() && date.Before(end); date = nextFiringUTC(&days, date.Add(day-1)) {
@@ -97,8 +97,8 @@ func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 // minutesFrom returns the number of whole minutes from the time begin to the time at.
 func minutesFrom(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
 
-// openPerFiring returns the minutes, counted from a firing, in which the window is open because of this firing.
-func (w window) openPerFiring() minuteSet {
+// openMinutesPerFiring returns the minutes, counted from a firing, in which the window is open because of this firing.
+func (w window) openMinutesPerFiring() minuteSet {
 	open := newMinuteSet(w.duration)
 	for i := range int(w.duration / time.Minute) {
 		open[i/64] |= 1 << (i % 64)
@@ -106,9 +106,9 @@ func (w window) openPerFiring() minuteSet {
 	return open
 }
 
-// openPerDay returns the minutes, counted from midnight, in which the window is open because of the firings of one day.
-func (w window) openPerDay() minuteSet {
-	open, perFiring := newMinuteSet(day+w.duration), w.openPerFiring()
+// openMinutesPerDay returns the minutes, counted from midnight, in which the window is open because of the firings of one day.
+func (w window) openMinutesPerDay() minuteSet {
+	open, perFiring := newMinuteSet(day+w.duration), w.openMinutesPerFiring()
 	for minute := range w.firingMinutes() {
 		open.addMinutes(perFiring, minute)
 	}

@@ -23,8 +23,8 @@ func (m minuteSet) addMinutes(other minuteSet, offset int) {
 	}
 }
 
-// findRun returns the start of the first run of at least minLength consecutive minutes in the set.
-func (m minuteSet) findRun(minLength int) (start int, found bool) {
+// findConsecutiveMinutes returns the start of the first run of at least minLength consecutive minutes in the set.
+func (m minuteSet) findConsecutiveMinutes(minLength int) (start int, found bool) {
 	length := 0
 	for i, word := range m {
 		for rest := 64; rest > 0; {

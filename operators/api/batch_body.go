@@ -26,7 +26,7 @@ const maxMember = 1 << 20 // maximum size in bytes of a field, and of an entry o
 
 // separateTasks is a step that separates the list of tasks of a new batch from its other fields, so that huma reads only these fields into
 // memory. With CSV and NDJSON the list is the body, and the fields are in the query.
-func (b *batches) separateTasks(operations huma.API) step {
+func (b *batches) separateTasks(operations huma.API) middleware {
 	return func(ctx huma.Context, next func(huma.Context)) error {
 		switch form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form {
 		case operators.TypeCSV, operators.TypeNDJSON:
@@ -36,7 +36,7 @@ func (b *batches) separateTasks(operations huma.API) step {
 			if err != nil {
 				return err
 			}
-			list := taskOpener(func() (taskList, func(), error) { return b.storeLines(ctx, form) })
+			list := taskOpener(func() (taskList, func(), error) { return b.storeTaskLines(ctx, form) })
 			withProblems(&bodyContext{huma.WithValue(ctx, taskOpenerKey{}, list), bytes.NewReader(fields), query}, next)
 		case "", operators.TypeJSON:
 			return b.separateJSON(ctx, next)
@@ -88,14 +88,14 @@ func taskSourceProblem() error {
 	return invalidProblem("devices, tasks, select: exactly one is required, with at least one entry")
 }
 
-// storeLines stores the body of a request. form is the media type of the body, CSV or NDJSON. It returns the tasks in its lines.
-func (b *batches) storeLines(ctx huma.Context, form string) (list taskList, release func(), err error) {
+// storeTaskLines stores the body of a request. mediaType is the media type of the body, CSV or NDJSON. It returns the tasks in its lines.
+func (b *batches) storeTaskLines(ctx huma.Context, mediaType string) (list taskList, release func(), err error) {
 	body := b.limits.newBodyReader(ctx, b.limits.MaxStreamBytes)
 	stored, release, err := b.spool.storeBody(ctx.Context(), body)
 	if err != nil {
 		return list, nil, body.readError(err)
 	}
-	return taskList{linePlace, readLines(stored, form, taskMembers, taskCSVFormat())}, release, nil
+	return taskList{linePlace, readLines(stored, mediaType, taskMembers, taskCSVFormat())}, release, nil
 }
 
 // extractFields removes the fields of a streamed batch from query, and returns them as a JSON object.
@@ -139,7 +139,7 @@ func streamFields(operations huma.API) (schemaByField map[string]*huma.Schema) {
 
 // describeStreams adds the streamed forms of a batch to the documentation of its operation.
 func describeStreams(operations huma.API, op *huma.Operation) {
-	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
+	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: plainTextMediaType(), operators.TypeNDJSON: plainTextMediaType()}}
 	fields := streamFields(operations)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		op.Parameters = append(op.Parameters, &huma.Param{
@@ -202,7 +202,7 @@ func (b *batches) separateJSON(ctx huma.Context, next func(huma.Context)) error 
 	}
 	defer release()
 	l := &bodyList{body: stored}
-	fields, err := l.separateList()
+	fields, err := l.separateListFromBody()
 	if err != nil {
 		return bodyProblem(err)
 	}
@@ -231,9 +231,9 @@ type bodyList struct {
 	body   io.ReadSeeker
 }
 
-// separateList returns the body with null in place of its list of tasks or devices. It stores the name and the offset of the list in l. An
-// empty list counts as no list.
-func (l *bodyList) separateList() (rest []byte, err error) {
+// separateListFromBody returns the body with null in place of its list of tasks or devices. It stores the name and the offset of the list in l.
+// An empty list counts as no list.
+func (l *bodyList) separateListFromBody() (rest []byte, err error) {
 	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	d := json.NewDecoder(from)
 	token, err := d.Token()

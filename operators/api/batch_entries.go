@@ -101,15 +101,16 @@ func nilIfNull(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// newTask checks one entry of a batch and returns its task. payloads computes the payload of the task.
-func newTask(entry operators.NewTask, batch operators.NewBatch, payloads overlay) (store.NewTask, error) {
+// newTask checks one entry of a batch and returns its task. sharedPayload is the payload of the batch, which newTask merges with the payload of
+// the entry.
+func newTask(entry operators.NewTask, batch operators.NewBatch, sharedPayload overlay) (store.NewTask, error) {
 	if _, err := devices.ParseID(entry.Device); err != nil {
 		return store.NewTask{}, err
 	}
 	if entry.Priority != nil && (*entry.Priority < -maxPriority || *entry.Priority > maxPriority) {
 		return store.NewTask{}, fmt.Errorf("priority: must be between %d and %d", -maxPriority, maxPriority)
 	}
-	payload := payloads.mergePayload(nilIfNull(entry.Payload))
+	payload := sharedPayload.mergePayload(nilIfNull(entry.Payload))
 	if err := checkPayload(payload); err != nil {
 		return store.NewTask{}, err
 	}

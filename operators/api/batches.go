@@ -253,7 +253,7 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	Body *operators.PauseReason
 },
 ) (operators.Batch, error) {
-	return b.removeWaitersAfter(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, reasonOf(in.Body)))
+	return b.removeWaitersAfterChange(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, pauseReasonText(in.Body)))
 }
 
 func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
@@ -265,7 +265,7 @@ func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, erro
 }
 
 func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
-	return b.removeWaitersAfter(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
+	return b.removeWaitersAfterChange(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
 // offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. changed and
@@ -277,14 +277,14 @@ func (b *batches) offerSlotsAfterChange(changed store.Batch, changeErr error) (o
 	return toAPIBatch(changed), changeErr
 }
 
-// removeWaitersAfter removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents starts
-// of its tasks. changed and errOfChange are the result of the change, which it returns in the form of the API. If errOfChange is not nil,
+// removeWaitersAfterChange removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
+// starts of its tasks. changed and changeErr are the result of the change, which it returns in the form of the API. If changeErr is not nil,
 // it removes no device.
-func (b *batches) removeWaitersAfter(changed store.Batch, errOfChange error) (answer operators.Batch, err error) {
-	if errOfChange == nil {
+func (b *batches) removeWaitersAfterChange(changed store.Batch, changeErr error) (answer operators.Batch, err error) {
+	if changeErr == nil {
 		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)
 	}
-	return toAPIBatch(changed), errOfChange
+	return toAPIBatch(changed), changeErr
 }
 
 // toStoredAbort converts the abort rule of a request to the form of the ledger. It returns nil if requested is nil.

@@ -153,7 +153,7 @@ func checkDevice(entry operators.NewDevice, firstLines map[string]int, line int)
 		return store.NewDevice{}, fmt.Errorf("device %s: already in line %d", entry.ID, first)
 	}
 	firstLines[entry.ID] = line
-	device := store.NewDevice{ID: entry.ID, Profile: entry.Profile, Update: importChange(entry)}
+	device := store.NewDevice{ID: entry.ID, Profile: entry.Profile, Update: deviceChangeOfImport(entry)}
 	if len(entry.Tags) == 0 {
 		return device, nil
 	}
@@ -186,9 +186,9 @@ func writeTokens(ctx huma.Context, mediaType string, imported []store.NewDevice,
 
 // describeImport adds the CSV and NDJSON bodies of an import to the documentation of the operation that creates one device.
 func describeImport(op *huma.Operation) {
-	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia()}}
+	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: plainTextMediaType(), operators.TypeNDJSON: plainTextMediaType()}}
 	op.Responses = map[string]*huma.Response{"201": {Content: map[string]*huma.MediaType{
-		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
+		"application/json": {}, operators.TypeCSV: plainTextMediaType(), operators.TypeNDJSON: plainTextMediaType(),
 	}}}
 	op.Parameters = append(op.Parameters, &huma.Param{
 		Name: "existing", In: "query",

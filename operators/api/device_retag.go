@@ -9,9 +9,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// importChange returns the change that a line of an import makes to an existing device. It keeps all tags that the line does not name, and
-// the profile if the line names none.
-func importChange(line operators.NewDevice) func(*store.DeviceSpec) error {
+// deviceChangeOfImport returns the change that a line of an import makes to an existing device. It keeps all tags that the line does not name,
+// and the profile if the line names none.
+func deviceChangeOfImport(line operators.NewDevice) func(*store.DeviceSpec) error {
 	return func(spec *store.DeviceSpec) error {
 		if line.Profile != "" {
 			spec.Profile = line.Profile
@@ -32,8 +32,8 @@ func changeTags(spec *store.DeviceSpec, set map[string]string, unset []string) e
 	return checkTags(spec.Tags)
 }
 
-// withDeviceID adds the id of a device to err, an error about the device's tags.
-func withDeviceID(id string, err error) error {
+// addDeviceIDToError adds the id of a device to err, an error about the device's tags.
+func addDeviceIDToError(id string, err error) error {
 	if bad, ok := errors.AsType[*Problem](err); ok {
 		return invalidProblem("device %s: %s", id, bad.Detail)
 	}
@@ -77,7 +77,7 @@ func (d *deviceOperations) retag(ctx context.Context, in *retagQuery) (retagged 
 			}
 		}
 		if err := changeTags(spec, in.Body.Set, in.Body.Unset); err != nil {
-			return withDeviceID(id, err)
+			return addDeviceIDToError(id, err)
 		}
 		return nil
 	})

@@ -29,18 +29,18 @@ const (
 const maxDirect = 1 << 20
 
 // registerDirect adds an operation on a limit set whose handler reads the body and writes the response itself. Huma is too slow for these
-// operations: takes arrive thousands of times a second, and huma reads each body twice. bodies and answers are the possible types of the
-// request and of the response, for the OpenAPI document. Authorization is checked as in all other operations.
-func registerDirect(r *routes, op huma.Operation, bodies, answers []any, handler func(huma.Context) error) {
+// operations: takes arrive thousands of times a second, and huma reads each body twice. requestTypes and responseTypes are the possible types of
+// the request and of the response, for the OpenAPI document. Authorization is checked as in all other operations.
+func registerDirect(r *routes, op huma.Operation, requestTypes, responseTypes []any, handler func(huma.Context) error) {
 	named := regexp.MustCompile(setNamePattern)
 	op.Parameters = append([]*huma.Param{{
 		Name: "set", In: "path", Required: true, Description: setNameRule,
 		Schema: &huma.Schema{Type: huma.TypeString, MaxLength: new(maxSetName), Pattern: setNamePattern},
 	}}, op.Parameters...)
-	if bodies != nil {
-		op.RequestBody = &huma.RequestBody{Required: true, Content: describeOneOf(r, bodies)}
+	if requestTypes != nil {
+		op.RequestBody = &huma.RequestBody{Required: true, Content: describeOneOf(r, requestTypes)}
 	}
-	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: describeOneOf(r, answers)}, "default": problemResponse(r)}
+	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: describeOneOf(r, responseTypes)}, "default": problemResponse(r)}
 	r.OpenAPI().AddOperation(&op)
 	run := func(ctx huma.Context) error {
 		if err := checkQueryNames(ctx); err != nil {

@@ -68,7 +68,7 @@ func registerLive[Response, Request, Entry any, RequestPointer pagedQuery[Reques
 ) {
 	op.Responses = listResponses()
 	if live != nil {
-		op.Responses["200"].Content[typeEvents] = textMedia()
+		op.Responses["200"].Content[typeEvents] = plainTextMediaType()
 	}
 	register(r, r.inListTurn(op), func(ctx context.Context, in *Request) (response Response, err error) {
 		page, err := readPage(ctx, in)
@@ -109,7 +109,7 @@ func registerStream[Request any](r *routes, op huma.Operation, export func(conte
 
 func listResponses() (responseByStatus map[string]*huma.Response) {
 	return map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
-		"application/json": {}, operators.TypeCSV: textMedia(), operators.TypeNDJSON: textMedia(),
+		"application/json": {}, operators.TypeCSV: plainTextMediaType(), operators.TypeNDJSON: plainTextMediaType(),
 	}}}
 }
 
@@ -128,7 +128,7 @@ func (r *routes) limitStreams(ctx huma.Context, next func(huma.Context)) error {
 	return nil
 }
 
-func textMedia() *huma.MediaType {
+func plainTextMediaType() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 }
 

@@ -53,12 +53,12 @@ func (f *finder) find(ctx context.Context, in *operators.FindQuery) (operators.F
 		if err != nil {
 			return operators.Found{}, err
 		}
-		*search.part = limitHits(part)
+		*search.part = truncateHits(part)
 	}
 	return found, nil
 }
 
-func limitHits(found operators.FoundPart) operators.FoundPart {
+func truncateHits(found operators.FoundPart) operators.FoundPart {
 	if found.Hits == nil {
 		found.Hits = []operators.Hit{}
 	}

@@ -115,16 +115,16 @@ func toAPISeries(pool string, minutes store.PoolMinutes, span seriesSpan) operat
 	}
 	points[len(points)-1].At = apiTime(minutes.Now)
 	setCapacities(points, minutes)
-	setDayBefore(points, minutes, first, each)
+	setCountsOfDayBefore(points, minutes, first, each)
 	return operators.Series{Pool: pool, From: apiTime(time.Unix(first*60, 0)), To: apiTime(minutes.Now), StepMS: span.step.Milliseconds(), Points: points}
 }
 
 // minutesPerDay is the number of minutes between two steps of a series that are compared.
 const minutesPerDay = 24 * 60
 
-// setDayBefore sets for each point how many slots were granted, and how many attempts failed, one day before. The first point begins at
+// setCountsOfDayBefore sets for each point how many slots were granted, and how many attempts failed, one day before. The first point begins at
 // firstMinute (minutes since 1970), and each point covers minutesPerPoint minutes.
-func setDayBefore(points []operators.SeriesPoint, minutes store.PoolMinutes, firstMinute, minutesPerPoint int64) {
+func setCountsOfDayBefore(points []operators.SeriesPoint, minutes store.PoolMinutes, firstMinute, minutesPerPoint int64) {
 	for i := range points {
 		if begin := firstMinute + int64(i)*minutesPerPoint - minutesPerDay; begin >= minutes.Created.Unix()/60 {
 			points[i].GrantedDayBefore, points[i].FailedDayBefore = new(int64), new(int64)

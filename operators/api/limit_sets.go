@@ -99,7 +99,7 @@ func (l *limitSets) registerTakes(r *routes) {
 	peek.Parameters = take.Parameters
 	registerDirect(r, take, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Take))
 	registerDirect(r, peek, []any{operators.Take{}, operators.Takes{}}, []any{operators.Taken{}, operators.TakenList{}}, l.newTakeHandler(l.sets.Peek))
-	registerDirect(r, r.describeOperation("returnTake"), []any{operators.Take{}}, []any{operators.Returned{}}, l.returnTake)
+	registerDirect(r, r.describeOperation("returnTake"), []any{operators.Take{}}, []any{operators.Returned{}}, l.giveBackTake)
 	usage := r.describeOperation("getUsage")
 	usage.Description = "facts.NAME=VALUE, one parameter per fact, selects the subject with these facts. Without facts, the subjects that used most are listed."
 	usage.Parameters = []*huma.Param{{Name: "limit", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(100.0), Default: 20}, Description: "Maximum number of subjects"}}

@@ -47,11 +47,11 @@ func withProblems(ctx huma.Context, next func(huma.Context)) {
 	next(&problemContext{humaContext: ctx})
 }
 
-// step is a middleware that can refuse a request with an error. It calls next to continue.
-type step func(ctx huma.Context, next func(huma.Context)) error
+// middleware is a step before a handler that can refuse a request with an error. It calls next to continue.
+type middleware func(ctx huma.Context, next func(huma.Context)) error
 
 // newMiddlewares returns middlewares that run steps and answer their errors with a problem.
-func (o *operations) newMiddlewares(steps ...step) huma.Middlewares {
+func (o *operations) newMiddlewares(steps ...middleware) huma.Middlewares {
 	middlewares := make(huma.Middlewares, len(steps))
 	for i, step := range steps {
 		middlewares[i] = func(ctx huma.Context, next func(huma.Context)) {

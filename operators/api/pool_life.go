@@ -47,13 +47,13 @@ func (p *pools) pause(ctx context.Context, in *struct {
 	Body *operators.PauseReason
 },
 ) (operators.Pool, error) {
-	return p.changePool(ctx, in.Pool, reasonOf(in.Body), func(spec *store.PoolSpec) error {
+	return p.changePool(ctx, in.Pool, pauseReasonText(in.Body), func(spec *store.PoolSpec) error {
 		spec.Paused = true
 		return nil
 	})
 }
 
-func reasonOf(body *operators.PauseReason) (reason string) {
+func pauseReasonText(body *operators.PauseReason) (reason string) {
 	if body == nil {
 		return ""
 	}

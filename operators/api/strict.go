@@ -32,7 +32,7 @@ func checkStrictJSON(data []byte) error {
 		return errUnstorableText
 	}
 	s := strictChecker{decoder: json.NewDecoder(bytes.NewReader(data))}
-	s.checkValue("", 0, apiNames)
+	s.recordErrorInValue("", 0, apiNames)
 	return s.failed
 }
 
@@ -52,17 +52,18 @@ func (s *strictChecker) nextToken() (token json.Token, ok bool) {
 	return token, err == nil && s.failed == nil
 }
 
-// nameOwner says who defines the member names of a JSON object.
-type nameOwner int
+// memberNameKind says who defines the member names of a JSON object.
+type memberNameKind int
 
 const (
-	apiNames      nameOwner = iota // field names of the API
-	operatorNames                  // names of tags or facts, which the operator chooses; each may occur once
-	payloadNames                   // names in a payload, which the dispatcher does not read
+	apiNames      memberNameKind = iota // field names of the API
+	operatorNames                       // names of tags or facts, which the operator chooses; each may occur once
+	payloadNames                        // names in a payload, which the dispatcher does not read
 )
 
-// checkValue checks the next value. path is its name in errors, depth is its nesting depth, and owner says who defines its member names.
-func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
+// recordErrorInValue checks the next value and records the first error. valuePath is its name in errors, depth is its nesting depth, and
+// nameKind says who defines its member names.
+func (s *strictChecker) recordErrorInValue(valuePath string, depth int, nameKind memberNameKind) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
 		s.failed = fmt.Errorf("more than %d values or more than %d levels", maxValues, maxDepth)
 	}
@@ -71,18 +72,18 @@ func (s *strictChecker) checkValue(path string, depth int, owner nameOwner) {
 	case !ok:
 	case token == json.Delim('['):
 		for s.failed == nil && s.decoder.More() {
-			s.checkValue(path, depth+1, owner)
+			s.recordErrorInValue(valuePath, depth+1, nameKind)
 		}
 		_, _ = s.nextToken()
 	case token == json.Delim('{'):
-		s.checkMembers(path, depth, owner)
+		s.recordErrorInMembers(valuePath, depth, nameKind)
 		_, _ = s.nextToken()
 	}
 }
 
-// checkMembers checks the members of the object that has just begun. path is the name of the object in errors, depth is its nesting depth,
-// and owner says who defines its member names.
-func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
+// recordErrorInMembers checks the members of the object that has just begun. objectPath is the name of the object in errors, depth is its
+// nesting depth, and nameKind says who defines its member names.
+func (s *strictChecker) recordErrorInMembers(objectPath string, depth int, nameKind memberNameKind) {
 	seen := map[string]bool{}
 	for s.failed == nil && s.decoder.More() {
 		token, ok := s.nextToken()
@@ -90,26 +91,26 @@ func (s *strictChecker) checkMembers(path string, depth int, owner nameOwner) {
 		if !ok || !isName {
 			return
 		}
-		memberPath := strings.TrimPrefix(path+"."+name, ".")
+		memberPath := strings.TrimPrefix(objectPath+"."+name, ".")
 		switch {
-		case seen[name] && owner != payloadNames:
+		case seen[name] && nameKind != payloadNames:
 			s.failed = fmt.Errorf("%s: appears twice", memberPath)
-		case owner == apiNames && strings.ToLower(name) != name: // no field name of the API has a capital letter
+		case nameKind == apiNames && strings.ToLower(name) != name: // no field name of the API has a capital letter
 			s.failed = fmt.Errorf("%s: %s", memberPath, unexpectedProperty)
 		default:
 			seen[name] = true
-			s.checkValue(memberPath, depth+1, owner.memberOwner(name))
+			s.recordErrorInValue(memberPath, depth+1, nameKind.kindOfNamesInMember(name))
 		}
 	}
 }
 
-// memberOwner returns who defines the names in the value of a member: the API, or the user (for example in a payload). name is the name of
-// the member. n says who defines this name.
-func (n nameOwner) memberOwner(name string) nameOwner {
+// kindOfNamesInMember returns who defines the names in the value of a member: the API, or the user (for example in a payload). member is the
+// name of the member. n says who defines this name.
+func (n memberNameKind) kindOfNamesInMember(member string) memberNameKind {
 	switch {
-	case n == apiNames && name == "payload":
+	case n == apiNames && member == "payload":
 		return payloadNames
-	case n == apiNames && slices.Contains([]string{"tags", "facts", "metadata", "set"}, name): // set: the tags that retag sets
+	case n == apiNames && slices.Contains([]string{"tags", "facts", "metadata", "set"}, member): // set: the tags that retag sets
 		return operatorNames
 	}
 	return n

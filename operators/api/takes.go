@@ -37,25 +37,25 @@ type takeBody struct {
 	Cost  *int64                     `json:"cost"`
 }
 
-// readTake checks the take in a body and converts it to the form of package policies. prefix is the path of the take in errors, and caller
+// readTake checks the take in a body and converts it to the form of package policies. errorPrefix is the path of the take in errors, and caller
 // is the name of the caller's token.
-func (t takeBody) readTake(prefix, caller string) (take policies.Take, err error) {
+func (t takeBody) readTake(errorPrefix, caller string) (take policies.Take, err error) {
 	take = policies.Take{Caller: caller, ID: t.ID, Cost: 1}
 	if t.Cost != nil {
 		take.Cost = *t.Cost
 	}
 	switch {
 	case len(t.ID) > maxTakeID:
-		return take, invalidProblem("%sid: at most %d bytes", prefix, maxTakeID)
+		return take, invalidProblem("%sid: at most %d bytes", errorPrefix, maxTakeID)
 	case take.Cost < 1 || take.Cost > maxCost:
-		return take, invalidProblem("%scost: must be between 1 and %d", prefix, maxCost)
+		return take, invalidProblem("%scost: must be between 1 and %d", errorPrefix, maxCost)
 	}
-	take.Facts, err = readFacts(prefix, t.Facts)
+	take.Facts, err = readFacts(errorPrefix, t.Facts)
 	return take, err
 }
 
-// readFacts converts values, the facts of a take, to text. prefix is the path of the take in errors.
-func readFacts(prefix string, values map[string]json.RawMessage) (textByName map[string]string, err error) {
+// readFacts converts values, the facts of a take, to text. errorPrefix is the path of the take in errors.
+func readFacts(errorPrefix string, values map[string]json.RawMessage) (textByName map[string]string, err error) {
 	facts := make(map[string]string, len(values))
 	for name, value := range values {
 		text := string(value)
@@ -63,24 +63,24 @@ func readFacts(prefix string, values map[string]json.RawMessage) (textByName map
 		case '"':
 			_ = json.Unmarshal(value, &text) // the value was decoded before, so it is valid
 		case '{', '[', 'n':
-			return nil, invalidProblem("%sfacts.%s: must be a string, a number, true or false", prefix, name)
+			return nil, invalidProblem("%sfacts.%s: must be a string, a number, true or false", errorPrefix, name)
 		}
 		facts[name] = text
 	}
-	return facts, checkFacts(prefix, facts)
+	return facts, checkFacts(errorPrefix, facts)
 }
 
-// checkFacts returns an error if there are too many facts, or a name or a value is too long. prefix is the path of the take in errors.
-func checkFacts(prefix string, facts map[string]string) error {
+// checkFacts returns an error if there are too many facts, or a name or a value is too long. errorPrefix is the path of the take in errors.
+func checkFacts(errorPrefix string, facts map[string]string) error {
 	if len(facts) > maxFacts {
-		return invalidProblem("%sfacts: at most %d", prefix, maxFacts)
+		return invalidProblem("%sfacts: at most %d", errorPrefix, maxFacts)
 	}
 	for name, value := range facts {
 		if name == "" || len(name) > maxFactName {
-			return invalidProblem("%sfacts: a name must have 1-%d bytes", prefix, maxFactName)
+			return invalidProblem("%sfacts: a name must have 1-%d bytes", errorPrefix, maxFactName)
 		}
 		if len(value) > maxFactValue {
-			return invalidProblem("%sfacts.%s: at most %d bytes", prefix, name, maxFactValue)
+			return invalidProblem("%sfacts.%s: at most %d bytes", errorPrefix, name, maxFactValue)
 		}
 	}
 	return nil
@@ -108,7 +108,7 @@ func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error)
 		return nil, true, invalidProblem("takes: must have between 1 and %d entries", maxTakes)
 	}
 	for i, one := range *body.Takes {
-		take, err := one.readTake(takePath(i, true), caller)
+		take, err := one.readTake(takeErrorPrefix(i, true), caller)
 		if err != nil {
 			return nil, true, err
 		}
@@ -117,8 +117,8 @@ func readTakes(ctx huma.Context) (takes []policies.Take, isList bool, err error)
 	return takes, true, nil
 }
 
-// takePath returns the path of the take with this index in its request, for error messages. For a single take it is empty.
-func takePath(index int, isList bool) string {
+// takeErrorPrefix returns the path of the take with this index in its request, for error messages. For a single take it is empty.
+func takeErrorPrefix(index int, isList bool) string {
 	if !isList {
 		return ""
 	}
@@ -129,7 +129,7 @@ func takePath(index int, isList bool) string {
 // each take in a limit set. The handler answers with these verdicts.
 func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
 	return func(ctx huma.Context) error {
-		usesStatus, err := wantsStatus(ctx)
+		usesStatus, err := wantsRefusalAsStatus(ctx)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 			return takeProblem(err, isList)
 		}
 		if i := slices.IndexFunc(verdicts, func(v policies.Verdict) bool { return v.OtherCost }); i >= 0 {
-			return invalidProblem("%scost: a take with this id and these facts had another cost; each take needs its own id", takePath(i, isList))
+			return invalidProblem("%scost: a take with this id and these facts had another cost; each take needs its own id", takeErrorPrefix(i, isList))
 		}
 		switch {
 		case isList:
@@ -165,13 +165,13 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 // isList is true if the request has a list of takes.
 func takeProblem(err error, isList bool) error {
 	if high, ok := errors.AsType[*policies.CostError](err); ok {
-		return invalidProblem("%scost: %v", takePath(high.Take, isList), high)
+		return invalidProblem("%scost: %v", takeErrorPrefix(high.Take, isList), high)
 	}
 	return err
 }
 
-// wantsStatus reports whether the client asks for a response whose status (200 or 429) shows whether the take is allowed.
-func wantsStatus(ctx huma.Context) (isWanted bool, err error) {
+// wantsRefusalAsStatus reports whether the client asks for a response whose status (200 or 429) shows whether the take is allowed.
+func wantsRefusalAsStatus(ctx huma.Context) (isWanted bool, err error) {
 	switch status := ctx.Query("status"); status {
 	case "", "200":
 		return false, nil
@@ -251,8 +251,8 @@ func formatQuota(rule *limits.Rule, use limits.WindowUse) string {
 	return text
 }
 
-// returnTake gives back the unused part of a take.
-func (l *limitSets) returnTake(ctx huma.Context) error {
+// giveBackTake gives back the unused part of a take.
+func (l *limitSets) giveBackTake(ctx huma.Context) error {
 	var body takeBody
 	if err := readJSONBody(ctx, &body); err != nil {
 		return err

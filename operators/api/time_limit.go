@@ -38,17 +38,17 @@ func WithTimeLimit(limit time.Duration, next http.Handler, onTimeout http.Handle
 	})
 }
 
-// timedPatterns lists the operations that must answer within the time limit, even if Postgres or Redis does not answer.
-func timedPatterns() (patterns []string) {
+// timeLimitedPatterns lists the operations that must answer within the time limit, even if Postgres or Redis does not answer.
+func timeLimitedPatterns() (patterns []string) {
 	return []string{
 		"GET /v1/pools/{pool}/waiting", "GET /v1/batches/{id}/waiting", "GET /v1/pools/{pool}/waiting/tasks", "GET /v1/batches/{id}/waiting/tasks",
 		"GET /v1/tasks/{id}/why", "GET /v1/devices/{id}/why",
 	}
 }
 
-// limitTime applies the time limit to next if pattern is in timedPatterns. Otherwise it returns next unchanged.
+// limitTime applies the time limit to next if pattern is in timeLimitedPatterns. Otherwise it returns next unchanged.
 func (a *API) limitTime(pattern string, next http.Handler) http.Handler {
-	if !slices.Contains(timedPatterns(), pattern) {
+	if !slices.Contains(timeLimitedPatterns(), pattern) {
 		return next
 	}
 	return WithTimeLimit(a.options.AnswerTimeout, WithRecovery(a.options.Dispatcher.Panicked, next), func(w http.ResponseWriter, r *http.Request) {

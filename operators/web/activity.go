@@ -51,7 +51,7 @@ func (a *activityPages) loadList(r *http.Request) (page, error) {
 	if err := a.api.get(r, operators.Path("events"), query, &list); err != nil {
 		return page{}, err
 	}
-	concern := filterWatch(filters)
+	concern := newFilterWatch(filters)
 	if !pager.isFirst() {
 		concern = watch{} // only the first page, which has the newest events, can change
 	}
@@ -107,8 +107,8 @@ func newEventText(event operators.Event) eventText {
 	return t
 }
 
-// filterWatch returns the watch of a page that lists events. The page is read again after an event about one of the objects in filters.
-func filterWatch(filters url.Values) watch {
+// newFilterWatch returns the watch of a page that lists events. The page is read again after an event about one of the objects in filters.
+func newFilterWatch(filters url.Values) watch {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)
 		return n

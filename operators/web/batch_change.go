@@ -40,7 +40,7 @@ func (b *batchPages) cancel(r *http.Request) (nextPath, messageKey string, err e
 			return "", "", newFormError(fmt.Sprintf("Count: %d tasks wait now, but %d when the page was opened. Nothing was cancelled.", waits, shown))
 		}
 	}
-	return b.api.entryAction("batches", "cancel", "cancelled")(r)
+	return b.api.newEntryAction("batches", "cancel", "cancelled")(r)
 }
 
 func (b *batchPages) pausePage(r *http.Request) (page, error) {

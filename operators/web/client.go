@@ -34,10 +34,10 @@ func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }
 
-// entryAction returns the formAction that calls actionName, an action of the API on one entry of a list, such as /v1/pools/{id}/pause.
+// newEntryAction returns the formAction that calls actionName, an action of the API on one entry of a list, such as /v1/pools/{id}/pause.
 // listName is the name of the list (pools), {id} is the path parameter of the form, and messageKey is the key of the message about success.
 // If the form has the input `reason`, the action gets it. Afterwards the browser shows the page of the entry.
-func (c client) entryAction(listName, actionName, messageKey string) formAction {
+func (c client) newEntryAction(listName, actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")
 		var body any

@@ -123,17 +123,17 @@ func (f *frame) sendTimeoutPage(rw http.ResponseWriter, r *http.Request) {
 	f.sendError(rw, r, errPageLate)
 }
 
-// recoversItself reports whether the browser will replace the error page with this HTTP status without a reload. It does so if the page is
-// live (read again while it is open) and a server does not answer.
-func (f *frame) recoversItself(r *http.Request, status int) bool {
+// isReplacedWithoutReload reports whether the browser will replace the error page with this HTTP status without a reload. It does so if the page
+// is live (read again while it is open) and a server does not answer.
+func (f *frame) isReplacedWithoutReload(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
 }
 
 // retryPageEvery is the time in seconds after which a browser loads a page again that could not be read.
 const retryPageEvery = 10
 
-// isRetried reports whether the browser loads the error page with this HTTP status again by itself. It does so if a server did not answer
-// and the visitor would lose no input.
-func isRetried(r *http.Request, status int) bool {
+// isReloadedByBrowser reports whether the browser loads the error page with this HTTP status again by itself. It does so if a server did not
+// answer and the visitor would lose no input.
+func isReloadedByBrowser(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && formInputOf(r) == nil
 }

@@ -36,8 +36,8 @@ func (d *devicePages) registerRoutes(target *site) {
 	target.addPage("/devices/{id}/block", d.actionPage("Block", "device-block"))
 	target.addPage("/devices/{id}/token", d.actionPage("New token for", "device-token"))
 	target.addSecretForm("/devices/{id}/token", "operator", "devices", d.rotateToken)
-	target.addForm("/devices/{id}/block", "operator", d.api.entryAction("devices", "block", "blocked"))
-	target.addForm("/devices/{id}/unblock", "operator", d.api.entryAction("devices", "unblock", "unblocked"))
+	target.addForm("/devices/{id}/block", "operator", d.api.newEntryAction("devices", "block", "blocked"))
+	target.addForm("/devices/{id}/unblock", "operator", d.api.newEntryAction("devices", "unblock", "unblocked"))
 }
 
 // loadList returns the page of devices: devices by id, recently seen devices, or silent devices.

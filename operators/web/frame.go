@@ -163,10 +163,10 @@ func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int
 		ReadOnly: f.readOnly, Done: doneMessages()[r.URL.Query().Get("done")],
 		Now: f.now().UnixMilli(), Nav: navigationLinks(), Theme: chosenTheme(r), Find: rendered.searchText,
 	}
-	if isRetried(r, status) {
+	if isReloadedByBrowser(r, status) {
 		out.Retry = retryPageEvery
 	}
-	if status == http.StatusOK && rendered.watch != (watch{}) || f.recoversItself(r, status) {
+	if status == http.StatusOK && rendered.watch != (watch{}) || f.isReplacedWithoutReload(r, status) {
 		out.Live = pageAddress(r)
 	}
 	f.writeTemplate(rw, r, status, "shell", out)
@@ -201,7 +201,7 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	}
 	status := errorStatus(err)
 	rendered, renderErr := f.render(page{title: http.StatusText(status), template: "problem", data: map[string]any{
-		"Status": status, "Title": http.StatusText(status), "Detail": f.outageText(r.Context(), err), "Post": r.Method == http.MethodPost || kept != nil, "Kept": kept, "Retry": isRetried(r, status),
+		"Status": status, "Title": http.StatusText(status), "Detail": f.outageText(r.Context(), err), "Post": r.Method == http.MethodPost || kept != nil, "Kept": kept, "Retry": isReloadedByBrowser(r, status),
 	}})
 	if renderErr != nil {
 		http.Error(rw, http.StatusText(status), status)

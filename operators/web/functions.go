@@ -29,7 +29,7 @@ func templateFuncs(options Options) template.FuncMap {
 		"caller":  operators.HolderName,
 		"limit":   policyText,
 		"list":    func(words ...string) []string { return words },
-		"zero":    classForZero,
+		"zero":    classAttributeIfZero,
 		"inc":     func(i int) int { return i + 1 },
 		"periods": func() []string { return []string{"day", "week", "month"} },
 
@@ -114,8 +114,8 @@ func copyButton(text, description string) template.HTML {
 		template.HTMLEscapeString(text), template.HTMLEscapeString(description)))
 }
 
-// classForZero returns the class attribute that makes count, a number, less visible if it is 0.
-func classForZero(count any) template.HTMLAttr {
+// classAttributeIfZero returns the class attribute that makes count, a number, less visible if it is 0.
+func classAttributeIfZero(count any) template.HTMLAttr {
 	if n, ok := count.(*int64); ok && n != nil {
 		count = *n
 	}

@@ -162,9 +162,9 @@ func (v *view) needsRead(events []event, now time.Time) bool {
 	return slices.ContainsFunc(events, s.page.watch.matches)
 }
 
-// chooseLane returns the lane (the quick or the slow group of concurrent reads) in which the view v is read next, and the time limit of
+// chooseReadLane returns the lane (the quick or the slow group of concurrent reads) in which the view v is read next, and the time limit of
 // this read.
-func (h *hub) chooseLane(v *view) (lane chan struct{}, timeLimit time.Duration) {
+func (h *hub) chooseReadLane(v *view) (lane chan struct{}, timeLimit time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v.wasSlow {
@@ -192,7 +192,7 @@ func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false 
 // readView waits for room in the lane (quick or slow reads) of the view v, and then reads its page, even if the last viewer has left in the
 // meantime. If the page is too slow for the quick lane, the next tick starts another read in the slow lane.
 func (h *hub) readView(key viewKey, v *view) {
-	limiter, timeLimit := h.chooseLane(v)
+	limiter, timeLimit := h.chooseReadLane(v)
 	limiter <- struct{}{}
 	defer func() { <-limiter }()
 	ctx, cancel := h.newReadContext(timeLimit)

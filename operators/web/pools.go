@@ -45,8 +45,8 @@ func (p *poolPages) registerRoutes(target *site) {
 	target.addForm("/resume-mine", "admin", p.resumePoolsOfVisitor)
 	target.addForm("/new-pool", "admin", p.create)
 	target.addForm("/pools/{id}/edit", "admin", p.edit)
-	target.addForm("/pools/{id}/pause", "admin", p.api.entryAction("pools", "pause", "paused"))
-	target.addForm("/pools/{id}/resume", "admin", p.api.entryAction("pools", "resume", "resumed"))
+	target.addForm("/pools/{id}/pause", "admin", p.api.newEntryAction("pools", "pause", "paused"))
+	target.addForm("/pools/{id}/resume", "admin", p.api.newEntryAction("pools", "resume", "resumed"))
 	target.addForm("/pools/{id}/slots/{slot}/release", "admin", p.release)
 }
 

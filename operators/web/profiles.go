@@ -49,12 +49,12 @@ func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNe
 		title = "New profile"
 	}
 	return page{title: title, section: "devices", template: "profile-edit", data: map[string]any{
-		"Profile": profile, "New": isNew, "Form": newObjectForm(r, profileTexts(profile), profile.Limits), "Admin": p.mayOfferActions(r, "admin"), "Back": returnPathOr(r, "/profiles"),
+		"Profile": profile, "New": isNew, "Form": newObjectForm(r, profileFormValues(profile), profile.Limits), "Admin": p.mayOfferActions(r, "admin"), "Back": returnPathOr(r, "/profiles"),
 	}}
 }
 
-// profileTexts returns the texts of the inputs of the form of a profile, without its policies.
-func profileTexts(profile operators.Profile) url.Values {
+// profileFormValues returns the texts of the inputs of the form of a profile, without its policies.
+func profileFormValues(profile operators.Profile) url.Values {
 	return url.Values{"metadata_only": {checkboxValue(profile.MetadataOnly)}}
 }
 
@@ -76,7 +76,7 @@ func (p *profilePages) saveProfile(r *http.Request, name string) (nextPath, mess
 	}
 	body := map[string]any{"limits": limits, "metadata_only": r.PostForm.Has("metadata_only")}
 	if current, err := p.api.Profiles.Get(r.Context(), name); err == nil {
-		if err := p.api.checkConflict(r, currentTexts(profileTexts(current), current.Limits), "profile.changed", "profile", name, p.now()); err != nil {
+		if err := p.api.checkConflict(r, currentTexts(profileFormValues(current), current.Limits), "profile.changed", "profile", name, p.now()); err != nil {
 			return "", "", err
 		}
 		if isUnchanged(r.PostForm, "metadata_only") {

@@ -52,7 +52,7 @@ func (s *systemPages) readReplicas(ctx context.Context) ([]replica, error) {
 		}
 		every := time.Duration(one.ReapMS) * time.Millisecond
 		one.Late = !one.Gone && now.Sub(*cmp.Or(k.Reaped, &k.Started)) > 3*every+goneAfter
-		one.Bad = filterUnhealthy(s.system.publishedChecks(one.Checks))
+		one.Bad = filterUnhealthy(s.system.describePublishedStates(one.Checks))
 		if one.Gone {
 			gone = append(gone, one)
 		} else {

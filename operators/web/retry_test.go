@@ -22,7 +22,7 @@ func TestOnlyPagesAreTriedAgain(t *testing.T) {
 		"a page with input": {withFormInput(get, refill{values: url.Values{"capacity": {"9"}}}), http.StatusServiceUnavailable, false},
 		"a refusal":         {get, http.StatusForbidden, false},
 	} {
-		if got := isRetried(c.request, c.status); got != c.want {
+		if got := isReloadedByBrowser(c.request, c.status); got != c.want {
 			t.Errorf("%s with status %d is tried again: %t", name, c.status, got)
 		}
 	}

@@ -45,8 +45,9 @@ func (s System) checkDependencies(ctx context.Context) []dependency {
 	return s.describeDependencies(s.Checks(ctx))
 }
 
-// publishedChecks describes the dependencies in stateByName, the states that another replica published with its heartbeat, sorted by name.
-func (s System) publishedChecks(stateByName map[string]string) []dependency {
+// describePublishedStates describes the dependencies in stateByName, the states that another replica published with its heartbeat, sorted by
+// name.
+func (s System) describePublishedStates(stateByName map[string]string) []dependency {
 	list := make([]api.Dependency, 0, len(stateByName))
 	for _, name := range slices.Sorted(maps.Keys(stateByName)) {
 		list = append(list, api.Dependency{Name: name, State: stateByName[name]})

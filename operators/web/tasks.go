@@ -29,12 +29,12 @@ func (t *taskPages) registerRoutes(target *site) {
 	target.addLivePage("/tasks/{id}", t.loadPage)
 	target.addCSVDownload("/tasks.csv", t.exportTasks)
 	target.addPage("/tasks/{id}/cancel", t.cancelPage)
-	target.addPage("/cancel-tasks", t.countPage("cancel", "Cancel tasks"))
-	target.addPage("/retry-tasks", t.countPage("retry", "Try tasks again"))
-	target.addForm("/tasks/{id}/cancel", "operator", t.api.entryAction("tasks", "cancel", "cancelled"))
-	target.addForm("/tasks/{id}/retry", "operator", t.api.entryAction("tasks", "retry", "retried"))
-	target.addForm("/cancel-tasks", "operator", t.bulkAction("cancel", "cancelled"))
-	target.addForm("/retry-tasks", "operator", t.bulkAction("retry", "retried"))
+	target.addPage("/cancel-tasks", t.newBulkConfirmationPage("cancel", "Cancel tasks"))
+	target.addPage("/retry-tasks", t.newBulkConfirmationPage("retry", "Try tasks again"))
+	target.addForm("/tasks/{id}/cancel", "operator", t.api.newEntryAction("tasks", "cancel", "cancelled"))
+	target.addForm("/tasks/{id}/retry", "operator", t.api.newEntryAction("tasks", "retry", "retried"))
+	target.addForm("/cancel-tasks", "operator", t.newBulkAction("cancel", "cancelled"))
+	target.addForm("/retry-tasks", "operator", t.newBulkAction("retry", "retried"))
 }
 
 // selectTaskFilters returns the parameters of query that are filters of the API and that the page offers.
@@ -72,7 +72,7 @@ func (t *taskPages) loadList(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	return page{title: "Tasks", section: "tasks", template: "tasks", watch: filterWatch(filters), data: map[string]any{
+	return page{title: "Tasks", section: "tasks", template: "tasks", watch: newFilterWatch(filters), data: map[string]any{
 		"Tasks": list.Tasks, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(),
 		"Pills": stateLinks(filters, counts), "Operator": t.mayOfferActions(r, "operator"), "Filtered": len(filters) > 0,
 	}}, nil
@@ -139,10 +139,10 @@ func stateLinks(filters url.Values, counts map[string]int64) []pill {
 	return append(list, pill{State: "retrying", Query: retrying.Encode(), Current: filters.Has("retrying")})
 }
 
-// countPage returns the loader of a page with this title that asks for confirmation of actionName (cancel or retry) on many tasks. The page
-// shows how many tasks the action would change and, if a state was chosen, the newest of them. A retry is limited to the tasks that ended
-// before the page was read.
-func (t *taskPages) countPage(actionName, title string) pageLoader {
+// newBulkConfirmationPage returns the loader of a page with this title that asks for confirmation of actionName (cancel or retry) on many tasks.
+// The page shows how many tasks the action would change and, if a state was chosen, the newest of them. A retry is limited to the tasks that
+// ended before the page was read.
+func (t *taskPages) newBulkConfirmationPage(actionName, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := selectTaskFilters(r.URL.Query())
 		if actionName == "retry" && !filters.Has("until") {
@@ -177,8 +177,8 @@ func (t *taskPages) countPage(actionName, title string) pageLoader {
 // Each request changes up to 20,000 tasks.
 const maxBulkRounds = 50
 
-// bulkAction returns the formAction that performs actionName (cancel or retry) on all tasks that match the filters of the form.
-func (t *taskPages) bulkAction(actionName, messageKey string) formAction {
+// newBulkAction returns the formAction that performs actionName (cancel or retry) on all tasks that match the filters of the form.
+func (t *taskPages) newBulkAction(actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		filters := selectTaskFilters(r.PostForm)
 		query, err := convertTimes(maps.Clone(filters))

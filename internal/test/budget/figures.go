@@ -75,11 +75,11 @@ func Count(root string) (figuresByRoom map[string]Figures, err error) {
 	return rooms, err
 }
 
-func roomOf(name string) string {
-	if strings.HasPrefix(name, "internal/test/") {
+func roomOf(path string) string {
+	if strings.HasPrefix(path, "internal/test/") {
 		return "internal/test"
 	}
-	room, _, _ := strings.Cut(name, "/")
+	room, _, _ := strings.Cut(path, "/")
 	return room
 }
 

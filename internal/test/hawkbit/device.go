@@ -135,7 +135,7 @@ func (d *Device) update(ctx context.Context, polled pollAnswer) {
 // work stays in the external system for the time Work. During this time it polls. It returns false if the device must not report an end,
 // because it was asked to stop, its update is no longer offered, or the dispatcher did not answer. lastSent is the time at which the last
 // answered request was sent.
-func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bool {
+func (d *Device) work(ctx context.Context, actionID string, lastSent time.Time) bool {
 	for end := time.Now().Add(d.Work); time.Now().Before(end); {
 		left := d.Patience - time.Since(lastSent)
 		if left <= 0 || ctx.Err() != nil {
@@ -144,7 +144,7 @@ func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bo
 		limited, stop := context.WithTimeout(ctx, left)
 		began := time.Now()
 		polled, err := d.poll(limited)
-		isActive := strings.HasSuffix(polled.Links.Deployment.Href, "/"+number)
+		isActive := strings.HasSuffix(polled.Links.Deployment.Href, "/"+actionID)
 		if err == nil && isActive {
 			_, err = d.readDeployment(limited, polled.Links.Deployment.Href)
 		}
@@ -167,16 +167,16 @@ func (d *Device) work(ctx context.Context, number string, lastSent time.Time) bo
 
 // finish reports that the update is installed. It then repeats the report of the end until the dispatcher has accepted it
 // or no longer knows the action.
-func (d *Device) finish(ctx context.Context, number string) {
-	_ = d.sendFeedback(ctx, number, "proceeding", "none", "All Chunks Installed.")
+func (d *Device) finish(ctx context.Context, actionID string) {
+	_ = d.sendFeedback(ctx, actionID, "proceeding", "none", "All Chunks Installed.")
 	for ctx.Err() == nil {
 		polled, err := d.poll(ctx)
-		if err == nil && !strings.HasSuffix(polled.Links.Deployment.Href, "/"+number) {
+		if err == nil && !strings.HasSuffix(polled.Links.Deployment.Href, "/"+actionID) {
 			return
 		}
 		if err == nil {
 			if _, err = d.readDeployment(ctx, polled.Links.Deployment.Href); err == nil {
-				err = d.sendFeedback(ctx, number, "closed", "success", "Installation confirmed.")
+				err = d.sendFeedback(ctx, actionID, "closed", "success", "Installation confirmed.")
 			}
 		}
 		if err == nil {
@@ -206,8 +206,8 @@ func (d *Device) confirmCancel(ctx context.Context, href string) error {
 }
 
 // sendFeedback sends a feedback about an action.
-func (d *Device) sendFeedback(ctx context.Context, number, execution, finished, detail string) error {
-	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+number+"/feedback", newFeedbackBody(execution, finished, detail), nil)
+func (d *Device) sendFeedback(ctx context.Context, actionID, execution, finished, detail string) error {
+	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+actionID+"/feedback", newFeedbackBody(execution, finished, detail), nil)
 }
 
 func newFeedbackBody(execution, finished, detail string) (body map[string]any) {

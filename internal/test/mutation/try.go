@@ -143,23 +143,23 @@ type testEvent struct {
 }
 
 // findFirstFailure reads the output of `go test -json` until the first test fails. The result caughtBy names this test, in the
-// form of Outcome.CaughtBy. last is the last line that was read.
-func findFirstFailure(r io.Reader) (verdict Verdict, caughtBy, last string, err error) {
+// form of Outcome.CaughtBy. lastLine is the last line that was read.
+func findFirstFailure(r io.Reader) (verdict Verdict, caughtBy, lastLine string, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
-		last = lines.Text()
+		lastLine = lines.Text()
 		var e testEvent
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return "", "", last, fmt.Errorf("reading %q: %w", last, err)
+			return "", "", lastLine, fmt.Errorf("reading %q: %w", lastLine, err)
 		}
 		switch {
 		case e.Action != "fail":
 		case e.FailedBuild != "":
-			return Unbuildable, "", last, nil
+			return Unbuildable, "", lastLine, nil
 		default:
-			return Caught, strings.TrimSpace(e.Package + " " + e.Test), last, nil
+			return Caught, strings.TrimSpace(e.Package + " " + e.Test), lastLine, nil
 		}
 	}
-	return Survived, "", last, lines.Err()
+	return Survived, "", lastLine, lines.Err()
 }

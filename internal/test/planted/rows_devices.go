@@ -84,7 +84,7 @@ func devicesMistakes() []Mistake {
 			Breaks: "the check of a device does not find that it starts an older token",
 		},
 		{
-			Package: "devices/mqtt", Func: "intake.decide",
+			Package: "devices/mqtt", Func: "intake.decodeAndHandle",
 			Old:    `refusal.Reply(decoded.ID, `,
 			New:    `refusal.Reply("", `,
 			Breaks: "a reply over MQTT with an error does not name the report that it answers",
@@ -102,9 +102,9 @@ func devicesMistakes() []Mistake {
 			Breaks: "the replies to reports in flight are lost at a shutdown",
 		},
 		{
-			Package: "devices/broker", Func: "rules.admit",
-			Old:    `!r.mayPublish(userName, connect.Connect.WillTopic)`,
-			New:    `connect.Connect.WillTopic == ""`,
+			Package: "devices/broker", Func: "rules.checkSession",
+			Old:    `!r.mayPublish(userName, connectPacket.Connect.WillTopic)`,
+			New:    `connectPacket.Connect.WillTopic == ""`,
 			Breaks: "a device may publish a report for another device by its will",
 		},
 		{
@@ -132,7 +132,7 @@ func devicesMistakes() []Mistake {
 			Breaks: "a new token of a blocked device opens its account at the broker again",
 		},
 		{
-			Package: "internal/simulator", Func: "suspicion.excess",
+			Package: "internal/simulator", Func: "suspicion.countExcessLeases",
 			Old:    `l == nil || l.inForceAt(s.at, margin)`,
 			New:    `l != nil && l.inForceAt(s.at, margin)`,
 			Breaks: "the judge does not count a visitor without a lease against the capacity",

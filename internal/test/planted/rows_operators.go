@@ -187,7 +187,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "an empty answer confirms what cannot be undone",
 		},
 		{
-			Package: "cmd/dispatcher", Func: "operatorFlags.destination",
+			Package: "cmd/dispatcher", Func: "operatorFlags.withServerAndToken",
 			Old:    `config.URL == "" && o.context == ""`,
 			New:    `config.URL == ""`,
 			Breaks: "a command with --context goes to the installation of DISPATCHER_URL",

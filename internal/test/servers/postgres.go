@@ -112,7 +112,7 @@ func (s *PostgresServer) Start() {
 	defer tick.Stop()
 	for deadline := time.Now().Add(startTimeout); ; <-tick.C {
 		s.spawn()
-		if s.becomesReady(tick.C) {
+		if s.waitUntilReadyOrEnded(tick.C) {
 			return
 		}
 		if oldBackendsRun := bytes.Contains(s.output.Bytes(), []byte("shared memory block")); !oldBackendsRun || time.Now().After(deadline) {
@@ -121,8 +121,8 @@ func (s *PostgresServer) Start() {
 	}
 }
 
-// becomesReady waits until the started server is ready (true) or has ended (false).
-func (s *PostgresServer) becomesReady(tick <-chan time.Time) (isReady bool) {
+// waitUntilReadyOrEnded waits until the started server is ready (true) or has ended (false).
+func (s *PostgresServer) waitUntilReadyOrEnded(tick <-chan time.Time) (isReady bool) {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if s.ready() == nil {
 			return true

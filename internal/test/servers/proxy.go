@@ -147,7 +147,7 @@ func (p *Proxy) forwardRequests(l *link) {
 	if _, each := p.watchers(); each != nil {
 		watchOwn = each()
 	}
-	copyChunks(l.writerTo(l.server), l.client, func(b []byte) bool {
+	copyChunks(l.newDelayedWriter(l.server), l.client, func(b []byte) bool {
 		p.holdIfSent(l, b)
 		watchOwn(b)
 		if watch, _ := p.watchers(); watch != nil {
@@ -159,9 +159,9 @@ func (p *Proxy) forwardRequests(l *link) {
 
 func (p *Proxy) forwardReplies(l *link) {
 	defer l.close()
-	copyChunks(l.writerTo(l.client), l.server, func([]byte) bool {
+	copyChunks(l.newDelayedWriter(l.client), l.server, func([]byte) bool {
 		select {
-		case <-p.flowChannel(l):
+		case <-p.channelClosedWhenRepliesFlow(l):
 			return !p.takeDrop()
 		case <-l.closed:
 			return false
@@ -178,8 +178,8 @@ type link struct {
 	held           <-chan struct{} // closed when the replies of this connection flow again; nil if they are not held
 }
 
-// writerTo returns a writer to one end of the link. It delivers the data after the delay of the proxy.
-func (l *link) writerTo(end net.Conn) io.Writer {
+// newDelayedWriter returns a writer to one end of the link. It delivers the data after the delay of the proxy.
+func (l *link) newDelayedWriter(end net.Conn) io.Writer {
 	w := &delayedWriter{link: l, end: end, chunks: make(chan chunk, 1024)}
 	go w.deliverChunks()
 	return w

@@ -98,7 +98,7 @@ func (r *replies) holdIfSent(l *link, sent []byte) {
 	}
 }
 
-func (r *replies) flowChannel(l *link) (flows <-chan struct{}) {
+func (r *replies) channelClosedWhenRepliesFlow(l *link) (flows <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.held != nil && isClosed(r.flow) {

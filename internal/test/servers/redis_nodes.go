@@ -41,21 +41,21 @@ func StartRedisNodes(tb testing.TB, replicas bool, args ...string) *RedisNodes {
 			"--cluster-replica-validity-factor", "0",
 		}, args...)))
 	}
-	c.join(masters)
+	c.joinCluster(masters)
 	c.waitUntil("Cluster of all nodes", func() error { return c.checkAgreed(count) })
 	return c
 }
 
-// join distributes the hash slots among the masters, and joins all nodes to one Cluster.
-func (c *RedisNodes) join(masters int) {
+// joinCluster distributes the hash slots among the masters (the first masterCount nodes), and joins all nodes to one Cluster.
+func (c *RedisNodes) joinCluster(masterCount int) {
 	c.tb.Helper()
-	ctx, share := c.tb.Context(), 16384/masters
+	ctx, share := c.tb.Context(), 16384/masterCount
 	for i, node := range c.Nodes {
 		c.withNode(node, func(client *redis.Client) error {
 			err := client.Do(ctx, "cluster", "set-config-epoch", i+1).Err()
-			if i < masters && err == nil {
+			if i < masterCount && err == nil {
 				last := (i+1)*share - 1
-				if i == masters-1 {
+				if i == masterCount-1 {
 					last = 16383
 				}
 				err = client.ClusterAddSlotsRange(ctx, i*share, last).Err()
@@ -67,7 +67,7 @@ func (c *RedisNodes) join(masters int) {
 			return err
 		})
 	}
-	for i, node := range c.Nodes[masters:] {
+	for i, node := range c.Nodes[masterCount:] {
 		var master string
 		c.withNode(c.Nodes[i], func(client *redis.Client) (err error) {
 			master, err = client.Do(ctx, "cluster", "myid").Text()

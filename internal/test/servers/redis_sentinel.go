@@ -93,10 +93,10 @@ func (s *RedisSentinel) FailOver() {
 	})
 }
 
-func (s *RedisSentinel) withSentinel(one *RedisServer, password string, f func(*redis.SentinelClient) error) error {
-	client := redis.NewSentinelClient(&redis.Options{Addr: one.Addr, Password: password, MaxRetries: -1})
+func (s *RedisSentinel) withSentinel(sentinel *RedisServer, password string, call func(*redis.SentinelClient) error) error {
+	client := redis.NewSentinelClient(&redis.Options{Addr: sentinel.Addr, Password: password, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	return f(client)
+	return call(client)
 }
 
 func startSentinel(tb testing.TB, host, masterPort, password string) *RedisServer {

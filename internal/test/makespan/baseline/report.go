@@ -46,7 +46,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 		renewed = append(renewed, jsonObject{"task": e.Task, "token": e.Token, "lease_ms": lease.Milliseconds()})
 	}
 	down["acks"], down["renewed"] = acks, renewed
-	if err := s.grantNext(r.Context(), r.PathValue("device"), len(up.Running) > 0, down); err != nil {
+	if err := s.grantNextTask(r.Context(), r.PathValue("device"), len(up.Running) > 0, down); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
@@ -81,9 +81,9 @@ func (s *Server) takeSlotNumber() int {
 	return n
 }
 
-// grantNext grants the oldest task of a device. If the device already has a grant and does not work on it, the
-// reply with the grant was lost, so grantNext sends the same grant again. The caller must hold mu.
-func (s *Server) grantNext(ctx context.Context, device string, isWorking bool, down jsonObject) error {
+// grantNextTask grants the oldest task of a device. If the device already has a grant and does not work on it, the
+// reply with the grant was lost, so grantNextTask sends the same grant again. The caller must hold mu.
+func (s *Server) grantNextTask(ctx context.Context, device string, isWorking bool, reply jsonObject) error {
 	tasks := s.waiting[device]
 	for len(tasks) > 0 && tasks[0].State != "pending" && tasks[0].State != "dispatched" {
 		tasks = tasks[1:]
@@ -99,14 +99,14 @@ func (s *Server) grantNext(ctx context.Context, device string, isWorking bool, d
 			return err
 		}
 		if !free {
-			down["reason"] = "full"
+			reply["reason"] = "full"
 			return nil
 		}
 		s.token++
 		t.State, t.slot, t.token = "dispatched", s.takeSlotNumber(), s.token
 	}
-	down["reason"] = "granted"
-	down["task"] = jsonObject{
+	reply["reason"] = "granted"
+	reply["task"] = jsonObject{
 		"id": t.ID, "token": t.token, "pool": "sim", "slot": t.slot, "kind": "simulated",
 		"payload": t.payload, "attempt": 1, "lease_ms": lease.Milliseconds(),
 	}
