@@ -153,8 +153,8 @@ func (s *Semaphore) sendNextChunks(ctx context.Context, remaining []Call, result
 	return true
 }
 
-// removeNextChunk removes the next chunk from e and returns it. The chunk has at most 500 leases. If no leases are left in e, the chunk also
-// has at most 500 requests.
+// removeNextChunk removes the next chunk from e and returns it. The chunk has at most 500 leases. Only the chunk with the last lease of e, and
+// the chunks after it, have requests, at most 500 each.
 func (e *Exchange) removeNextChunk() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]

@@ -103,7 +103,7 @@ func (s *connection) searchBound(ctx context.Context, search *query, idsSQL, dir
 	return s.searchBoundAfter(ctx, search, idsSQL, direction, searchLimit)
 }
 
-// searchBoundAfter returns the id at which a search of maxIDs ids ends. It works as searchBound does.
+// searchBoundAfter does the same as searchBound for a search of maxIDs ids instead of searchLimit ids.
 func (s *connection) searchBoundAfter(ctx context.Context, search *query, idsSQL, direction string, maxIDs int) (SearchBound, error) {
 	end, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], `SELECT id FROM (`+idsSQL+`) AS w ORDER BY id `+direction+` LIMIT 1 OFFSET `+search.addArg(maxIDs-1), search.args...)
 	if errors.Is(err, ErrNotFound) {

@@ -71,7 +71,7 @@ Exit status 1 if reports were not answered, were granted tasks, or were more tha
 }
 
 // chooseServer sets the addresses and the tokens in config. If the user gave neither an address nor a token, it takes all
-// of them from the dispatcher dev that runs on this machine. It never combines the two sources, because a token must be
+// of them from the server `dispatcher dev` on this machine. It never combines the two sources, because a token must be
 // sent only to its own server.
 func chooseServer(config *simulator.Config) error {
 	config.OperatorToken, config.FleetToken = os.Getenv("DISPATCHER_TOKEN"), os.Getenv("DISPATCHER_FLEET_TOKEN")

@@ -54,6 +54,7 @@ func (u *uncountedStarts) addMissedRules(pool string, missed missedRules) {
 	u.pools[pool] = missed
 }
 
+// takeMissedRules removes and returns the rules of a pool that missed starts, because Redis did not answer when the starts were to be counted.
 func (u *uncountedStarts) takeMissedRules(pool string) (missed missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

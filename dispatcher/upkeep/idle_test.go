@@ -67,7 +67,8 @@ func TestIdleCountGoesOn(t *testing.T) {
 	}
 }
 
-// The count of a pool must end when as many devices wait as slots are free.
+// TestIdleCountEndsWithTheFreeSlots checks that the count of the devices of a pool which could use a free slot stops at the number of free
+// slots.
 func TestIdleCountEndsWithTheFreeSlots(t *testing.T) {
 	t.Parallel()
 	ledger := &walkedLedger{clock: time.Unix(1_800_000_000, 0), pools: map[string][]bool{"a": {true, true, true}}}

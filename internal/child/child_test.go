@@ -178,8 +178,8 @@ func TestATermThatIsExtended(t *testing.T) {
 	}
 }
 
-// TestTheGroupEndsWithItsGuard kills the guard of a child. Its process group ends, too, because no other process would end the command in
-// time.
+// TestTheGroupEndsWithItsGuard kills the guard of a command. The process group of the command must end, too: without its guard, nothing would
+// stop the command when its lease ends.
 func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	t.Parallel()
 	c, lines := startScript(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)

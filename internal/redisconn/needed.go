@@ -14,8 +14,8 @@ const probeKey = "slots:{}:probe"
 //go:embed lua/needed.lua
 var commandCheckLua string
 
-// findForbiddenCommands returns the needed commands that this user may not use or the server lacks. The script gets probeKey as an argument and
-// not as one of KEYS. Otherwise all nodes of a Cluster except the owner of the key would refuse the script.
+// findForbiddenCommands returns the needed commands that the Redis user of client may not use, or that the server lacks. It tries them in a
+// script. The script gets probeKey in ARGV. With probeKey in KEYS, only one node of a Cluster, the owner of the key, would run the script.
 func findForbiddenCommands(ctx context.Context, client redis.UniversalClient) (commands []string, err error) {
 	forbidden, err := redis.NewScript(commandCheckLua).Run(ctx, client, nil, probeKey).StringSlice()
 	if err != nil {

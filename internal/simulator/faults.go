@@ -10,8 +10,7 @@ import (
 // Faults holds the probabilities, in 0..1, with which devices misbehave. A device never breaks the lease rule,
 // because the dispatcher's promises rely on it.
 //
-// "Per grant" means that device.startTask decides at random when a task starts, and again when the task starts again
-// after a reboot. At most one of Silent, Gone and Reboot occurs. The probability of Gone applies only if Silent does
+// "Per grant" means that device.startTask draws the fault at random at each start of a task, also after a reboot. At most one of Silent, Gone and Reboot occurs. The probability of Gone applies only if Silent does
 // not occur. The probability of Reboot applies only if neither occurs.
 type Faults struct {
 	Silent      float64 // per grant: holds the slot to the end of the lease and sends no report

@@ -38,8 +38,8 @@ func (l *resultLog) add(written *entry) {
 	l.unacked++
 }
 
-// recordOutcome stores the first outcome for the result of a grant. It ignores later outcomes, which answer copies of the
-// report. withOutput is false if the result was sent without its output.
+// recordOutcome stores the first outcome for the result of a grant. A device may send a report several
+// times. recordOutcome ignores the outcomes in the replies to the repeated reports. withOutput is false if the result was sent without its output.
 func (l *resultLog) recordOutcome(grant grantKey, outcome string, withOutput bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -194,8 +194,8 @@ func (s *simulation) isFilling() bool {
 	}
 }
 
-// compareOldestBatch compares the oldest batch with the journals when all of its tasks have ended, and then drops the
-// batch.
+// compareOldestBatch compares the results of the oldest batch in the ledger with the journals of the devices, if all of
+// its tasks have ended, and then drops the batch. It adds the differences to s.summary.
 func (s *simulation) compareOldestBatch(ctx context.Context) {
 	if len(s.work.batches) == 0 || !s.work.batches[0].isFinished() {
 		return

@@ -30,7 +30,7 @@ type policyUse struct {
 	Ends  *operators.Time // time at which a part of the usage expires; nil if nothing is used
 }
 
-// readUsage returns how much of the policies of a pool is used. Uses is empty if the pool has no policies.
+// readUsage returns how much the subjects have used of the policies of a pool. If the pool has no policies, the field Uses is empty.
 func (p *poolPages) readUsage(r *http.Request, pool string) (policyUsage, error) {
 	u := policyUsage{Owner: pool, Starts: true}
 	var err error

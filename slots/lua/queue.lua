@@ -167,8 +167,8 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.owed, w.device)
   else
     -- Time at which handle_timers must handle w. If w has a sent offer, the offer lapses then. If w has an
-    -- unsent offer, the offer is returned again then. If w has no offer, it leaves the queue then, unless it
-    -- reports before.
+    -- unsent offer, the script returns the offer to a replica once more then, so that the replica sends it. If w
+    -- has no offer, it leaves the queue then, unless it reports before.
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
       or turn.timer(q.pace, w)
     redis.call('ZADD', q.queue, 0, member())
