@@ -10,8 +10,9 @@ import (
 // Faults holds the probabilities, in 0..1, with which devices misbehave. A device never breaks the lease rule,
 // because the dispatcher's promises rely on it.
 //
-// "Per grant" means that device.startTask draws the fault at random at each start of a task, also after a reboot. At most one of Silent, Gone and Reboot occurs. The probability of Gone applies only if Silent does
-// not occur. The probability of Reboot applies only if neither occurs.
+// "Per grant" means that device.startTask draws the fault at random at each start of a task, also after a reboot. At most
+// one of Silent, Gone and Reboot occurs. The probability of Gone applies only if Silent does not occur. The probability
+// of Reboot applies only if neither occurs.
 type Faults struct {
 	Silent      float64 // per grant: holds the slot to the end of the lease and sends no report
 	Gone        float64 // per grant: becomes silent, and never reports again
