@@ -276,7 +276,7 @@ func TestProtocolListsTheCodes(t *testing.T) {
 // literal. Kinds that end in the state of a task are not checked, because the program puts them together from the state.
 func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	t.Parallel()
-	_, listed, _ := strings.Cut(readProtocolPage(t), "Kinds, of which there may be more: ")
+	_, listed, _ := strings.Cut(readProtocolPage(t), "Kinds (more may follow): ")
 	listed, _, _ = strings.Cut(listed, "`actor`")
 	files, err := filepath.Glob("../../store/*.go")
 	if err != nil {
