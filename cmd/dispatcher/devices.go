@@ -132,7 +132,7 @@ func blockDeviceCommand(devices commandFactory, blocked bool, use, short string)
 				})
 			}
 			if bulk.hasSelection() {
-				return usageError{errors.New("give either a device, or filters with which --dry-run is possible")}
+				return usageError{errors.New("give either one device or filters; --dry-run needs filters")}
 			}
 			return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path("devices", args[0], verb), Body: operators.PauseReason{Reason: reason}})
 		}),

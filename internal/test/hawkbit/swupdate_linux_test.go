@@ -21,7 +21,7 @@ type fault struct {
 }
 
 // faults returns the faults that the devices meet in turn. During a download, swupdate asks its own main process for its status without a
-// pause, which takes a whole core. So the faults that need long downloads are the last ones: the short form leaves them out.
+// pause, which takes a whole core. The short form leaves out the last two faults, because they need the longest downloads.
 func faults() []fault {
 	const short, long = 0.3, 0.6
 	simple := func(d *device) { d.boot(0); d.succeed() }
@@ -89,12 +89,12 @@ func (d *device) failOnce() {
 // TestSwupdate updates devices that run an unmodified swupdate through a pool, while faults happen to them. The artifact server must never
 // see more devices inside than the capacity plus the devices whose lease ended while they worked. Each of these devices must be recorded.
 //
-// With -short, each fault but the last three happens to one device. Otherwise there are 20 devices, each in a network of its own.
+// With -short, each fault but the last two happens to one device. Otherwise there are 20 devices, each in a network of its own.
 func TestSwupdate(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		f := startFleet(t, 2, 4*time.Second)
-		f.update(f.newDevices(len(faults()) - 3))
+		f.update(f.newDevices(len(faults()) - 2))
 		return
 	}
 	f := startFleet(t, 3, 8*time.Second)

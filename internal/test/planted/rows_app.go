@@ -49,7 +49,7 @@ func appMistakes() []Mistake {
 		{
 			Package: "internal/redisconn", Func: "breaker.leave",
 			Old:    `if isProbe {`,
-			New:    `if isProbe && err == nil {`,
+			New:    `if isProbe && callErr == nil {`,
 			Breaks: "Redis is never asked again after one attempt to reach it again has failed",
 		},
 		{

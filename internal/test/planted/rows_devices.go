@@ -7,7 +7,7 @@ func devicesMistakes() []Mistake {
 		{
 			Package: "devices", Func: "decodeList",
 			Old:    `entryMembers, _ := parseMembers(entry)`,
-			New:    `entryMembers, ok := parseMembers(entry); if !ok { return nil, invalidField(name, "must be an array of objects") }`,
+			New:    `entryMembers, ok := parseMembers(entry); if !ok { return nil, invalidFieldError(name, "must be an array of objects") }`,
 			Breaks: "one bad entry of a report refuses its good entries, too",
 		},
 		{

@@ -13,7 +13,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "certainlyChangedNothing",
-			Old: `!panicked && !errors.Is(callErr, store.ErrOutcomeUnknown)`, New: `!panicked && err != store.ErrOutcomeUnknown`,
+			Old: `!panicked && !errors.Is(callErr, store.ErrOutcomeUnknown)`, New: `!panicked && callErr != store.ErrOutcomeUnknown`,
 			Breaks: "a COMMIT whose outcome is unknown counts as failed, and the slot of the grant is freed",
 		},
 		{
@@ -128,7 +128,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/seen", Func: "Devices.flush",
-			Old: `pending.putBack(selectReportsOfDevices(times, left))`, New: `pending.putBack(subset(times, left[:n]))`,
+			Old: `pending.putBack(selectReportsOfDevices(times, left))`, New: `pending.putBack(selectReportsOfDevices(times, left[:n]))`,
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{

@@ -177,7 +177,7 @@ func operatorsMistakes() []Mistake {
 		{
 			Package: "cmd/dispatcher", Func: "batchWatch.requireSuccess",
 			Old:    `w.last.countUnsuccessful(), w.last.Counts`,
-			New:    `w.last.Failed(), w.last.Counts`,
+			New:    `w.last.FailedTasks(), w.last.Counts`,
 			Breaks: "batches create --wait exits with 0 if tasks were cancelled or expired",
 		},
 		{
