@@ -53,7 +53,7 @@ func profilesCommand() *cobra.Command {
 	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}, "List profiles by name", nil)
 	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putProfileCommand(p),
 		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
-	return o.groupCommand("profiles", "Limit how often devices start tasks, in all pools together", verbs...)
+	return o.groupCommand("profiles", "Limit how often devices start tasks, in each pool separately", verbs...)
 }
 
 func putProfileCommand(profiles commandFactory) *cobra.Command {
