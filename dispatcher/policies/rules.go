@@ -34,6 +34,7 @@ type startPolicies struct {
 func ruleOwnerOfPool(pool string) string { return string(decision.SubjectPool) + " " + pool }
 
 func ruleOwnerOfBatch(batch int64) string { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
+
 func ruleOwnerOfProfile(profile string) string {
 	return string(decision.SubjectProfile) + " " + profile
 }
