@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// bulkChange changes many objects with one command. T is the type of the answer, which has the number of these objects.
+// bulkChange changes many objects with one command. T is the type of the answer, which has the number of changed
+// objects.
 type bulkChange[T any] struct {
 	send     func(dryRun bool) (T, error)              // changes the objects, or only counts them
 	question func(counted T) string                    // returns the question to the user, or "" if nothing would be changed

@@ -37,7 +37,7 @@ func (c *console) writeMessage(format string, args ...any) {
 }
 
 // show writes the members of object, one per line, except the members named in omitted. For a batch, it writes the
-// result of ShownState and not the stored state, because ShownState tells people more. With --output json, it writes the
+// result of ShownState and not the stored state, because ShownState has more information. With --output json, it writes the
 // whole object unchanged.
 func (c *console) show(object json.RawMessage, omitted ...string) error {
 	if c.isJSON {

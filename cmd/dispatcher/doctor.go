@@ -88,8 +88,8 @@ func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installati
 	return installation.Examine(cmd.Context())
 }
 
-// examineDev examines the dispatcher dev that runs on this machine. It does not check a database or a broker, because
-// both are part of that process.
+// examineDev examines the process `dispatcher dev` on this machine. It does not check a database or a broker, because
+// both are part of this process.
 func (e *doctorFlags) examineDev(cmd *cobra.Command, server localdev.Server) []doctor.Finding {
 	ready := doctor.Finding{Check: "dev", State: doctor.OK, Found: "ready"}
 	if err := checkReady(cmd.Context(), server.URL, nil); err != nil {

@@ -122,7 +122,7 @@ func (l listSpec) formats() []string {
 	return []string{"csv", "ndjson"}
 }
 
-// withFilters returns the list of those entries that match the filters that the user gave.
+// withFilters returns the list restricted to the entries that match filters, the flags that the user gave.
 func (l listSpec) withFilters(filters *pflag.FlagSet) listSpec {
 	l.query = requestQuery(filters)
 	return l

@@ -116,8 +116,8 @@ func (c *console) warnOfPlainHTTP(address string) {
 	}
 }
 
-// withServerAndToken returns config with the URL and the token of the server. The server is the first of these that is given: --url, --context,
-// DISPATCHER_URL, the context in use, the dispatcher dev that runs here. A token from the environment is sent only to the server of --url
+// withServerAndToken returns config with the URL and the token of the server. The server is the first one given in this order: --url, --context,
+// DISPATCHER_URL, the context in use, the running `dispatcher dev`. A token from the environment is sent only to the server of --url
 // or DISPATCHER_URL.
 func (o *operatorFlags) withServerAndToken(config operators.Config) (operators.Config, error) {
 	config.URL = o.url
@@ -249,7 +249,7 @@ func (s *session) showValue(value any, omitted ...string) error {
 }
 
 // createWithSecret sends request, which creates a token, and returns the answer, both as received and decoded. The answer
-// to a repeated request contains no token. In this case the error contains advice, which says how to get another token.
+// to a repeated request contains no token. In this case the error contains advice: how to get another token.
 func (s *session) createWithSecret(request operators.Request, advice string) (answer json.RawMessage, decoded jsonObject, err error) {
 	var made jsonObject
 	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)
