@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -190,6 +191,8 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 			l.putPool(pool, 10)
 			_, tasks[pool] = l.queueBatch(store.Batch{Pool: pool}, devices...)
 		}
+		ctx, cancel := context.WithCancel(l.Context())
+		defer cancel()
 		var wait sync.WaitGroup
 		for n := range 50 {
 			order := slices.Clone(pools)
@@ -205,8 +208,9 @@ func TestContendingClaimsNeverShareASlot(t *testing.T) {
 					}
 				}
 				rand.Shuffle(len(claims), func(i, j int) { claims[i], claims[j] = claims[j], claims[i] })
-				if _, err := l.Claim(l.Context(), claims, true); err != nil {
+				if _, err := l.Claim(ctx, claims, true); err != nil {
 					l.Error(err)
+					cancel() // without a unique key, the other claims would meet deadlocks for minutes
 				}
 			})
 		}
