@@ -40,7 +40,9 @@ func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	var last grantedTask
 	for i := range 4 {
 		last = first.reportUntilGranted(fmt.Sprintf("d-%d", i))
-		first.alterLedger(dsn, `UPDATE pool_minutes SET minute = minute - 10; UPDATE events SET at = at - interval '10 minutes'`)
+		// The lock keeps out the replica's counting: an event that it counts between the two updates would keep its minute.
+		first.alterLedger(dsn, `SELECT event FROM minutes_counted FOR UPDATE;
+			UPDATE pool_minutes SET minute = minute - 10; UPDATE events SET at = at - interval '10 minutes'`)
 	}
 	first.sendReport("d-3", map[string]any{"accept": false, "results": []map[string]any{{"task": last.ID, "token": last.Token, "status": "succeeded"}}})
 	second := startReplica(t, first.store.Store, first.redis)
