@@ -6,7 +6,7 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// measureCPU calls do and adds to the result how much processor time each process used in that time.
+// measureCPU calls do. It adds to the result of do the processor time that each process used during this call.
 func (s *testbed) measureCPU(do func() figures) figures {
 	if *statements {
 		s.resetStatementStats()

@@ -200,7 +200,7 @@ func (s *testbed) forEachChunk(devices []string, do func(some []string)) {
 	}
 }
 
-// runConcurrently calls do n times, at most 16 calls at a time.
+// runConcurrently calls do(0) to do(n-1), at most 16 of them at the same time.
 func (s *testbed) runConcurrently(n int, do func(i int)) {
 	var next atomic.Int64
 	var all sync.WaitGroup

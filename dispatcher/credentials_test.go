@@ -42,8 +42,8 @@ func TestADeviceOfAnOperatorIsNotEnrolled(t *testing.T) {
 	}
 }
 
-// TestADeviceThatCameByItselfIsEnrolled checks a device that registered itself in the mode any. After the mode was
-// changed to enroll, the device gets a token.
+// TestADeviceThatCameByItselfIsEnrolled checks a device that registered itself in the enrollment mode "any". After a change of the mode to
+// "enroll", the device gets a token.
 func TestADeviceThatCameByItselfIsEnrolled(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, useEnrollMode)
@@ -168,8 +168,8 @@ func TestANewDeviceWaitsForApproval(t *testing.T) {
 	b.expectGrant("new")
 }
 
-// TestANewDeviceIsEnrolledAfterItsApproval checks the same with the mode enroll: a device that waits for its approval gets no token, and its
-// reports do not count as registrations.
+// TestANewDeviceIsEnrolledAfterItsApproval checks a new device in the enrollment mode "enroll": while it waits for its approval, it gets no
+// token, and its reports do not count as registrations.
 func TestANewDeviceIsEnrolledAfterItsApproval(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, useEnrollMode, blockNewDevices, func(c *dispatcher.Config) { c.RegistrationRate = pace.Options{Rate: 1, Burst: 2} })

@@ -5,7 +5,8 @@ const (
 	sameResult = "cannot: the end of an action becomes the same result as that of any other device"
 )
 
-// ddiDifferences returns the rows of the table for devices that speak hawkBit's DDI. Each new difference gets a row.
+// ddiDifferences returns the ways in which a device that speaks hawkBit's DDI differs from a device with the dispatcher's protocol. A new
+// difference needs a new row.
 func ddiDifferences() []difference {
 	return []difference{
 		{

@@ -7,5 +7,5 @@ func (d *Dispatcher) DisableCoalescing() {
 	d.ledgerCalls.claims.MaxConcurrent, d.ledgerCalls.claims.MaxSize = 1000, 1
 }
 
-// AuditNextReport makes the next report that could be answered from the mark of its device the one that is audited.
+// AuditNextReport makes the dispatcher audit the next report that the mark of its device could answer.
 func (d *Dispatcher) AuditNextReport() { d.auditable.Store(auditInterval - 1) }

@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// One step of the pass offers a free slot to the first device that can use it. It must pass over devices that are blocked, devices that are
-// busy in another pool, and devices whose batch may start nothing.
+// A step of the pass "hand on" offers a free slot to the first device that can use it. It must pass over devices that are blocked, devices that
+// are busy in another pool, and devices whose batch may start nothing.
 func TestOffersPassThoseWhoCannotUseThem(t *testing.T) {
 	t.Parallel()
 	w := &wakeRecorder{}

@@ -171,8 +171,8 @@ func TestAFreedSlotIsHandedOn(t *testing.T) {
 	}
 }
 
-// Devices sleep: they are in no queue. A task is queued for them. The replica that queued the task must find them at once. At any other
-// replica, the pass must find them.
+// A task is queued for each of several devices that sleep: they are in no queue. The replica that queued the tasks must find the devices at
+// once. At any other replica, the pass "hand on" must find them.
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
 	for name, findSleepers := range map[string]func(b *testBench){

@@ -122,7 +122,8 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 	})
 }
 
-// A full pool must have no idle slots. Time before the replica's last call must not count as idle, either.
+// A full pool must have no idle slots. After a slot has become free, a call must count as idle at most the time since the previous call of this
+// replica.
 func TestAFullPoolIsNotIdle(t *testing.T) {
 	t.Parallel()
 	runWithManualClock(t, func(b *testBench, clock *manualClock, count func() float64) {

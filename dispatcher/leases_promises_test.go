@@ -25,7 +25,7 @@ const (
 	notReadForSlots = "cannot: no decision about a slot reads it"
 )
 
-// callerDifferences returns the rows of the table. Each new difference between callers and devices gets a row.
+// callerDifferences returns the ways in which a caller differs from a device that reports. A new difference needs a new row.
 func callerDifferences() []difference {
 	return []difference{
 		{

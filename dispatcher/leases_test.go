@@ -44,8 +44,8 @@ func (b *testBench) tryAcquire(holder string) dispatcher.Lease {
 	return got
 }
 
-// acquireWithRetries requests a lease, and repeats the request while the dispatcher returns unavailable. On a busy
-// machine it does so if Redis assigned the slot more than 3 s ago.
+// acquireWithRetries requests a lease, and repeats the request while the dispatcher returns unavailable. On a busy machine, the dispatcher
+// returns this if it claims the slot more than 3 s after Redis assigned it.
 func (b *testBench) acquireWithRetries(holder string) (got dispatcher.Lease, err error) {
 	for range maxRetries {
 		got, err = b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: holder})

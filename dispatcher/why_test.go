@@ -125,7 +125,7 @@ func (b *testBench) expectObstacle(o obstacleCase) {
 	b.expectWhy(task, []decision.Code{decision.CodeRunning}, "slot 0 of pool a", "attempt 1 of 3")
 }
 
-// These obstacles end by themselves at a known time. `why` must name this time.
+// Some obstacles end by themselves at a known time. `why` must name this time.
 func TestWhySaysWhenATimeIsOver(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

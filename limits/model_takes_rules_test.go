@@ -106,7 +106,7 @@ func (m *takesModel) coversWindow(i int, began time.Time) bool {
 	return m.now.Sub(began) >= m.longestWindow(i)
 }
 
-// calendarPeriod returns the start and the end of the calendar period of rule i that contains the time at.
+// calendarPeriod returns the start and the end of a calendar period of rule i: the period that contains the time in the parameter at.
 func (m *takesModel) calendarPeriod(i int, at time.Time) [2]time.Time {
 	zone, _ := time.LoadLocation(m.policies[i].Timezone)
 	name := func(at time.Time) string {

@@ -10,8 +10,8 @@ const maxID = 128
 
 // Taking is a request to a limit set to count a cost now.
 type Taking struct {
-	// ID has at most 128 bytes. If a taking is sent several times with the same ID within TakeIDLifetime, it is counted once. A taking
-	// without an ID is counted each time.
+	// ID has at most 128 bytes. If a take is sent several times with the same ID within TakeIDLifetime, it is counted once. A take without an ID
+	// is counted each time.
 	ID    string
 	Cost  int64  // amount to count: from 1 to the lowest Rule.MaxCost of the items
 	Items []Item // items with rules of CompileSet; all must allow the cost
@@ -24,7 +24,7 @@ const TakeIDLifetime = 10 * time.Minute
 type TakeResult struct {
 	Allowed  bool // if false, nothing was counted
 	Repeated bool // whether the taking was counted before under the same ID
-	// OtherCost is true if a different cost was counted under the same ID and not given back. Then the taking is not allowed.
+	// OtherCost is true if a different cost was counted under the same ID and not given back. Then the take is not allowed.
 	OtherCost bool
 	Items     []WindowUse // the use for each item, in the order of the items of the taking
 	// Since is the latest time at which one of the rules began to count. Takes before this time may be missing. It is zero if each rule has

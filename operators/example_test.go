@@ -121,7 +121,8 @@ func ExampleTasks_Why() {
 	// Output: pending pool_paused
 }
 
-// Follow passes events, beginning with the first event of a pool, until the function returns an error.
+// Follow calls a function with each event, beginning with the first event of a pool, until the function returns an
+// error.
 func ExampleEvents_Follow() {
 	ctx, c := context.Background(), connect()
 	if _, err := c.Pools.Put(ctx, "told", operators.PoolSettings{Capacity: 1}); err != nil {

@@ -150,7 +150,7 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	c, s, pool := newCounterAndPool(t)
 	c.tryEnter(t) // this holder vanishes
 	for range 5 {
-		// The next statement has the effect of 299 s that pass.
+		// Instead of a wait of 299 s, this statement leaves 1 s of the TTL of the key.
 		if err := c.client.PExpire(t.Context(), c.key, time.Second).Err(); err != nil {
 			t.Fatal(err)
 		}

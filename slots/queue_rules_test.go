@@ -149,8 +149,8 @@ func (m *queueModel) owedWaiters() []*modelWaiter {
 	return all
 }
 
-// handleTimers does the first part of each call: it handles the timers that have expired, the earliest timer first. If missed is true, it
-// also returns unsent offers to parked reports that are at least 500 ms old.
+// handleTimers does the first part of each call: it handles the timers that have expired, the earliest timer first. If missed is true, it also
+// returns the unsent offers to parked reports that were made at least 500 ms ago.
 func (m *queueModel) handleTimers(missed bool) {
 	m.offersToSend = nil
 	all := slices.SortedFunc(maps.Values(m.waiters), func(a, b *modelWaiter) int {
@@ -384,8 +384,8 @@ func owedDelay(rank, capacity int, chance float64) float64 {
 	return min(float64(rank)*(8000/float64(capacity)), 30_000) * (0.9 + chance/10)
 }
 
-// pollDelay returns the time until the waiter is to ask again, and the position of the waiter. urgentRank is -1, except for an urgent
-// poller that comes before all normal tasks. Then it is its rank among such pollers.
+// pollDelay returns the time until the waiter is to ask again, and the position of the waiter. For an urgent poller that comes before all normal
+// tasks, urgentRank is its rank among such pollers. For any other waiter, urgentRank is -1.
 func (m *queueModel) pollDelay(w *modelWaiter, chance float64, urgentRank int) (wait float64, position int) {
 	ahead := w.expectedGrant - m.grants
 	rank := slices.Index(m.owedWaiters(), w)

@@ -60,8 +60,8 @@ func expectRefreshed(t *testing.T, s *redisSemaphore, pool string, want bool) {
 	}
 }
 
-// TestPollersAreRefreshedUntilTheyAreOwedASlot checks that a poller is refreshed until it counts as owed a slot. This is so when, after the
-// grant that was foreseen for it, as many more grants were made as the pool has slots. Only the first three pollers that are owed a slot
+// TestPollersAreRefreshedUntilTheyAreOwedASlot checks that a poller is refreshed until it counts as owed a slot. A poller is owed a slot if,
+// after the grant that was foreseen for it, the pool has made as many grants as it has slots. Only the first three pollers that are owed a slot
 // count.
 func TestPollersAreRefreshedUntilTheyAreOwedASlot(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// changedHashes calls ChangedTokens with the argument from. It returns the hashes of the changed tokens (with their devices) and the
-// argument for the next call.
+// changedHashes calls ChangedTokens(from). It returns the hashes of the changed tokens (with their devices) and the argument for the next call.
 func (l *ledger) changedHashes(from int64) (hashes []string, next int64) {
 	l.Helper()
 	changes, err := l.ChangedTokens(l.Context(), from)

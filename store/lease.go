@@ -236,8 +236,8 @@ func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err e
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
-		// The lease of a request with a single attempt waits for less than PositionTTL / 2. This statement must not change such a lease, because
-		// DropLease deletes a lease only if its not_after is unchanged.
+		// The not_after of a lease that was requested without a wait is less than PositionTTL / 2 from now. This statement must not change that
+		// not_after, because DropLease deletes the lease only if its not_after is unchanged.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
 			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err

@@ -28,7 +28,7 @@ func (l *ledger) openLease(pool, holder string) store.LeaseTask {
 	return made
 }
 
-// leaseClaim returns a claim for the lease that task stores, on this slot.
+// leaseClaim returns a claim of this slot for an open lease.
 func (l *ledger) leaseClaim(task store.LeaseTask, holder, pool string, slot int) store.Claim {
 	return l.newClaim(task.Task, store.HolderDevice("ci", holder), pool, slot)
 }
@@ -117,8 +117,8 @@ func TestAHolderHasOneLease(t *testing.T) {
 	})
 }
 
-// TestATryLeavesNothingBehind checks a lease that was opened for a single try: DropLease deletes it, unless it was
-// granted or was requested again.
+// TestATryLeavesNothingBehind checks a lease that was requested without a wait: DropLease deletes it, unless it was granted or was requested
+// again.
 func TestATryLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
@@ -260,8 +260,8 @@ func TestTheLengthOfALease(t *testing.T) {
 	})
 }
 
-// TestTheNextCallers checks that NextCallers returns the callers that have waited longest. It must return as many as the pool's bound has
-// room for.
+// TestTheNextCallers checks that NextCallers returns the callers that have waited longest: as many callers as can get slots before the callers
+// of the pool hold their maximum number of slots.
 func TestTheNextCallers(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

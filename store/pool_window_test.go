@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// windowAroundNow returns a daily window of this length. It opened earlier than now, by the duration before.
+// windowAroundNow returns a daily window of this length. The parameter before is the time that has passed since the window opened.
 func (l *ledger) windowAroundNow(before, length time.Duration) store.Window {
 	l.Helper()
 	now, err := l.Clock(l.Context())

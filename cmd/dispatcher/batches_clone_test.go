@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// A batch is queued again with its settings and with the own fields of its tasks. The tasks of a
-// batch that ended without success are retried.
+// A clone of a batch has the settings of the batch, and its tasks keep the fields that each of them set itself. A retry queues the tasks of a
+// batch that ended without success.
 func TestBatchesAreClonedAndRetried(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)

@@ -324,7 +324,8 @@ func TestDuplicatesInAFile(t *testing.T) {
 	d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "perhaps").expectExit(1).expectErrors("duplicates")
 }
 
-// Only a batch is shown with its condition as its state. A payload with members of the same names must stay unchanged.
+// The command shows the condition of a batch as its state. The members state and condition of other objects, such as a
+// payload, must stay unchanged.
 func TestOnlyABatchHasACondition(t *testing.T) {
 	t.Parallel()
 	for object, want := range map[string]string{

@@ -219,7 +219,7 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 	all.waitForOutput(t, `"id":3,`)
 }
 
-// A device has the name of a part of the dispatcher: the log and its filters distinguish the two.
+// If a device has the same name as a part of the dispatcher, the log and its filters distinguish the two.
 func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
 	d := newOperatorDesk(t)

@@ -7,8 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The flag without a value reports that the ledger was restored. A value is the minimum time
-// without grants.
+// The flag --after-restore without a value means that the ledger was restored. A value is the minimum time without grants.
 func TestAfterRestoreTakesADuration(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]restoreFlag{

@@ -22,7 +22,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// lineTransport answers the lines that a device sends: first HELLO device token, then ASK or DONE task token.
+// lineTransport answers the lines that a device sends: first "HELLO device token", then "ASK" or "DONE task token".
 type lineTransport struct {
 	devices.Handler
 	sessions sync.Map // from devices.ID to net.Conn

@@ -53,8 +53,8 @@ type waitChange struct {
 // modelPool returns the pool in which device i waits.
 func modelPool(i int) string { return "pool" + strconv.Itoa(i%3) }
 
-// waitsForever returns the basic end of each wait in the model. The end of a wait is later than that by one millisecond for each change
-// that was committed before the device of the wait was read. So the end of a wait shows which changes the wait includes.
+// waitsForever returns the end of a wait that includes no change. For each change that was committed before the device of a wait was read, the
+// end of the wait is one millisecond later. So the end of a wait shows which changes the wait includes.
 func waitsForever() time.Time { return time.UnixMilli(9_000_000_000_000) }
 
 // redisModel is a model of Redis and of the scripts that change marks. It consists of plain maps.
@@ -345,8 +345,8 @@ func (w *worldModel) addOpenTask(i int, by *replicaModel) {
 	w.waitChanges[i] = append(w.waitChanges[i], waitChange{w.now, by})
 }
 
-// endTasks ends all tasks of device i. The changes up to now need not end a recorded wait of the device any more: the queue does not know a
-// device without tasks, and the next task will be a new change.
+// endTasks ends all tasks of device i. From then on, no earlier change has to end a recorded wait of the device: the queue does not contain a
+// device without tasks, and the next task of the device is a new change.
 func (w *worldModel) endTasks(i int) {
 	w.openTasks[i] = 0
 	for n := range w.waitChanges[i] {

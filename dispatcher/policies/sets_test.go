@@ -57,8 +57,8 @@ func (l *setLedger) putSet(maxPerSecond int, version int64, created time.Time) {
 	l.sets["sms"] = store.LimitSet{Name: "sms", Limits: json.RawMessage(text), Version: version, CreatedAt: created}
 }
 
-// TestTakesSpareTheLedger checks that a take from a cached limit set does not call the ledger. ForgetChanged finds
-// by their versions the cached sets that were changed or deleted.
+// TestTakesSpareTheLedger checks that a take from a cached limit set does not call the ledger. ForgetChanged compares
+// the versions of the cached sets to find the sets that were changed or deleted.
 func TestTakesSpareTheLedger(t *testing.T) {
 	t.Parallel()
 	l, born := &setLedger{sets: map[string]store.LimitSet{}}, time.UnixMilli(1)

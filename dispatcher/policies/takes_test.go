@@ -169,8 +169,7 @@ func TestASetDeletedWhileItIsReadLeavesNoLabels(t *testing.T) {
 	s.expectSeries(map[string]float64{})
 }
 
-// A limit set has more than 20 policies. At most 20 of them may have metric series of their own. All other policies must share the name
-// other.
+// A limit set has more than 20 policies. At most 20 of them may have metric series of their own. All other policies must share the name "other".
 func TestLabelsOfASetAreBounded(t *testing.T) {
 	t.Parallel()
 	r := prometheus.NewRegistry()

@@ -31,8 +31,8 @@ func (l *walkedLedger) CountWaitingDevices(_ context.Context, pool string, _ tim
 	return found, nil
 }
 
-// TestIdleCountGoesOn checks the count of devices that are too many for one pass: the next passes continue it, all pools have their turn,
-// and a pool keeps the count of its last lap until a lap is complete.
+// TestIdleCountGoesOn checks a count of devices that needs more than one pass. The next passes continue the count, each pool has its turn, and
+// each pool keeps its previous count until its new count is complete.
 func TestIdleCountGoesOn(t *testing.T) {
 	t.Parallel()
 	ledger := &walkedLedger{clock: time.Unix(1_800_000_000, 0), pools: map[string][]bool{

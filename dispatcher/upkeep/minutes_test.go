@@ -7,7 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// sealedLog is a ledger whose log has events with the ids 1 to last.
+// sealedLog is a ledger with the events 1 to last. It records up to which event the pass has sealed them (a seal
+// protects events against changes).
 type sealedLog struct {
 	Ledger
 

@@ -74,8 +74,8 @@ func (r *trial) checkAttempts(task operators.TaskDetail, kind string, worked map
 	}
 }
 
-// leastWork returns the minimum time, in seconds, for which a device is inside for a task of a kind. For a shell on a busy machine, making
-// the connection is a part of the work.
+// leastWork returns the minimum time, in seconds, for which a task of a kind keeps its device in the external system. For a shell on a busy
+// machine, making the connection is a part of the work.
 func leastWork(kind string) float64 {
 	if kind == kindLong {
 		return longWork / 2

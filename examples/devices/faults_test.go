@@ -125,7 +125,7 @@ func newFaults(seed uint64, transport string, record *traffic, devices []string)
 	return f
 }
 
-// next returns the next step of a device. "" means that all have happened.
+// next returns the next step of a device. It returns "" if all steps have happened.
 func (f *faults) next(device string) step {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,7 +162,8 @@ func (f *faults) recordKill(device string) {
 	f.devices[device].busyUntil, f.devices[device].killedAt = time.Time{}, time.Now()
 }
 
-// takeAfterWork is take for a step after work that began at a time. Work that ended because the device was killed does not count.
+// takeAfterWork does the same as take for a step that needs work before it. began is the time at which the work began. Work that ended because
+// the device was killed does not count.
 func (f *faults) takeAfterWork(device string, s step, began time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -294,11 +295,11 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 	return v
 }
 
-// replayNow is the second half of the step replayGrant: the next report without a running task is answered with the grant. Two reports at
-// once can have such answers.
+// replayNow is the second half of the step replayGrant: the next report without a running task gets the old grant once more as its reply. Two
+// concurrent reports can get such replies.
 const replayNow step = "deliver the grant now"
 
-// withRe returns a reply as the answer to another report.
+// withRe returns the reply in body with the report id in its field re, so that it answers this report.
 func withRe(body []byte, id string) []byte {
 	return regexp.MustCompile(`"re":"[^"]*"`).ReplaceAllLiteral(body, fmt.Appendf(nil, `"re":%q`, id))
 }

@@ -71,7 +71,7 @@ func (d *deviceProcess) killWith(end func(*os.Process)) {
 	time.AfterFunc(bootTime, d.start)
 }
 
-// end kills the program and all processes that it started for good.
+// end kills the program and all processes that it started. The program is not started again.
 func (d *deviceProcess) end() {
 	d.mu.Lock()
 	d.isOver = true

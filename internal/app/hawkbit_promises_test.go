@@ -73,8 +73,8 @@ func (d *ddiDevice) findLink() string {
 }
 
 // TestTheCapHoldsForDDIDevices lets 12 devices that speak DDI and four devices of the dispatcher's protocol share three slots, over two
-// replicas. At most three devices are inside at once, all three slots are used, each task is done once, and no task is lost. Some devices
-// have a second task in another pool, and never hold two slots at once.
+// replicas. At most three devices work at once, all three slots are used, each task is done once, and no task is lost. Some devices have a
+// second task in another pool, and never hold two slots at once.
 func TestTheCapHoldsForDDIDevices(t *testing.T) {
 	t.Parallel()
 	const slots = 3

@@ -33,7 +33,7 @@ func newDDIDevice(t *testing.T, i *instance, id string) *ddiDevice {
 	return &ddiDevice{t, i, id, "GatewayToken " + i.fleet}
 }
 
-// send sends a request and returns the status and the body. In the body, the address of the server is replaced by URL.
+// send sends a request and returns the status and the body. In the body, the text URL replaces the address of the server.
 func (d *ddiDevice) send(method, resource, body string) (int, string) {
 	d.Helper()
 	if resource != "" {

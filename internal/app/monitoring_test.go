@@ -57,8 +57,8 @@ func registeredMetrics(t *testing.T) metricNameSet {
 	return all
 }
 
-// monitoringQueries returns the expressions in the alerts and in the dashboard of Grafana, by the place where they
-// are.
+// monitoringQueries returns the expressions in the alerts and in the dashboard of Grafana. The key of each expression
+// is its place.
 func monitoringQueries(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

@@ -88,9 +88,9 @@ func (s *noisySite) connect(t *testing.T) {
 	}
 }
 
-// flood makes each noisy device report: over MQTT with the QoS via, or over one HTTP connection if via is http. If pause is 0, a device
-// reports as fast as it can. Otherwise it pauses after each reportsPerWrite reports. The returned function stops the devices and returns
-// the number of reports that they sent.
+// flood makes each noisy device report. If via is "http", the device uses one HTTP connection. Otherwise it uses MQTT, and via is the QoS. If
+// pause is 0, a device reports as fast as it can. Otherwise it pauses after each reportsPerWrite reports. The returned function stops the
+// devices and returns the number of reports that they sent.
 func (s *noisySite) flood(t *testing.T, noisy int, via string, pause time.Duration) (stop func() int64) {
 	t.Helper()
 	var sent atomic.Int64

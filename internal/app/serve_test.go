@@ -51,8 +51,7 @@ func startServing(t *testing.T, config Config) (*instance, *App) {
 	return startApp(t, a), a
 }
 
-// startApp runs an app and waits until its API answers. Before that, a handler for the time of the start answers that
-// the app is not ready.
+// startApp runs an app and waits until its API answers. While the app starts, a handler answers that the app is not ready.
 func startApp(t *testing.T, a *App) *instance {
 	t.Helper()
 	i := startInstance(t, instance{url: "http://" + a.Addr(), admin: adminToken, fleet: fleetToken}, func(ctx context.Context, started func()) error {

@@ -116,7 +116,7 @@ func (r *blockedCalls) expectNoKeys() {
 	})
 }
 
-// waitUntil calls the function is again and again until it returns true.
+// waitUntil calls is() repeatedly until it returns true.
 func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick, late := time.NewTicker(time.Millisecond), time.After(waitLimit)
@@ -346,8 +346,8 @@ func TestACallIsAsLargeAsMayBe(t *testing.T) {
 	r.expectNoKeys()
 }
 
-// TestASecondCallBeginsWhenEnoughWait checks the setting MinWaiting: while fewer callers than this wait, no second
-// call begins, and they wait for the call in progress.
+// TestASecondCallBeginsWhenEnoughWait checks the setting MinWaiting. If fewer than MinWaiting callers wait, no second call begins, and these
+// callers wait for the call in progress.
 func TestASecondCallBeginsWhenEnoughWait(t *testing.T) {
 	t.Parallel()
 	r := newBlockedCalls(t, 2)

@@ -15,11 +15,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/memoryredis"
 )
 
-// callLua runs the command in ARGV as the call of a script.
+// callLua is a script that runs the Redis command in ARGV.
 const callLua = `return redis.pcall(unpack(ARGV))`
 
-// TestTheIndexAnswersLikeMiniredis sends the same random commands, from scripts and from clients, to a server with an index and to one
-// without. All replies must be equal.
+// TestTheIndexAnswersLikeMiniredis sends the same random commands, from scripts and from clients, to a memoryredis,
+// which has an index, and to a plain miniredis. All replies must be equal.
 func TestTheIndexAnswersLikeMiniredis(t *testing.T) {
 	t.Parallel()
 	indexed, err := memoryredis.Start("secret")

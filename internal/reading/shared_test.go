@@ -103,7 +103,7 @@ func TestReadingIsLimited(t *testing.T) {
 	}
 }
 
-// A new read is in progress. Until it ends, callers get the previous answer, unless that is too old.
+// A new read is in progress. Until it ends, callers get the previous answer, unless the previous answer is too old.
 func TestSparedAnswerServesMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newCountedSource()

@@ -42,8 +42,8 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	}
 }
 
-// TestSuspicionsBeyondTheBoundCount checks suspicious arrivals of devices whose leases have ended. They are no
-// violations, but those beyond the first maxSuspicions must count as violations.
+// TestSuspicionsBeyondTheBoundCount checks suspicious arrivals of devices whose leases have ended. The first maxSuspicions of them are no
+// violations. Each further one must count as a violation.
 func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	t.Parallel()
 	var s suspicions

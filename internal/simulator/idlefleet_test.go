@@ -105,8 +105,8 @@ func TestAnIdleRunFailsWhenReportsAreNotAnswered(t *testing.T) {
 	}
 }
 
-// TestAnIdleFleetSaysThatItIsBehind checks an idle fleet whose dispatcher answers more slowly than the fleet is to
-// report: the fleet reports that it is behind.
+// TestAnIdleFleetSaysThatItIsBehind checks an idle fleet whose dispatcher answers too slowly for the report period of
+// the fleet: the summary has an error and the delay.
 func TestAnIdleFleetSaysThatItIsBehind(t *testing.T) {
 	t.Parallel()
 	url := startAnswering(t, func(string, string) (int, string) {

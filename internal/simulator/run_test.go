@@ -128,7 +128,7 @@ func TestBrokenPromisesAreReported(t *testing.T) {
 		do   func(*fakeDispatcher, *Config)
 		want string
 	}{
-		// The tasks take so long that several devices are inside at the same time, even on a busy machine.
+		// The tasks take so long that several devices use the external system at the same time, even on a busy machine.
 		{"over-grants", func(f *fakeDispatcher, c *Config) { f.extraSlots, c.Work = 2, time.Second }, "capacity 4 exceeded"},
 		{"shared slot", func(f *fakeDispatcher, c *Config) { f.sameSlot, c.Work = true, 300*time.Millisecond }, "at a slot in use"},
 		{"stale tokens", func(f *fakeDispatcher, _ *Config) { f.staleTokens = true }, "stale token"},

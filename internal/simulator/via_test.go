@@ -42,8 +42,9 @@ type reportShape struct {
 	results int
 }
 
-// receiveReports runs one device. via is the way in which it reports. The server answers each report with the
-// function answer, which gets the number of the report, from 1. receiveReports returns the first reports.
+// receiveReports runs one device that reports in the way via. The function answer returns the server's answer to the
+// n-th report, counted from 1. receiveReports returns the shapes of the first reports, as many as the parameter reports
+// says.
 func receiveReports(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []reportShape {
 	t.Helper()
 	seen := make(chan reportShape, 1000)

@@ -142,7 +142,7 @@ func TestChangesOfDevicesRefuseBadInput(t *testing.T) {
 	b.get("/v1/devices/d").expectStatus(200)
 }
 
-// brokenAccounts is a broker for accounts that cannot be reached.
+// brokenAccounts manages accounts at a broker that cannot be reached.
 type brokenAccounts struct{}
 
 var errNoBroker = errors.New("connection refused by 10.0.0.7")

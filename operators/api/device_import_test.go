@@ -173,8 +173,9 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	})
 }
 
-// TestImportWithoutTheBroker imports devices while the broker cannot be reached. A new device needs an account at the broker, so it is not
-// imported. A line of an existing device must succeed unless it asks for a new token. Such tokens are rotated one by one.
+// TestImportWithoutTheBroker imports devices while the broker cannot be reached. A new device needs an account at the
+// broker, so it is not imported. A line of an existing device must succeed unless it asks for a new token. Tokens of
+// devices with accounts at a broker can only be rotated one by one.
 func TestImportWithoutTheBroker(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Accounts = brokenAccounts{} })

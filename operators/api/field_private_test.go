@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// A field that is added to NewBatch is in the schema with its rules and its default, and a change of it in a merge patch
-// tells an absent field from null. The command line has it, too: TestAFieldOfABatchIsAFlag.
+// A field that is added to NewBatch must be in the schema with its rules and its default. A merge patch must distinguish an absent field from
+// null. TestAFieldOfABatchIsAFlag checks the flag of the field.
 func TestAFieldOfABatchIsInTheSchemaAndThePatch(t *testing.T) {
 	t.Parallel()
 	owned := reflect.StructOf(append(slices.Collect(reflect.TypeFor[operators.NewBatch]().Fields()), reflect.StructField{

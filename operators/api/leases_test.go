@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// requestLease requests a lease in the pool. If waitSeconds is not 0, the request waits so long for a slot.
+// requestLease requests a lease in the pool. If waitSeconds is not 0, the request waits at most waitSeconds seconds for
+// a slot.
 func (b *testAPI) requestLease(token, pool, body string, waitSeconds int) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/pools/"+pool+"/leases", strings.NewReader(body))
@@ -226,7 +227,7 @@ func TestTheLongestLeaseOfAPool(t *testing.T) {
 	}
 }
 
-// The longest sleep of a pool has a default, can be changed and reset, and its limits are checked.
+// The setting longest_sleep_ms of a pool has a default, can be changed and reset, and its limits are checked.
 func TestTheLongestSleepOfAPool(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -230,7 +230,7 @@ func (b *testAPI) performOperation(row operators.Operation, token, holder string
 	return b.call(row.Method, path, token, body)
 }
 
-// acquireLease acquires a lease in the pool leased. It returns the id of the lease and its fencing token.
+// acquireLease acquires a lease in the pool named leased. It returns the id of the lease and its fencing token.
 func (b *testAPI) acquireLease(token string) (lease, fencing string) {
 	b.Helper()
 	got := b.requestLease(token, "leased", `{}`, 0).expectStatus(201).decodeObject()

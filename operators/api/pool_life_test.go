@@ -129,7 +129,7 @@ func (b *testAPI) checkGrant(g grantedTask) string {
 	return fmt.Sprintf("%v %v %v %t", answered["alive"], answered["device"], answered["slot"], left > 0 && left <= 300_000)
 }
 
-// An operator releases a slot without the option now. The holder is only asked to stop. It keeps the slot until it
+// An operator releases a slot without the option "now". The holder is only asked to stop. It keeps the slot until it
 // has stopped.
 func TestHolderIsAskedToStop(t *testing.T) {
 	t.Parallel()

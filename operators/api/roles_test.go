@@ -41,8 +41,9 @@ func expectedRefusal(row operators.Operation, bearer string) (status int, code s
 	return http.StatusForbidden, "forbidden"
 }
 
-// createBearers returns a token of each kind. The caller may use all pools and limit sets that a test names. The other caller may only
-// use a pool that has the name of such a limit set, and limit sets that have the names of such pools.
+// createBearers returns a token of each kind. The token "caller" may use all pools and limit sets. The token "other-caller" may use neither the
+// pools nor the limit sets of the tests. To reveal a mix-up, its limit sets have the names of these pools, and its pool has the name of such a
+// limit set.
 func (b *testAPI) createBearers() map[string]string {
 	b.Helper()
 	return map[string]string{

@@ -125,8 +125,8 @@ func TestDevicesAreNoEvents(t *testing.T) {
 	s.expectLogged(1, 1)
 }
 
-// TestManyWhoGuessHideNobody checks that a refusal of a known operator is logged even if clients that guess tokens fill the samples of the
-// log.
+// TestManyWhoGuessHideNobody checks that a refusal of a known operator is logged even if so many wrong tokens are refused that the log leaves
+// some of them out.
 func TestManyWhoGuessHideNobody(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)

@@ -23,8 +23,8 @@ func (b *tab) openInZone(address string) {
 	b.open(address)
 }
 
-// TestActivityBeginsWithTheActsOfOperators checks the page of the events: it begins with what operators did, shows a changed value with the
-// old one, a batch by its name and an import as one row. A reader can choose everything, and filter by kind, by actor and by time.
+// TestActivityBeginsWithTheActsOfOperators checks the page of the events: it begins with what operators did, shows a changed value with the old
+// one, a batch by its name and an import as one row. A reader can select the events of everybody, and filter by kind, by actor and by time.
 func TestActivityBeginsWithTheActsOfOperators(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -46,8 +46,8 @@ func renderForm(t *testing.T, templateName string, data any) (html string) {
 	return text.String()
 }
 
-// expectInputs compares the inputs in html with the tags of object, which the form sends. withoutRow names the fields of object that the
-// table fields leaves out, because the form has other inputs for them, or none.
+// expectInputs checks that html has an input for each field of the type of object, with the rules of the field's tags. withoutRow lists the
+// fields of object that have no row in the form's table (the parameter fields).
 func expectInputs[T any](t *testing.T, fields formFields[T], object any, html string, withoutRow ...string) {
 	t.Helper()
 	rows := map[string]formField[T]{}

@@ -24,7 +24,8 @@ func TestTheFirstPageTellsAllTrouble(t *testing.T) {
 	b.createPool("e-zero", 0, "z-1")
 	b.callAPI("PUT", "/v1/pools/f-failing", map[string]any{"capacity": 6}, nil)
 	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "f-failing", "max_attempts": 9, "retry_backoff_ms": 3_600_000, "devices": deviceIDs(6)}, nil)
-	// More tasks wait in g-later than in others, but they will start without help: its card comes after those of pools that need help.
+	// More tasks wait in the pool g-later than in other pools, but they will start without help. So its card comes after the cards of pools that
+	// need help.
 	b.createPool("g-later", 9)
 	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "g-later", "not_before": "2099-01-01T00:00:00Z", "devices": []string{"g-1", "g-2", "g-3", "g-4", "g-5", "g-6", "g-7", "g-8"}}, nil)
 	for i := range 8 {

@@ -40,7 +40,7 @@ func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	var last grantedTask
 	for i := range 4 {
 		last = first.reportUntilGranted(fmt.Sprintf("d-%d", i))
-		// The lock keeps out the replica's counting: an event that it counts between the two updates would keep its minute.
+		// The lock keeps the replica from counting events between the two updates. An event that is counted in between would keep its minute.
 		first.alterLedger(dsn, `SELECT event FROM minutes_counted FOR UPDATE;
 			UPDATE pool_minutes SET minute = minute - 10; UPDATE events SET at = at - interval '10 minutes'`)
 	}

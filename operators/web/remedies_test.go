@@ -15,8 +15,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// TestEveryActionHasAPage checks the table of reasons why tasks wait: each action in it has a form or a page that
-// exists, except the registration of a device, which the page of no device can offer.
+// TestEveryActionHasAPage checks the table of reasons why tasks wait: each action in it has a form or a page that exists. The registration of a
+// device is an exception, because an unknown device has no page.
 func TestEveryActionHasAPage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

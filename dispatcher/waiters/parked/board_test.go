@@ -143,9 +143,9 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	})
 }
 
-// RecordEnded is called for a connection that has ended. It must tell the connection of the device's newest report from the connection of
-// an older one. After the newest one has ended, RegisterNewest must return true (a gap) for the next parked report, and only for this
-// one.
+// RecordEnded is called for a connection that has ended. It must distinguish the connection of the device's newest report from the connection of
+// an older report. After the connection of the newest report has ended, RegisterNewest must return true (a gap) for the next parked report, and
+// only for this one.
 func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
-// These are the names of the figures, in the order of the file.
+// These are the names of the figures, in the order of testdata/cost.txt.
 const (
 	statements    = "statements"
 	commits       = "transactions that write"
@@ -146,7 +146,7 @@ func (p *testDispatcher) commandCalls() map[string]int64 {
 	return calls
 }
 
-// measureCost calls do n times and returns the average cost of one call. During the calls the garbage collector is off, because it empties
+// measureCost calls do(0) to do(n-1) and returns the average cost of one call. During the calls the garbage collector is off, because it empties
 // memory pools that would then be filled again.
 func (p *testDispatcher) measureCost(name string, n int, do func(i int)) []figure {
 	p.t.Helper()

@@ -189,7 +189,7 @@ func (x *experiment) simulate(ctx context.Context) *simulation {
 	return s
 }
 
-// errTestedTooLittle means that the run did not test enough to count.
+// errTestedTooLittle means that the run did not test enough, so that its result does not count.
 var errTestedTooLittle = errors.New("the run was too tame")
 
 func (x *experiment) injectFaults(ctx context.Context, faults []fault) error {

@@ -57,7 +57,8 @@ const (
 	skipped  outcome = "skipped"
 )
 
-// outcomeAfter returns the outcome after try number try. ci is true if the test runs under CI.
+// outcomeAfter returns the outcome of a try. try is the number of the try, counted from 1. ci is true if the test runs
+// under CI.
 func (v *verdict) outcomeAfter(try int, ci bool) outcome {
 	switch {
 	case len(v.violations) > 0:
@@ -129,8 +130,9 @@ func (w *stallWatch) stalls() (longest, sum time.Duration) {
 	return w.longest, w.sum
 }
 
-// TestAFaultIsNeverExcused checks verdicts. A run that found a violation fails on any machine. A run with a doubt
-// (it tested too little) fails only on a machine that did not stall. Under CI, one of the tries must count.
+// TestAFaultIsNeverExcused checks verdicts. A run that found a violation fails on any machine. A run with a doubt (it
+// tested too little) fails only on a machine that did not stall. Under CI, the test also fails if every try has a
+// doubt.
 func TestAFaultIsNeverExcused(t *testing.T) {
 	t.Parallel()
 	fault, doubt := []error{errors.New("61 inside")}, []error{errors.New("never more than 3 inside")}

@@ -37,7 +37,7 @@ type download struct {
 const (
 	// pieces is the number of pieces in which a download is sent.
 	pieces = 20
-	// unread is the size of the send buffer of a connection. It is much smaller than an image: the download of a stopped client stays open.
+	// unread is the size of the send buffer of a connection. It is much smaller than an image, so the download of a stopped client stays open.
 	unread = 16 << 10
 )
 

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a network namespace with a loopback interface. swupdate binds an abstract socket with one of 11 names, and ends with status 2
-// if all 11 are in use. Such names belong to a network namespace, so more than 11 instances on one machine need more than one.
+// network is a network namespace with a loopback interface. swupdate binds an abstract socket with one of 11 names, and ends with status 2 if
+// all 11 are in use. Such names belong to a network namespace, so more than 11 instances on one machine need several namespaces.
 type network struct{ tasks chan func() }
 
 // newNetwork creates a network namespace. It skips the test if the test may not create one.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// TestObjectsSelectThePods checks that the Service, the budget and the network policy select the pods of the Deployment,
-// and that the ServiceMonitor selects the Service.
+// TestObjectsSelectThePods checks that the Service, the PodDisruptionBudget and the NetworkPolicy select the pods of the Deployment, and that
+// the ServiceMonitor selects the Service.
 func TestObjectsSelectThePods(t *testing.T) {
 	t.Parallel()
 	m := deployed(t)

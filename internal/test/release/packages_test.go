@@ -201,7 +201,7 @@ func (r replica) await(what string, condition func() bool) {
 	}
 }
 
-// expectRunning waits until the replica is ready, and checks its version, as a process and as a program.
+// expectRunning waits until the replica is ready. It checks the version that the running process and the installed program report.
 func (r replica) expectRunning(version string) {
 	r.t.Helper()
 	r.await("ready", func() bool { return r.get("/readyz") != "" })

@@ -38,8 +38,8 @@ type Process struct {
 	output *bytes.Buffer
 }
 
-// StartProcess starts a process with the command that command returns, and waits until checkReady returns nil. The
-// process is killed when the test ends.
+// StartProcess starts a process with the command that the function command returns, and waits until checkReady returns
+// nil. The process is killed when the test ends.
 func StartProcess(tb testing.TB, command func() *exec.Cmd, checkReady func() error) *Process {
 	tb.Helper()
 	p := &Process{tb: tb, command: command, ready: checkReady}
