@@ -166,10 +166,10 @@ func insertBatch(ctx context.Context, tx session, batch Batch) (id int64, err er
 	if batch.Abort != nil {
 		abort = *batch.Abort
 	}
-	if err := tx.pools().checkWindowsFit(ctx, batch); err != nil {
+	if err := tx.checkWindowsFit(ctx, batch); err != nil {
 		return 0, err
 	}
-	o, err := tx.pools().computeOpening(ctx, batch.Windows)
+	o, err := tx.computeOpening(ctx, batch.Windows)
 	if err != nil {
 		return 0, err
 	}

@@ -101,12 +101,12 @@ func (s batches) Fold(ctx context.Context, limit int) (folded int, pausedBatches
 		if err != nil || len(list) == 0 {
 			return err
 		}
-		batches, err := tx.batches().foldDeltas(ctx, list, limit)
+		batches, err := tx.foldDeltas(ctx, list, limit)
 		if err != nil {
 			return err
 		}
 		folded = len(list)
-		pausedBatches, err = tx.batches().pauseByAbortRules(ctx, batches)
+		pausedBatches, err = tx.pauseByAbortRules(ctx, batches)
 		return err
 	})
 	if err != nil {
@@ -152,9 +152,9 @@ const deleteOldRates = `
 
 // foldDeltas adds the rows of batch_deltas with deltaIDs (ascending) to the counts, and returns the ids of the changed batches. It also deletes
 // about limit outdated rows of batch_rates. The caller must hold the lock that only one fold can hold (tryFold).
-func (s batchStatements) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) (changedBatches []int64, err error) {
+func (s session) foldDeltas(ctx context.Context, deltaIDs []int64, limit int) (changedBatches []int64, err error) {
 	args := []any{idsToJSONArray(deltaIDs...), deltaIDs[0], deltaIDs[len(deltaIDs)-1]}
-	batches, err := collect(ctx, s.session, singleColumn[int64], foldedBatches, args...)
+	batches, err := collect(ctx, s, singleColumn[int64], foldedBatches, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -179,13 +179,13 @@ const endedAndFailedSQL = `(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` +
 	(SELECT coalesce(CAST(sum(n) AS bigint), 0) FROM (` + batchCountsSQL + `) AS c WHERE c.batch = b.id AND state IN ('failed', 'timed_out'))`
 
 // pauseByAbortRules pauses the batches in batchIDs whose abort rule is met, and returns the ids of the paused batches.
-func (s batchStatements) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pausedIDs []int64, err error) {
+func (s session) pauseByAbortRules(ctx context.Context, batchIDs []int64) (pausedIDs []int64, err error) {
 	type reading struct {
 		Batch
 		sinceEnded, sinceFailed int64
 		ended, failed           int64
 	}
-	candidates, err := collect(ctx, s.session, func(r *reading) []any {
+	candidates, err := collect(ctx, s, func(r *reading) []any {
 		return append(batchScanDest(&r.Batch), &r.sinceEnded, &r.sinceFailed, &r.ended, &r.failed)
 	}, `
 		SELECT `+batchColumns+`, b.abort_ended, b.abort_failed, `+endedAndFailedSQL+`

@@ -19,11 +19,11 @@ func (s batches) PauseBatch(ctx context.Context, actor string, id int64, reason 
 		if b.Paused || b.CancelledAt != nil {
 			return nil
 		}
-		return tx.batches().pauseBatch(ctx, actor, b, reason)
+		return tx.pauseBatch(ctx, actor, b, reason)
 	})
 }
 
-func (s batchStatements) pauseBatch(ctx context.Context, actor string, batch Batch, reason string) error {
+func (s session) pauseBatch(ctx context.Context, actor string, batch Batch, reason string) error {
 	if _, err := s.exec(ctx, `
 		UPDATE batches SET paused = true, paused_by = $2, paused_at = {now}, pause_reason = $3 WHERE id = $1`, batch.ID, actor, reason); err != nil {
 		return fmt.Errorf("pausing the batch: %w", err)
@@ -63,7 +63,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 		if err := tx.recordEvent(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
 			return err
 		}
-		return tx.batches().askCancelledTasksToStop(ctx, actor)
+		return tx.askCancelledTasksToStop(ctx, actor)
 	})
 }
 
@@ -80,11 +80,11 @@ func (s batches) ChangeBatch(ctx context.Context, actor string, id int64, change
 			return nil
 		}
 		if !slices.Equal(b.Windows, old.Windows) {
-			if err := tx.pools().checkWindowsFit(ctx, b); err != nil {
+			if err := tx.checkWindowsFit(ctx, b); err != nil {
 				return err
 			}
 		}
-		o, err := tx.pools().computeOpening(ctx, b.Windows)
+		o, err := tx.computeOpening(ctx, b.Windows)
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 		if err != nil {
 			return err
 		}
-		if err := tx.pools().lockNameExclusively(ctx, pool); err != nil {
+		if err := tx.lockNameExclusively(ctx, pool); err != nil {
 			return err
 		}
 		b, err := queryOne(ctx, tx, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1 FOR UPDATE`, id)
@@ -154,19 +154,19 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 
 // askCancelledTasksToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all
 // code does.
-func (s batchStatements) askCancelledTasksToStop(ctx context.Context, actor string) error {
-	held, err := collect(ctx, s.session, singleColumn[int64], `
+func (s session) askCancelledTasksToStop(ctx context.Context, actor string) error {
+	held, err := collect(ctx, s, singleColumn[int64], `
 		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
 		ORDER BY g.task FOR UPDATE`)
 	if err != nil || len(held) == 0 {
 		return err
 	}
-	return s.grants().askTasksToStop(ctx, actor, whyCancelled, "", held)
+	return s.askTasksToStop(ctx, actor, whyCancelled, "", held)
 }
 
 // askTasksToStop asks the devices of the running tasks taskIDs to stop, stores cancelReason in each grant, and records an event for each task.
 // The grants must be locked.
-func (s grantStatements) askTasksToStop(ctx context.Context, actor, cancelReason, eventDetail string, taskIDs []int64) error {
+func (s session) askTasksToStop(ctx context.Context, actor, cancelReason, eventDetail string, taskIDs []int64) error {
 	in := idsToJSONArray(taskIDs...)
 	if _, err := s.exec(ctx, `UPDATE grants SET cancel_why = $2 WHERE task IN (SELECT id FROM {ids})`, in, cancelReason); err != nil {
 		return fmt.Errorf("asking devices to stop: %w", err)
@@ -186,10 +186,10 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (endedTasks int, e
 	}
 	ended := 0
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.batches().askCancelledTasksToStop(ctx, Canceller); err != nil {
+		if err := tx.askCancelledTasksToStop(ctx, Canceller); err != nil {
 			return err
 		}
-		ended, err = tx.tasks().endWaitingTasks(ctx, waitingEndRule{fromSQL: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
+		ended, err = tx.endWaitingTasks(ctx, waitingEndRule{fromSQL: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
 		if err != nil || ended == limit {
 			return err
 		}

@@ -96,7 +96,7 @@ func (n queuedCounts) String() string {
 // COPY.
 func (s batches) queueTasks(ctx context.Context, unpreparedTx *sqlx.Tx, tx session, batchID int64, batch Batch, newTasks NewBatchTasks) (counts queuedCounts, err error) {
 	if newTasks.Tasks == nil {
-		counts.total, err = tx.batches().insertTasksByTags(ctx, batchID, batch, newTasks.Tags)
+		counts.total, err = tx.insertTasksByTags(ctx, batchID, batch, newTasks.Tags)
 	} else {
 		counts, err = s.insertTasks(ctx, unpreparedTx, batchID, batch, newTasks.Tasks)
 	}
@@ -107,20 +107,20 @@ func (s batches) queueTasks(ctx context.Context, unpreparedTx *sqlx.Tx, tx sessi
 		return counts, ErrNoTasks
 	}
 	if newTasks.Tasks != nil {
-		counts.unknown, err = tx.batches().countUnknownDevices(ctx, batchID)
+		counts.unknown, err = tx.countUnknownDevices(ctx, batchID)
 	}
 	if err == nil && newTasks.RegisteredOnly && counts.unknown.Tasks > 0 {
 		err = fmt.Errorf("%w: %s", ErrUnknownDevice, counts.unknown.First)
 	}
 	if err == nil {
-		counts.wrongWire, err = tx.batches().countWrongWire(ctx, batchID)
+		counts.wrongWire, err = tx.countWrongWire(ctx, batchID)
 	}
 	return counts, err
 }
 
 // countWrongWire counts the tasks of the batch whose devices speak DDI and cannot read the payload. In a fleet without DDI devices, the
 // index devices_hawkbit is empty, so the count costs nothing.
-func (s batchStatements) countWrongWire(ctx context.Context, batchID int64) (count int64, err error) {
+func (s session) countWrongWire(ctx context.Context, batchID int64) (count int64, err error) {
 	defer wrapError(&err, "counting devices of another wire")
 	err = s.scanRow(ctx, []any{&count}, `
 		SELECT count(*) FROM devices d JOIN tasks o ON o.device = d.id AND o.state = 'pending' AND o.batch * 1 = $1 JOIN batches c ON c.id = o.batch
@@ -130,7 +130,7 @@ func (s batchStatements) countWrongWire(ctx context.Context, batchID int64) (cou
 }
 
 // insertTasksByTags queues one task for each registered device that has all tags now, and returns their number.
-func (s batchStatements) insertTasksByTags(ctx context.Context, batchID int64, batch Batch, tags map[string]string) (queued int64, err error) {
+func (s session) insertTasksByTags(ctx context.Context, batchID int64, batch Batch, tags map[string]string) (queued int64, err error) {
 	text, err := tagsJSON(tags)
 	if err != nil {
 		return 0, err
@@ -144,7 +144,7 @@ func (s batchStatements) insertTasksByTags(ctx context.Context, batchID int64, b
 }
 
 // countUnknownDevices counts the tasks of the batch whose devices are not registered.
-func (s batchStatements) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
+func (s session) countUnknownDevices(ctx context.Context, id int64) (unknown UnknownDevices, err error) {
 	defer wrapError(&err, "finding unknown devices")
 	err = s.scanRow(ctx, []any{&unknown.Tasks, &unknown.First}, `
 		WITH unknown AS (

@@ -16,10 +16,10 @@ func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit
 		var gone bool
 		err := s.write(ctx, func(tx session) (err error) {
 			removed, gone = 0, false
-			if batch, err = tx.batches().lockOldBatch(ctx, batch, keepFor); err != nil {
+			if batch, err = tx.lockOldBatch(ctx, batch, keepFor); err != nil {
 				return err
 			}
-			removed, gone, err = tx.batches().removeEndedTasks(ctx, batch, limit-int(deletedTasks))
+			removed, gone, err = tx.removeEndedTasks(ctx, batch, limit-int(deletedTasks))
 			return err
 		})
 		if errors.Is(err, ErrNotFound) {
@@ -41,8 +41,8 @@ func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit
 
 // lockOldBatch locks and returns the first batch with id >= firstID whose tasks all ended more than keepFor ago, or ErrNotFound. It uses
 // count(*), because Postgres may turn an EXISTS into a scan of all tasks.
-func (s batchStatements) lockOldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (batchID int64, err error) {
-	return queryOne(ctx, s.session, singleColumn[int64], `
+func (s session) lockOldBatch(ctx context.Context, firstID int64, keepFor time.Duration) (batchID int64, err error) {
+	return queryOne(ctx, s, singleColumn[int64], `
 		SELECT b.id FROM batches b
 		WHERE b.id >= $1 AND b.created_at < (SELECT {now}) - $2 * {ms}
 			AND (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.batch = b.id AND t.state = 'pending' LIMIT 1) AS open) = 0
@@ -53,8 +53,8 @@ func (s batchStatements) lockOldBatch(ctx context.Context, firstID int64, keepFo
 
 // removeEndedTasks deletes at most limit ended tasks of the batch and returns their number. If the batch then has no task left, the batch
 // is deleted too.
-func (s batchStatements) removeEndedTasks(ctx context.Context, batchID int64, limit int) (removed int64, isBatchGone bool, err error) {
-	list, err := collect(ctx, s.session, singleColumn[int64], `
+func (s session) removeEndedTasks(ctx context.Context, batchID int64, limit int) (removed int64, isBatchGone bool, err error) {
+	list, err := collect(ctx, s, singleColumn[int64], `
 		SELECT t.id FROM tasks t
 		WHERE t.id IN (SELECT id FROM tasks WHERE batch = $1 AND state <> 'pending' ORDER BY state, id LIMIT $2) AND t.state <> 'pending'
 		ORDER BY t.id FOR UPDATE OF t`, batchID, limit)
@@ -73,7 +73,7 @@ func (s batchStatements) removeEndedTasks(ctx context.Context, batchID int64, li
 	if _, err := s.exec(ctx, `UPDATE batches SET total = total - $2 WHERE id = $1`, batchID, removed); err != nil {
 		return 0, false, err
 	}
-	left, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batchID)
+	left, err := queryOne(ctx, s, singleColumn[bool], `SELECT EXISTS (SELECT 1 FROM tasks WHERE batch = $1)`, batchID)
 	if err != nil || left {
 		return removed, false, err
 	}
@@ -83,7 +83,7 @@ func (s batchStatements) removeEndedTasks(ctx context.Context, batchID int64, li
 const retentionActor = "retention"
 
 // removeBatch deletes a batch without tasks and records the event.
-func (s batchStatements) removeBatch(ctx context.Context, batchID int64) error {
+func (s session) removeBatch(ctx context.Context, batchID int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO events (at, kind, actor, actor_kind, pool, batch, detail)
 		SELECT {now}, 'batch.removed', $2, 'program', pool, id, name FROM batches WHERE id = $1`, batchID, retentionActor); err != nil {

@@ -48,7 +48,7 @@ func (s credentials) ApplyAccountChanges(ctx context.Context, limit int, applyTi
 	}
 	var applyErr error
 	err = s.write(ctx, func(tx session) (err error) {
-		applied, applyErr, err = tx.credentials().applyAccountChanges(ctx, limit, applyTimeout, apply)
+		applied, applyErr, err = tx.applyAccountChanges(ctx, limit, applyTimeout, apply)
 		return err
 	})
 	if err != nil {
@@ -72,7 +72,7 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 	})
 	if err == nil && recorded > 0 {
 		err = s.write(ctx, func(tx session) error {
-			if err := tx.credentials().lockAccounts(ctx); err != nil {
+			if err := tx.lockAccounts(ctx); err != nil {
 				return err
 			}
 			// The lock of the row makes a later change of the account wait until the account is disabled.
@@ -94,12 +94,12 @@ func (s credentials) SuspendAccount(ctx context.Context, device string, duration
 }
 
 // applyAccountChanges does the work of ApplyAccountChanges in one transaction. applyErr is an error of apply, which does not prevent the COMMIT.
-func (s credentialStatements) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
+func (s session) applyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply ApplyAccount) (applied int, applyErr, err error) {
 	// Take the lock of the accounts before all row locks: a transaction that waits for this lock must not hold row locks.
 	if err := s.lockAccounts(ctx); err != nil {
 		return 0, nil, err
 	}
-	changes, err := collect(ctx, s.session, func(c *AccountChange) []any { return []any{&c.Device, &c.Wanted} },
+	changes, err := collect(ctx, s, func(c *AccountChange) []any { return []any{&c.Device, &c.Wanted} },
 		`SELECT t.device, t.wanted FROM account_changes t WHERE t.changed_at <= (SELECT {now})
 		ORDER BY t.stage <> 0, t.changed_at, t.device LIMIT $1 FOR UPDATE OF t SKIP LOCKED`, limit)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s credentialStatements) applyAccountChanges(ctx context.Context, limit int
 }
 
 // recordAccountChanges records for each device that its account must get the state wanted.
-func (s credentialStatements) recordAccountChanges(ctx context.Context, wanted AccountState, devices []string) error {
+func (s session) recordAccountChanges(ctx context.Context, wanted AccountState, devices []string) error {
 	if !s.recordsAccountChanges {
 		return nil
 	}
@@ -131,14 +131,14 @@ func (s credentialStatements) recordAccountChanges(ctx context.Context, wanted A
 	return err
 }
 
-func (s credentialStatements) dropAccountChange(ctx context.Context, device string) error {
+func (s session) dropAccountChange(ctx context.Context, device string) error {
 	_, err := s.exec(ctx, `DELETE FROM account_changes WHERE device = $1`, device)
 	return err
 }
 
 // setBrokerAccount calls setAccount for the device, if setAccount is not nil. The row of the device must be locked. Before the call, it
 // deletes the row of the device in account_changes, because this older change could remove the new account later.
-func (s credentialStatements) setBrokerAccount(ctx context.Context, device string, setAccount SetAccount) error {
+func (s session) setBrokerAccount(ctx context.Context, device string, setAccount SetAccount) error {
 	if setAccount == nil {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (s credentialStatements) setBrokerAccount(ctx context.Context, device strin
 	if err := s.dropAccountChange(ctx, device); err != nil {
 		return err
 	}
-	enabled, err := queryOne(ctx, s.session, singleColumn[bool], `SELECT blocked IS FALSE FROM devices WHERE id = $1`, device)
+	enabled, err := queryOne(ctx, s, singleColumn[bool], `SELECT blocked IS FALSE FROM devices WHERE id = $1`, device)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (s credentialStatements) setBrokerAccount(ctx context.Context, device strin
 
 // lockAccounts takes the lock for changes of accounts at the MQTT broker until the transaction ends, so that one transaction at a time
 // changes them.
-func (s credentialStatements) lockAccounts(ctx context.Context) error {
+func (s session) lockAccounts(ctx context.Context) error {
 	if s.lockExclusive == "" {
 		return nil
 	}

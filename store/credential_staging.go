@@ -59,16 +59,16 @@ func (s credentials) StageAccounts(ctx context.Context, stage Stage, newDevices 
 			return err
 		}
 		// Take locks in the same order as ImportDevices: first the locks of the check, then the lock of the accounts.
-		if err := tx.devices().checkImport(ctx, newDevices, onExisting); err != nil {
+		if err := tx.checkImport(ctx, newDevices, onExisting); err != nil {
 			return err
 		}
-		staged, err = tx.credentials().stageAccounts(ctx, stage, newDevices, onExisting, noteDueAfter)
+		staged, err = tx.stageAccounts(ctx, stage, newDevices, onExisting, noteDueAfter)
 		return err
 	})
 	return staged, err
 }
 
-func (s credentialStatements) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, noteDueAfter time.Duration) (staged []StagedDevice, err error) {
+func (s session) stageAccounts(ctx context.Context, stage Stage, newDevices []NewDevice, onExisting OnExisting, noteDueAfter time.Duration) (staged []StagedDevice, err error) {
 	if err := s.lockAccounts(ctx); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (s credentialStatements) stageAccounts(ctx context.Context, stage Stage, ne
 	for i, d := range newDevices {
 		ids[i] = d.ID
 	}
-	staged, err = collect(ctx, s.session, func(s *StagedDevice) []any { return []any{&s.Entry, &s.Enabled} }, `
+	staged, err = collect(ctx, s, func(s *StagedDevice) []any { return []any{&s.Entry, &s.Enabled} }, `
 		SELECT n, NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = names.name AND g.blocked)
 		FROM {names} WHERE NOT EXISTS (SELECT 1 FROM devices d WHERE d.id = names.name) ORDER BY n`, namesToJSONArray(ids))
 	if err != nil || len(staged) == 0 || onExisting == RefuseExisting && len(staged) < len(ids) {
@@ -95,8 +95,8 @@ func (s credentialStatements) stageAccounts(ctx context.Context, stage Stage, ne
 // recordStageNotes writes a note (see Stage) for each device in newIDs, and replaces the notes of failed imports. It refuses an account
 // that another import creates. It also refuses an account that is still to be deleted at the broker, because the session of the account
 // would stay open.
-func (s credentialStatements) recordStageNotes(ctx context.Context, stage Stage, newIDs []string, noteDueAfter time.Duration) error {
-	others, err := collect(ctx, s.session, singleColumn[Stage], `
+func (s session) recordStageNotes(ctx context.Context, stage Stage, newIDs []string, noteDueAfter time.Duration) error {
+	others, err := collect(ctx, s, singleColumn[Stage], `
 		SELECT DISTINCT c.stage FROM {names} JOIN account_changes c ON c.device = names.name
 		WHERE c.stage = 0 OR c.changed_at > {now}`, namesToJSONArray(newIDs))
 	switch {
@@ -120,7 +120,7 @@ func (s credentialStatements) recordStageNotes(ctx context.Context, stage Stage,
 // ErrAccountConflict if a note is missing or due.
 func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices []string, noteDueAfter time.Duration, setAccounts func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {
-		if err := tx.credentials().lockAccounts(ctx); err != nil {
+		if err := tx.lockAccounts(ctx); err != nil {
 			return err
 		}
 		n, err := queryOne(ctx, tx, singleColumn[int], `SELECT count(*) FROM {names} JOIN account_changes c ON c.device = names.name WHERE c.stage = $2 AND c.changed_at > {now}`, namesToJSONArray(devices), stage)
@@ -143,7 +143,7 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 
 // keepStagedAccounts deletes the notes of the stage for these devices, so their accounts stay. It returns ErrAccountConflict if a note is
 // missing.
-func (s credentialStatements) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
+func (s session) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
 	if stage == 0 || len(devices) == 0 {
 		return nil
 	}

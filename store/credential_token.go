@@ -20,7 +20,7 @@ type credentials struct{ *connection }
 // ErrNotFound.
 func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, setAccount SetAccount) (olderUntil time.Time, err error) {
 	err = s.write(ctx, func(tx session) (err error) {
-		olderUntil, err = tx.credentials().rotateDeviceToken(ctx, id, tokenHash, overlap)
+		olderUntil, err = tx.rotateDeviceToken(ctx, id, tokenHash, overlap)
 		if err != nil {
 			return err
 		}
@@ -29,14 +29,14 @@ func (s credentials) RotateDeviceToken(ctx context.Context, actor, id string, to
 			return err
 		}
 		tx.pendingNews.addDevices(id)
-		return tx.credentials().setBrokerAccount(ctx, id, setAccount)
+		return tx.setBrokerAccount(ctx, id, setAccount)
 	})
 	return olderUntil, err
 }
 
 // rotateDeviceToken adds a token with the hash tokenHash to the device deviceID. The older tokens of the device expire after overlap, at
 // the time olderUntil.
-func (s credentialStatements) rotateDeviceToken(ctx context.Context, deviceID string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
+func (s session) rotateDeviceToken(ctx context.Context, deviceID string, tokenHash []byte, overlap time.Duration) (olderUntil time.Time, err error) {
 	err = s.scanRow(ctx, []any{&olderUntil}, `SELECT {now} + $2 * {ms} FROM devices WHERE id = $1 FOR UPDATE`, deviceID, overlap.Milliseconds())
 	if err != nil {
 		return olderUntil, err
@@ -77,7 +77,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 		if err != nil {
 			return err
 		}
-		if _, err := tx.credentials().insertToken(ctx, Token{Device: id, Name: enrolledTokenName}, tokenHash); err != nil {
+		if _, err := tx.insertToken(ctx, Token{Device: id, Name: enrolledTokenName}, tokenHash); err != nil {
 			return err
 		}
 		if replaced == 0 { // record only the first token: a device that enrolls again and again would fill the log
@@ -86,7 +86,7 @@ func (s credentials) EnrollDevice(ctx context.Context, id string, tokenHash []by
 			}
 		}
 		tx.pendingNews.addDevices(id)
-		return tx.credentials().setBrokerAccount(ctx, id, setAccount)
+		return tx.setBrokerAccount(ctx, id, setAccount)
 	})
 }
 
@@ -130,10 +130,10 @@ func (s credentials) CreateToken(ctx context.Context, actor string, token Token,
 	var created Token
 	err = s.write(ctx, func(tx session) error {
 		return tx.runOnce(ctx, &created, func() (err error) {
-			if err := tx.credentials().releaseTokenName(ctx, token.Name); err != nil {
+			if err := tx.releaseTokenName(ctx, token.Name); err != nil {
 				return err
 			}
-			if created, err = tx.credentials().insertToken(ctx, token, secretHash); err != nil {
+			if created, err = tx.insertToken(ctx, token, secretHash); err != nil {
 				return err
 			}
 			return tx.recordEvent(ctx, Event{Kind: "token.created", Actor: actor, Device: token.Device, Detail: created.auditText()})
@@ -166,7 +166,7 @@ func jsonListOrNull(values []string) any {
 // releaseTokenName takes the name from an expired token, so that a new token can have it. It returns ErrExists for a reserved name, because
 // kindOfActor and the columns paused_by and registered_by identify an actor by its name alone. If a valid token has the name, the later
 // INSERT fails.
-func (s credentialStatements) releaseTokenName(ctx context.Context, name string) error {
+func (s session) releaseTokenName(ctx context.Context, name string) error {
 	isReserved := func(actor string) bool { return strings.EqualFold(actor, strings.TrimSpace(name)) }
 	if strings.HasPrefix(strings.ToLower(name), FleetTokenPrefix) || slices.ContainsFunc(append(programActors(), SessionRegistrant, "bootstrap", "metrics", unknownActor), isReserved) {
 		return fmt.Errorf("name %s is reserved: %w", name, ErrExists)
@@ -230,8 +230,8 @@ func (s credentials) RotateToken(ctx context.Context, actor string, id int64, se
 	return token, err
 }
 
-func (s credentialStatements) insertToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
-	created, err := collect(ctx, s.session, tokenScanDest, `
+func (s session) insertToken(ctx context.Context, token Token, secretHash []byte) (Token, error) {
+	created, err := collect(ctx, s, tokenScanDest, `
 		INSERT INTO tokens (name, device, role, hash, created_at, expires_at, pools, limit_sets)
 		VALUES ($1, $2, $3, $4, {now}, {epoch} + $5 * {ms}, $6::json, $7::json) ON CONFLICT DO NOTHING RETURNING `+tokenColumns,
 		token.Name, token.Device, token.Role, secretHash, millisOrNull(token.ExpiresAt), jsonListOrNull(token.Pools), jsonListOrNull(token.LimitSets))

@@ -96,13 +96,13 @@ func deviceScanDest(device *Device) (scanDest []any) {
 	}
 }
 
-func (s deviceStatements) byID(ctx context.Context, id string) (Device, error) {
-	return queryOne(ctx, s.session, deviceScanDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
+func (s session) deviceByID(ctx context.Context, id string) (Device, error) {
+	return queryOne(ctx, s, deviceScanDest, `SELECT `+deviceColumns+` FROM devices d WHERE d.id = $1`, id)
 }
 
 // Device returns one device, or ErrNotFound.
 func (s devices) Device(ctx context.Context, id string) (Device, error) {
-	return s.readSession().devices().byID(ctx, id)
+	return s.readSession().deviceByID(ctx, id)
 }
 
 // DeviceFilter selects devices. A field with its zero value does not restrict the selection.
@@ -201,19 +201,19 @@ func (s devices) CreateDevice(ctx context.Context, actor, id string, spec Device
 	var d Device
 	err = s.write(ctx, func(tx session) error {
 		err := tx.runOnce(ctx, &d, func() (err error) {
-			d, err = tx.devices().createDevice(ctx, actor, id, spec, tokenHash)
+			d, err = tx.createDevice(ctx, actor, id, spec, tokenHash)
 			return err
 		})
 		if once := OnceFrom(ctx); err != nil || once != nil && once.Replayed {
 			return err
 		}
-		return tx.credentials().setBrokerAccount(ctx, id, setAccount)
+		return tx.setBrokerAccount(ctx, id, setAccount)
 	})
 	return d, err
 }
 
 // createDevice registers the device deviceID with a token and returns the device.
-func (s deviceStatements) createDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec, tokenHash []byte) (Device, error) {
+func (s session) createDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec, tokenHash []byte) (Device, error) {
 	created, err := s.registerDevice(ctx, actor, deviceID, spec)
 	if err != nil {
 		return Device{}, err
@@ -221,10 +221,10 @@ func (s deviceStatements) createDevice(ctx context.Context, actor, deviceID stri
 	if !created {
 		return Device{}, fmt.Errorf("device %s: %w", deviceID, ErrExists)
 	}
-	if _, err := s.credentials().insertToken(ctx, Token{Device: deviceID}, tokenHash); err != nil {
+	if _, err := s.insertToken(ctx, Token{Device: deviceID}, tokenHash); err != nil {
 		return Device{}, err
 	}
-	return s.byID(ctx, deviceID)
+	return s.deviceByID(ctx, deviceID)
 }
 
 // MergeAttributes applies a merge patch (RFC 7396) to the attributes of the device. A patch without effect writes nothing. Errors:

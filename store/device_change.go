@@ -27,7 +27,7 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 		if err != nil {
 			return err
 		}
-		if err := tx.profiles().lockProfile(ctx, spec.Profile); err != nil {
+		if err := tx.lockProfile(ctx, spec.Profile); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, `UPDATE devices SET tags = $2, profile = nullif($3, '') WHERE id = $1`, id, text, spec.Profile); err != nil {
@@ -89,18 +89,18 @@ type deviceRow struct {
 // changed. If dryRun is true, nothing is written. Error: ErrUnknownProfile.
 func (s devices) ChangeDevices(ctx context.Context, actor string, ids []string, dryRun bool, change DeviceChange) (changedCount int, err error) {
 	err = s.write(ctx, func(tx session) error {
-		changed, err := tx.devices().changeAll(ctx, ids, change)
+		changed, err := tx.changeDevices(ctx, ids, change)
 		if changedCount = len(changed); err != nil || dryRun {
 			return err
 		}
-		return tx.devices().storeChangedDevices(ctx, actor, changed)
+		return tx.storeChangedDevices(ctx, actor, changed)
 	})
 	return changedCount, err
 }
 
-// changeAll locks the devices ids, calls change for each, and returns a row for each device that change altered.
-func (s deviceStatements) changeAll(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
-	list, err := collect(ctx, s.session, deviceScanDest,
+// changeDevices locks the devices ids, calls change for each, and returns a row for each device that change altered.
+func (s session) changeDevices(ctx context.Context, ids []string, change DeviceChange) (changed []deviceRow, err error) {
+	list, err := collect(ctx, s, deviceScanDest,
 		`SELECT `+deviceColumns+` FROM devices d WHERE d.id IN (SELECT name FROM {names}) ORDER BY d.id FOR UPDATE`, namesToJSONArray(ids))
 	if err != nil {
 		return nil, fmt.Errorf("locking devices: %w", err)
@@ -115,7 +115,7 @@ func (s deviceStatements) changeAll(ctx context.Context, ids []string, change De
 			continue
 		}
 		if spec.Profile != d.Profile && !held[spec.Profile] {
-			if err := s.profiles().lockProfile(ctx, spec.Profile); err != nil {
+			if err := s.lockProfile(ctx, spec.Profile); err != nil {
 				return nil, err
 			}
 			held[spec.Profile] = true
@@ -132,7 +132,7 @@ func (s deviceStatements) changeAll(ctx context.Context, ids []string, change De
 	return changed, nil
 }
 
-func (s deviceStatements) storeChangedDevices(ctx context.Context, actor string, rows []deviceRow) error {
+func (s session) storeChangedDevices(ctx context.Context, actor string, rows []deviceRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -150,16 +150,16 @@ func (s deviceStatements) storeChangedDevices(ctx context.Context, actor string,
 // device is already blocked, its old reason stays. Error: ErrNotFound.
 func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool, reason string) error {
 	return s.write(ctx, func(tx session) error {
-		if _, err := tx.devices().byID(ctx, id); err != nil {
+		if _, err := tx.deviceByID(ctx, id); err != nil {
 			return err
 		}
-		changed, err := tx.devices().setBlocked(ctx, actor, []string{id}, blocked, reason, false)
+		changed, err := tx.setDevicesBlocked(ctx, actor, []string{id}, blocked, reason, false)
 		if err != nil || changed > 0 {
 			return err
 		}
 		// The account is set even if the device is already blocked or unblocked, so an operator can repair an account that somebody
 		// changed.
-		return tx.credentials().recordAccountChanges(ctx, requiredAccountState(blocked), []string{id})
+		return tx.recordAccountChanges(ctx, requiredAccountState(blocked), []string{id})
 	})
 }
 
@@ -167,12 +167,12 @@ func (s devices) SetBlocked(ctx context.Context, actor, id string, blocked bool,
 // dryRun is true. reason is as in SetBlocked.
 func (s devices) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
 	return inTx(ctx, s.connection, func(tx session) (int, error) {
-		return tx.devices().setBlocked(ctx, actor, ids, blocked, reason, dryRun)
+		return tx.setDevicesBlocked(ctx, actor, ids, blocked, reason, dryRun)
 	})
 }
 
-func (s deviceStatements) setBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
-	ids, err = collect(ctx, s.session, singleColumn[string],
+func (s session) setDevicesBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
+	ids, err = collect(ctx, s, singleColumn[string],
 		`SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) AND blocked <> $2 ORDER BY id FOR UPDATE`, namesToJSONArray(ids), blocked)
 	if err != nil || dryRun || len(ids) == 0 {
 		return len(ids), err
@@ -191,7 +191,7 @@ func (s deviceStatements) setBlocked(ctx context.Context, actor string, ids []st
 			return 0, fmt.Errorf("asking blocked devices to stop: %w", err)
 		}
 	}
-	if err := s.credentials().recordAccountChanges(ctx, requiredAccountState(blocked), ids); err != nil {
+	if err := s.recordAccountChanges(ctx, requiredAccountState(blocked), ids); err != nil {
 		return 0, err
 	}
 	s.pendingNews.addDevices(ids...)

@@ -67,7 +67,7 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 		var total int // the answer that runOnce stores is only this number
 		err := tx.runOnce(ctx, &total, func() error {
 			total = len(newDevices)
-			if err := tx.profiles().lockProfiles(ctx, newDevices); err != nil {
+			if err := tx.lockProfiles(ctx, newDevices); err != nil {
 				return err
 			}
 			created := 0
@@ -85,19 +85,19 @@ func (s devices) ImportDevices(ctx context.Context, actor string, newDevices []N
 		if err != nil || stage == 0 {
 			return err
 		}
-		return tx.credentials().keepStagedAccounts(ctx, stage, idsWithToken(newDevices, gotToken))
+		return tx.keepStagedAccounts(ctx, stage, idsWithToken(newDevices, gotToken))
 	})
 	return gotToken, err
 }
 
 // checkImport returns the error that ImportDevices would return for newDevices, except the error for registered devices (RefuseExisting).
-func (s deviceStatements) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
-	if err := s.profiles().lockProfiles(ctx, newDevices); err != nil || onExisting != UpdateExisting {
+func (s session) checkImport(ctx context.Context, newDevices []NewDevice, onExisting OnExisting) error {
+	if err := s.lockProfiles(ctx, newDevices); err != nil || onExisting != UpdateExisting {
 		return err
 	}
 	for part := range slices.Chunk(importIndexesByDeviceID(newDevices), importChunkSize) {
 		rows := makeImportRows(newDevices, part)
-		if _, err := (importChunk{session: s.session}).changedRows(ctx, rows); err != nil {
+		if _, err := (importChunk{session: s}).changedRows(ctx, rows); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func idsWithToken(newDevices []NewDevice, gotToken []bool) (ids []string) {
 }
 
 // lockProfiles locks the profiles of newDevices, in the order of their names, against their deletion.
-func (s profileStatements) lockProfiles(ctx context.Context, newDevices []NewDevice) error {
+func (s session) lockProfiles(ctx context.Context, newDevices []NewDevice) error {
 	first := map[string]int{}
 	for i, d := range newDevices {
 		if _, seen := first[d.Profile]; !seen {
@@ -209,7 +209,7 @@ func (p importChunk) insertNewDevices(ctx context.Context) (inserted []importRow
 	if err != nil {
 		return nil, fmt.Errorf("registering devices: %w", err)
 	}
-	return p.rowsOfDevices(created), p.devices().finishRegistration(ctx, namesToJSONArray(created))
+	return p.rowsOfDevices(created), p.finishRegistration(ctx, namesToJSONArray(created))
 }
 
 // updateSettings changes the settings of devices that were registered before the import.
@@ -218,7 +218,7 @@ func (p importChunk) updateSettings(ctx context.Context, registered []importRow)
 	if err != nil {
 		return err
 	}
-	return p.devices().storeChangedDevices(ctx, p.actor, changed)
+	return p.storeChangedDevices(ctx, p.actor, changed)
 }
 
 func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([]deviceRow, error) {
@@ -226,7 +226,7 @@ func (p importChunk) changedRows(ctx context.Context, registered []importRow) ([
 	for i, r := range registered {
 		ids[i], rows[r.Device] = r.Device, r
 	}
-	return p.devices().changeAll(ctx, ids, func(id string, spec *DeviceSpec) error {
+	return p.changeDevices(ctx, ids, func(id string, spec *DeviceSpec) error {
 		if err := rows[id].update(spec); err != nil {
 			return &EntryError{rows[id].entry, fmt.Errorf("device %s: %w", id, err)}
 		}

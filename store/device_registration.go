@@ -30,7 +30,7 @@ type Registered struct {
 // RegisterDevices returns the devices of requests in the same order, and registers each missing device, all or none. A returned ID is empty
 // if the registration is refused (DeviceDeletion.Refuse) or the device is just being deleted.
 func (s devices) RegisterDevices(ctx context.Context, requests ...Registration) (registered []Registered, err error) {
-	return inTx(ctx, s.connection, func(tx session) ([]Registered, error) { return tx.devices().registerMissing(ctx, requests) })
+	return inTx(ctx, s.connection, func(tx session) ([]Registered, error) { return tx.registerMissing(ctx, requests) })
 }
 
 type newcomerRow struct {
@@ -53,9 +53,9 @@ func newcomerRows(requests []Registration) []newcomerRow {
 }
 
 // registerMissing registers the missing devices and returns all devices of requests, in their order.
-func (s deviceStatements) registerMissing(ctx context.Context, requests []Registration) ([]Registered, error) {
+func (s session) registerMissing(ctx context.Context, requests []Registration) ([]Registered, error) {
 	rows := newcomerRows(requests)
-	created, err := collect(ctx, s.session, singleColumn[string], `
+	created, err := collect(ctx, s, singleColumn[string], `
 		INSERT INTO devices (id, tags, attributes, created_at, registered_by, blocked)
 		SELECT name, '{}', '{}', {now}, registrant, blocked FROM {newcomers}
 		WHERE NOT EXISTS (SELECT 1 FROM deleted_devices g WHERE g.id = newcomers.name AND g.refused)
@@ -71,7 +71,7 @@ func (s deviceStatements) registerMissing(ctx context.Context, requests []Regist
 			return nil, err
 		}
 	}
-	found, err := collect(ctx, s.session, deviceScanDest, `SELECT `+deviceColumns+` FROM {newcomers} JOIN devices d ON d.id = newcomers.name`, rowsToJSONArray(rows))
+	found, err := collect(ctx, s, deviceScanDest, `SELECT `+deviceColumns+` FROM {newcomers} JOIN devices d ON d.id = newcomers.name`, rowsToJSONArray(rows))
 	if err != nil {
 		return nil, err
 	}
@@ -95,12 +95,12 @@ func registeredInOrder(requests []Registration, found []Device, createdIDs []str
 
 // registerDevice registers the device deviceID on behalf of the operator actor. If the device is registered already, nothing changes and
 // created is false.
-func (s deviceStatements) registerDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec) (created bool, err error) {
+func (s session) registerDevice(ctx context.Context, actor, deviceID string, spec DeviceSpec) (created bool, err error) {
 	text, err := tagsJSON(spec.Tags)
 	if err != nil {
 		return false, err
 	}
-	if err := s.profiles().lockProfile(ctx, spec.Profile); err != nil {
+	if err := s.lockProfile(ctx, spec.Profile); err != nil {
 		return false, err
 	}
 	n, err := s.exec(ctx, `
@@ -118,7 +118,7 @@ func (s deviceStatements) registerDevice(ctx context.Context, actor, deviceID st
 // finishRegistration ends the registration of new devices. It blocks a device that was blocked when it was deleted, and runs steps.
 // rowsJSON is the JSON input {newcomers}, of which only n and name are needed. The caller must insert the devices first: the INSERT may
 // wait for a concurrent deletion, and only a later statement reads what the deletion wrote.
-func (s deviceStatements) finishRegistration(ctx context.Context, rowsJSON string, steps ...step) error {
+func (s session) finishRegistration(ctx context.Context, rowsJSON string, steps ...step) error {
 	return s.runSteps(ctx, "newcomers", rowsJSON, append([]step{
 		{"blocking", `
 			UPDATE devices AS d SET blocked = TRUE, blocked_by = g.blocked_by, blocked_at = g.blocked_at, block_reason = g.block_reason

@@ -35,15 +35,15 @@ func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenT
 
 // DeleteDevices deletes the registered devices in ids and their tokens in one transaction. Grants, tasks, attempts and events stay.
 func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
-	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.devices().deleteDevices(ctx, actor, ids, options) })
+	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.deleteDevices(ctx, actor, ids, options) })
 }
 
-func (s deviceStatements) deleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
-	ids, err = collect(ctx, s.session, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id FOR UPDATE`, namesToJSONArray(ids))
+func (s session) deleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
+	ids, err = collect(ctx, s, singleColumn[string], `SELECT id FROM devices WHERE id IN (SELECT name FROM {names}) ORDER BY id FOR UPDATE`, namesToJSONArray(ids))
 	if err != nil {
 		return removed, err
 	}
-	kept, err := s.tasks().cancelDeviceTasks(ctx, actor, ids, options, &removed)
+	kept, err := s.cancelDeviceTasks(ctx, actor, ids, options, &removed)
 	if err != nil {
 		return removed, err
 	}
@@ -66,7 +66,7 @@ func (s deviceStatements) deleteDevices(ctx context.Context, actor string, ids [
 			return removed, err
 		}
 	}
-	if err := s.credentials().recordAccountChanges(ctx, AccountDeleted, ids); err != nil {
+	if err := s.recordAccountChanges(ctx, AccountDeleted, ids); err != nil {
 		return removed, err
 	}
 	s.pendingNews.addDevices(ids...)
@@ -77,12 +77,12 @@ func (s deviceStatements) deleteDevices(ctx context.Context, actor string, ids [
 
 // cancelDeviceTasks cancels the open tasks of devices and adds their numbers to removed. If options.CancelOpenTasks is false, it cancels
 // nothing, and kept is the set of the devices that have open tasks.
-func (s taskStatements) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
+func (s session) cancelDeviceTasks(ctx context.Context, actor string, devices []string, options DeviceDeletion, removed *DeviceRemoval) (kept map[string]bool, err error) {
 	type openTask struct {
 		id     int64
 		device string
 	}
-	open, err := collect(ctx, s.session, func(t *openTask) []any { return []any{&t.id, &t.device} }, `
+	open, err := collect(ctx, s, func(t *openTask) []any { return []any{&t.id, &t.device} }, `
 		SELECT t.id, t.device FROM {names} JOIN tasks t ON t.device = names.name AND t.state = 'pending' ORDER BY t.id FOR UPDATE OF t`, namesToJSONArray(devices))
 	if err != nil {
 		return nil, err
@@ -103,6 +103,6 @@ func (s taskStatements) cancelDeviceTasks(ctx context.Context, actor string, dev
 		}
 	}
 	removed.Cancelled = int(done.Tasks)
-	removed.Stopping, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM {names} JOIN grants g ON g.device = names.name`, namesToJSONArray(devices))
+	removed.Stopping, err = queryOne(ctx, s, singleColumn[int], `SELECT count(*) FROM {names} JOIN grants g ON g.device = names.name`, namesToJSONArray(devices))
 	return nil, err
 }

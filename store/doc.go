@@ -21,9 +21,8 @@
 //
 // grant_view.go has the conditions for the start of a task (isEligibleSQL) and the order of a device's tasks.
 //
-// The layers below these parts: connection.go begins and ends sessions and snapshots. session.go runs statements. The statements of a part
-// are methods of a type such as taskStatements, which a session returns by the name of the part, as in tx.tasks().cancelTasks. Their helpers are
-// in dialect.go, prepared.go, once.go, query.go and scan.go. dialer.go and ping.go handle the network.
+// The layers below these parts: connection.go begins and ends sessions and snapshots. session.go runs statements. The statements of all parts
+// are methods of session. Their helpers are in dialect.go, prepared.go, once.go, query.go and scan.go. dialer.go and ping.go handle the network.
 //
 // Limits: SQLite serves one process (one writer). Only Postgres is supported for production. Both databases run the same code path; the
 // differences are in dialect.go.

@@ -42,7 +42,7 @@ func (s grants) Claim(ctx context.Context, claims []Claim, waitForLock bool) (_ 
 	}
 	claim := func(onTakenSlot string) ([]ClaimOutcome, error) {
 		return inTx(ctx, s.connection, func(tx session) ([]ClaimOutcome, error) {
-			return tx.grants().claim(ctx, rows, waitForLock, onTakenSlot)
+			return tx.claimGrants(ctx, rows, waitForLock, onTakenSlot)
 		})
 	}
 	outcomes, err := claim(failTaken)
@@ -60,8 +60,8 @@ const (
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-// claim makes the claims in requested, as Claim does. onTakenSlotSQL is failTaken or skipTaken.
-func (s grantStatements) claim(ctx context.Context, requested []claimRow, waitForLock bool, onTakenSlotSQL string) ([]ClaimOutcome, error) {
+// claimGrants makes the claims in requested, as Claim does. onTakenSlotSQL is failTaken or skipTaken.
+func (s session) claimGrants(ctx context.Context, requested []claimRow, waitForLock bool, onTakenSlotSQL string) ([]ClaimOutcome, error) {
 	outcomes := make([]ClaimOutcome, len(requested))
 	rows, err := s.lockPools(ctx, requested, waitForLock, outcomes)
 	if err == nil {
@@ -89,7 +89,7 @@ func (s grantStatements) claim(ctx context.Context, requested []claimRow, waitFo
 // lockPools locks the pools of the claims against changes of their capacity and returns the claims whose pools it has locked. If waitForLock is
 // false and a pool is being resized, its claims get ClaimLocked in outcomes. The lock is a statement of its own, because only a later statement
 // reads the capacity after a resize.
-func (s grantStatements) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) (lockable []claimRow, err error) {
+func (s session) lockPools(ctx context.Context, claims []claimRow, waitForLock bool, outcomes []ClaimOutcome) (lockable []claimRow, err error) {
 	if s.lockShared == "" {
 		return claims, nil
 	}
@@ -97,7 +97,7 @@ func (s grantStatements) lockPools(ctx context.Context, claims []claimRow, waitF
 	if waitForLock {
 		text = s.lockShared
 	}
-	pools, err := collect(ctx, s.session, singleColumn[string], text, namesToJSONArray(poolNamesOfClaims(claims)))
+	pools, err := collect(ctx, s, singleColumn[string], text, namesToJSONArray(poolNamesOfClaims(claims)))
 	if err != nil {
 		return nil, fmt.Errorf("locking pools: %w", err)
 	}
@@ -128,9 +128,9 @@ func poolNamesOfClaims(claims []claimRow) []string {
 //
 // IS NOT DISTINCT FROM prevents the use of an index on device or pool. With =, Postgres sometimes read all open tasks of the pool to find
 // one. hiddenPending hides the state from the planner for the same reason.
-func (s grantStatements) insertGrants(ctx context.Context, claimsJSON, onTakenSlotSQL string) (taskIDs []int64, err error) {
+func (s session) insertGrants(ctx context.Context, claimsJSON, onTakenSlotSQL string) (taskIDs []int64, err error) {
 	defer wrapError(&err, "inserting grants")
-	return collect(ctx, s.session, singleColumn[int64], `
+	return collect(ctx, s, singleColumn[int64], `
 		WITH clock AS (SELECT {now} AS now)
 		INSERT INTO grants (task, batch, pool, slot, device, token, lease, attempt, granted_at, lease_until, max_until, lease_ms)
 		SELECT t.id, t.batch, t.pool, claims.slot, t.device, 0, claims.lease, t.attempts + 1, clock.now,
@@ -153,7 +153,7 @@ func (s grantStatements) insertGrants(ctx context.Context, claimsJSON, onTakenSl
 
 // fillGranted gives the inserted grants of taskIDs their fencing tokens, and sets the outcomes of their claims. outcomes is indexed by
 // claimRow.N.
-func (s grantStatements) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, taskIDs []int64) error {
+func (s session) fillGranted(ctx context.Context, outcomes []ClaimOutcome, claims []claimRow, taskIDs []int64) error {
 	inserted := map[int64]bool{}
 	for _, task := range taskIDs {
 		inserted[task] = true
@@ -183,7 +183,7 @@ type claimedGrant struct {
 //
 // A token is drawn after the INSERT, when the grant holds the keys of its slot and task. So every earlier holder has its token already. If
 // the token were drawn with the INSERT, the INSERT could wait for an earlier grant that then gets a higher token.
-func (s grantStatements) giveTokens(ctx context.Context, claimsJSON string) ([]claimedGrant, error) {
+func (s session) giveTokens(ctx context.Context, claimsJSON string) ([]claimedGrant, error) {
 	const (
 		claimed = ` WHERE EXISTS (SELECT 1 FROM {claims} WHERE claims.task = g.task AND claims.lease = g.lease)`
 		update  = `UPDATE grants AS g SET token = {token} FROM {claims} WHERE g.task = claims.task AND g.lease = claims.lease`
@@ -196,20 +196,20 @@ func (s grantStatements) giveTokens(ctx context.Context, claimsJSON string) ([]c
 	)
 	dest := func(r *claimedGrant) []any { return append([]any{&r.n}, grantScanDest(&r.Grant)...) }
 	if s.canChainWrites {
-		return collect(ctx, s.session, dest, withInputReadOnceSQL("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claimsJSON)
+		return collect(ctx, s, dest, withInputReadOnceSQL("claims", `given AS (`+update+` RETURNING g.*), recorded AS (`+record+`)`+read), claimsJSON)
 	}
 	for _, text := range []string{update, record + claimed} {
 		if _, err := s.exec(ctx, text, claimsJSON); err != nil {
 			return nil, err
 		}
 	}
-	return collect(ctx, s.session, dest, read, claimsJSON)
+	return collect(ctx, s, dest, read, claimsJSON)
 }
 
 // markConflicts sets ClaimConflict for each claim in claimsJSON (a JSON list) that was lost because its slot is taken or is beyond the
 // capacity.
-func (s grantStatements) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claimsJSON string) error {
-	conflicts, err := collect(ctx, s.session, singleColumn[int], `
+func (s session) markConflicts(ctx context.Context, outcomes []ClaimOutcome, claimsJSON string) error {
+	conflicts, err := collect(ctx, s, singleColumn[int], `
 		SELECT claims.n FROM {claims} JOIN pools p ON p.name = claims.pool
 		WHERE NOT (`+slotFitsSQL+`) OR EXISTS (
 			SELECT 1 FROM grants g WHERE g.pool = claims.pool AND g.slot = claims.slot AND g.task <> claims.task)`, claimsJSON)

@@ -151,7 +151,7 @@ const (
 )
 
 // endGrants updates the tasks, inserts attempts and events, and deletes the grants. Tasks and grants must be locked.
-func (s grantStatements) endGrants(ctx context.Context, endings []grantEnding) error {
+func (s session) endGrants(ctx context.Context, endings []grantEnding) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
 		rows[i] = endings[i].row()
@@ -167,7 +167,7 @@ func (s grantStatements) endGrants(ctx context.Context, endings []grantEnding) e
 }
 
 // writeEndings runs the statements of endGrants for endingsJSON, a JSON list.
-func (s grantStatements) writeEndings(ctx context.Context, endingsJSON string) (updatedTasks, deletedGrants int64, err error) {
+func (s session) writeEndings(ctx context.Context, endingsJSON string) (updatedTasks, deletedGrants int64, err error) {
 	if s.canChainWrites {
 		err = s.scanRow(ctx, []any{&updatedTasks, &deletedGrants}, withInputReadOnceSQL("endings", `
 			ended AS (DELETE FROM grants AS g USING {endings} WHERE g.task = endings.task AND g.token = endings.token RETURNING `+endedColumns+`),

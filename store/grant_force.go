@@ -24,7 +24,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 		if err != nil {
 			return err
 		}
-		e, err := tx.grants().lockSlotGrant(ctx, task, pool, slot)
+		e, err := tx.lockSlotGrant(ctx, task, pool, slot)
 		if err != nil {
 			return err
 		}
@@ -33,26 +33,26 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 		}
 		released = e.grant
 		released.CancelWhy = whyCancelled
-		return tx.grants().applyForcedRelease(ctx, release, e, settle)
+		return tx.applyForcedRelease(ctx, release, e, settle)
 	})
 	return released, err
 }
 
 // lockSlotGrant locks the task, then its grant. It returns ErrNotFound if the task no longer holds this slot.
-func (s grantStatements) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
-	lockedTask, err := queryOne(ctx, s.session, endingTaskScanDest,
+func (s session) lockSlotGrant(ctx context.Context, task int64, pool string, slot int) (grantEnding, error) {
+	lockedTask, err := queryOne(ctx, s, endingTaskScanDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 	if err != nil {
 		return grantEnding{}, err
 	}
-	grant, err := queryOne(ctx, s.session, grantScanDest,
+	grant, err := queryOne(ctx, s, grantScanDest,
 		`SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 AND g.pool = $2 AND g.slot = $3 FOR UPDATE`, task, pool, slot)
 	return grantEnding{task: lockedTask, grant: grant}, err
 }
 
 // applyForcedRelease ends a locked grant if release.AtOnce is true. Otherwise it asks the device of the grant to stop. decideState decides the
 // state of the task.
-func (s grantStatements) applyForcedRelease(ctx context.Context, release ForcedRelease, locked grantEnding, decideState Settle) error {
+func (s session) applyForcedRelease(ctx context.Context, release ForcedRelease, locked grantEnding, decideState Settle) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {
 		kind = "slot.released"

@@ -59,14 +59,14 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
-		endings, err = tx.grants().lockLapsedGrants(ctx, taskIDs, cutoffs)
+		endings, err = tx.lockLapsedGrants(ctx, taskIDs, cutoffs)
 		if err != nil || len(endings) == 0 {
 			return err
 		}
 		for i := range endings {
 			endings[i].setTaskState(settle, 0)
 		}
-		return tx.grants().endGrants(ctx, endings)
+		return tx.endGrants(ctx, endings)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reaping grants: %w", err)
@@ -80,8 +80,8 @@ func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCut
 
 // lockLapsedGrants locks the tasks, then their grants. It returns only the grants whose lease has still ended according to cutoffs, because a
 // grant may have been renewed since the search.
-func (s grantStatements) lockLapsedGrants(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
-	subjects, err := collect(ctx, s.session, endingTaskScanDest, `
+func (s session) lockLapsedGrants(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
+	subjects, err := collect(ctx, s, endingTaskScanDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch
 		WHERE t.id IN (SELECT id FROM {ids}) ORDER BY t.id FOR UPDATE OF t SKIP LOCKED`, idsToJSONArray(taskIDs...))
 	if err != nil {
@@ -92,7 +92,7 @@ func (s grantStatements) lockLapsedGrants(ctx context.Context, taskIDs []int64, 
 	for i, task := range subjects {
 		byID[task.id], locked[i] = task, task.id
 	}
-	grants, err := collect(ctx, s.session, grantScanDest, `
+	grants, err := collect(ctx, s, grantScanDest, `
 		SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task IN (SELECT id FROM {ids}) ORDER BY g.task FOR UPDATE`, idsToJSONArray(locked...))
 	if err != nil {
 		return nil, fmt.Errorf("locking grants: %w", err)

@@ -35,7 +35,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 		rows[i] = reportedRow{N: i, Task: r.Task, Token: r.Token, Device: r.Device, Lease: r.Lease.Milliseconds()}
 	}
 	reported := rowsToJSONArray(rows)
-	outcomes, toExtend, err := s.readSession().grants().readRenewals(ctx, reported, len(rows))
+	outcomes, toExtend, err := s.readSession().readRenewals(ctx, reported, len(rows))
 	if err != nil || len(toExtend) == 0 {
 		return outcomes, err
 	}
@@ -44,10 +44,10 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 		dueRows[i] = rows[n]
 	}
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.grants().extendLeases(ctx, dueRows); err != nil {
+		if err := tx.extendLeases(ctx, dueRows); err != nil {
 			return err
 		}
-		outcomes, _, err = tx.grants().readRenewals(ctx, reported, len(rows))
+		outcomes, _, err = tx.readRenewals(ctx, reported, len(rows))
 		return err
 	})
 	if err != nil {
@@ -57,7 +57,7 @@ func (s grants) Renew(ctx context.Context, renewals []Renewal) ([]RenewalOutcome
 }
 
 // extendLeases writes the renewals in rows. It locks the grants in one order, so that concurrent calls cannot deadlock.
-func (s grantStatements) extendLeases(ctx context.Context, rows []reportedRow) error {
+func (s session) extendLeases(ctx context.Context, rows []reportedRow) error {
 	tasks := make([]int64, len(rows))
 	for i, r := range rows {
 		tasks[i] = r.Task
@@ -75,14 +75,14 @@ func (s grantStatements) extendLeases(ctx context.Context, rows []reportedRow) e
 
 // readRenewals reads the grants of the renewals in reportedJSON, a JSON list of length count. toExtend has the indexes of the renewals that
 // must be written.
-func (s grantStatements) readRenewals(ctx context.Context, reportedJSON string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
+func (s session) readRenewals(ctx context.Context, reportedJSON string, count int) (outcomes []RenewalOutcome, toExtend []int, err error) {
 	type reading struct {
 		n        int
 		isHolder bool
 		isDue    bool
 		grant    Grant
 	}
-	rows, err := collect(ctx, s.session, func(r *reading) []any {
+	rows, err := collect(ctx, s, func(r *reading) []any {
 		return append([]any{&r.n, &r.isHolder, &r.isDue}, grantScanDest(&r.grant)...)
 	}, `
 		SELECT reported.n, g.token = reported.token AND g.device = reported.device, `+shouldRenewSQL+`, `+grantColumns+`

@@ -51,7 +51,7 @@ func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outc
 	var endings []grantEnding
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
-			endings, err = tx.grants().endReportedGrants(ctx, firsts, results, settle)
+			endings, err = tx.endReportedGrants(ctx, firsts, results, settle)
 			return err
 		})
 	})
@@ -73,8 +73,8 @@ func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outc
 
 // endReportedGrants ends the grants in force of firstResults. firstResults has the first result of each task, and N is the index of a result in
 // results. endReportedGrants skips locked grants. To lock a row, it never waits, so it cannot be part of a deadlock.
-func (s grantStatements) endReportedGrants(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
-	endings, err := collect(ctx, s.session, endingScanDest, `
+func (s session) endReportedGrants(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
+	endings, err := collect(ctx, s, endingScanDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
 			AND d.blocked IS NOT TRUE, `+endingTaskColumns+`, `+grantOnlyColumns+`
 		FROM {reported} JOIN grants g ON g.task = reported.task AND g.token = reported.token AND g.device = reported.device
@@ -96,7 +96,7 @@ func (s grants) recordResult(ctx context.Context, result Result, settle Settle) 
 	var outcome ResultOutcome
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
-			outcome, err = tx.grants().handleResult(ctx, result, settle)
+			outcome, err = tx.handleResult(ctx, result, settle)
 			return err
 		})
 	})
@@ -107,7 +107,7 @@ func (s grants) recordResult(ctx context.Context, result Result, settle Settle) 
 }
 
 // handleResult records one result. settle decides the state of the task.
-func (s grantStatements) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
+func (s session) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
 	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other transaction
 	// creates or ends the grant.
 	task, err := s.lockTask(ctx, result.Task)
@@ -128,17 +128,17 @@ func (s grantStatements) handleResult(ctx context.Context, result Result, settle
 }
 
 // lockTask locks a task and returns it with the settings of its batch, or ErrNotFound.
-func (s grantStatements) lockTask(ctx context.Context, task int64) (endingTask, error) {
-	return queryOne(ctx, s.session, endingTaskScanDest,
+func (s session) lockTask(ctx context.Context, task int64) (endingTask, error) {
+	return queryOne(ctx, s, endingTaskScanDest,
 		`SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch WHERE t.id = $1 FOR UPDATE OF t`, task)
 }
 
-func (s grantStatements) lockGrant(ctx context.Context, task int64) (Grant, error) {
-	return queryOne(ctx, s.session, grantScanDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 FOR UPDATE`, task)
+func (s session) lockGrant(ctx context.Context, task int64) (Grant, error) {
+	return queryOne(ctx, s, grantScanDest, `SELECT `+grantOnlyColumns+` FROM grants g WHERE g.task = $1 FOR UPDATE`, task)
 }
 
 // endGrantByResult ends grant, the grant of task, because of result.
-func (s grantStatements) endGrantByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
+func (s session) endGrantByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
 	e := grantEnding{task: task, grant: grant}
 	e.applyResult(result, settle)
 	if err := s.endGrants(ctx, []grantEnding{e}); err != nil {
@@ -152,7 +152,7 @@ func (s grantStatements) endGrantByResult(ctx context.Context, result Result, ta
 
 // recordResultAfterEnd records a result whose grant has ended or never existed. grant is the present grant of the task, if there is one, and is
 // not changed.
-func (s grantStatements) recordResultAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
+func (s session) recordResultAfterEnd(ctx context.Context, result Result, task endingTask, grant Grant) (ResultOutcome, error) {
 	var endedBy EndCause
 	var keptLate bool
 	if err := s.scanRow(ctx, []any{&endedBy, &keptLate}, `
@@ -176,7 +176,7 @@ func (s grantStatements) recordResultAfterEnd(ctx context.Context, result Result
 
 // recordLateResult stores a late result. state is the present state of the task. A late success also ends a task that waits for a retry or has
 // timed out.
-func (s grantStatements) recordLateResult(ctx context.Context, result Result, state TaskState) (ResultOutcome, error) {
+func (s session) recordLateResult(ctx context.Context, result Result, state TaskState) (ResultOutcome, error) {
 	if err := s.storeLateResult(ctx, result, true); err != nil {
 		return ResultOutcome{}, err
 	}
@@ -200,8 +200,8 @@ func (s grantStatements) recordLateResult(ctx context.Context, result Result, st
 
 // recordUnknownResult handles a result whose grant is not in the ledger. It stores the result only if the ledger has given the token of the
 // result to some grant.
-func (s grantStatements) recordUnknownResult(ctx context.Context, result Result) (ResultOutcome, error) {
-	last, err := queryOne(ctx, s.session, singleColumn[int64], `SELECT {last token}`)
+func (s session) recordUnknownResult(ctx context.Context, result Result) (ResultOutcome, error) {
+	last, err := queryOne(ctx, s, singleColumn[int64], `SELECT {last token}`)
 	if err != nil {
 		return ResultOutcome{}, fmt.Errorf("reading the last token: %w", err)
 	}
@@ -215,7 +215,7 @@ func (s grantStatements) recordUnknownResult(ctx context.Context, result Result)
 
 // storeLateResult stores a late or unknown result once, with an event. Each device has at most maxLateResults results of each kind (late or
 // unknown). The two kinds are counted separately, so that unknown results, which a device may invent, cannot displace its late results.
-func (s grantStatements) storeLateResult(ctx context.Context, result Result, isLate bool) error {
+func (s session) storeLateResult(ctx context.Context, result Result, isLate bool) error {
 	if s.lockLateResults != "" {
 		if _, err := s.exec(ctx, s.lockLateResults, result.Device); err != nil {
 			return fmt.Errorf("locking the stored results: %w", err)
@@ -244,7 +244,7 @@ func (s grantStatements) storeLateResult(ctx context.Context, result Result, isL
 }
 
 // recordDroppedOutput records an event if the output of the result was too large.
-func (s grantStatements) recordDroppedOutput(ctx context.Context, result Result) error {
+func (s session) recordDroppedOutput(ctx context.Context, result Result) error {
 	if !result.Dropped {
 		return nil
 	}

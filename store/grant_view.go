@@ -51,17 +51,17 @@ func candidateScanDest(candidate *Candidate) (scanDest []any) {
 // DeviceViews reads everything that concerns the reports of the devices, in one snapshot, one view per element of devices, in their order.
 // The candidates of a device are the best open tasks of each batch: first tasks that may start now, then by priority, then the oldest.
 func (s grants) DeviceViews(ctx context.Context, devices []string) ([]DeviceView, error) {
-	return s.readSession().grants().readViews(ctx, devices)
+	return s.readSession().readViews(ctx, devices)
 }
 
 // DeviceRegistrations does the same as DeviceViews, but reads only the fields Now, Device and Deleted.
 func (s grants) DeviceRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
-	return s.readSession().grants().readRegistrations(ctx, devices)
+	return s.readSession().readRegistrations(ctx, devices)
 }
 
-func (s grantStatements) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
+func (s session) readRegistrations(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
-	rows, err := collect(ctx, s.session, func(r *viewRow) []any {
+	rows, err := collect(ctx, s, func(r *viewRow) []any {
 		return append([]any{&r.n, &r.Now, &r.Deleted}, deviceScanDest(&r.device)...)
 	}, `
 		SELECT w.n, {now}, `+wasDeletedSQL+`, `+deviceColumns+`
@@ -171,9 +171,9 @@ func (c *Candidate) waitRank(now time.Time) int {
 	return 0
 }
 
-func (s grantStatements) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
+func (s session) readViews(ctx context.Context, devices []string) ([]DeviceView, error) {
 	unique, at := distinct(devices)
-	rows, err := collect(ctx, s.session, viewRowScanDest, viewsText, namesToJSONArray(unique))
+	rows, err := collect(ctx, s, viewRowScanDest, viewsText, namesToJSONArray(unique))
 	if err != nil {
 		return nil, err
 	}
@@ -182,8 +182,8 @@ func (s grantStatements) readViews(ctx context.Context, devices []string) ([]Dev
 
 // readViewsWithTasks reads one DeviceView for each task in taskIDs. devices has the device of each task. If a task is open, it is a candidate of
 // its view. statement is taskViewText or waitingViewText.
-func (s grantStatements) readViewsWithTasks(ctx context.Context, statement string, devices []string, taskIDs []int64) ([]DeviceView, error) {
-	rows, err := collect(ctx, s.session, viewRowScanDest, statement, namesToJSONArray(devices), s.formatNumberList(taskIDs))
+func (s session) readViewsWithTasks(ctx context.Context, statement string, devices []string, taskIDs []int64) ([]DeviceView, error) {
+	rows, err := collect(ctx, s, viewRowScanDest, statement, namesToJSONArray(devices), s.formatNumberList(taskIDs))
 	if err != nil {
 		return nil, err
 	}

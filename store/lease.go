@@ -78,12 +78,12 @@ type LeaseTask struct {
 // ErrUnknownPool, ErrExists if the holder has a lease in another pool.
 func (s grants) OpenLease(ctx context.Context, request NewLease) (task LeaseTask, err error) {
 	defer wrapError(&err, "opening a lease in pool %s", request.Pool)
-	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.leases().openLease(ctx, request) })
+	return inTx(ctx, s.connection, func(tx session) (LeaseTask, error) { return tx.openLease(ctx, request) })
 }
 
-func (s leaseStatements) openLease(ctx context.Context, request NewLease) (LeaseTask, error) {
+func (s session) openLease(ctx context.Context, request NewLease) (LeaseTask, error) {
 	// The lock makes the requests of a holder run one after another, because a holder has at most one lease.
-	if err := s.pools().lockNameExclusively(ctx, request.Holder); err != nil {
+	if err := s.lockNameExclusively(ctx, request.Holder); err != nil {
 		return LeaseTask{}, err
 	}
 	var now time.Time
@@ -105,7 +105,7 @@ func (s leaseStatements) openLease(ctx context.Context, request NewLease) (Lease
 	if err != nil {
 		return LeaseTask{}, err
 	}
-	task, err := queryOne(ctx, s.session, singleColumn[int64], `
+	task, err := queryOne(ctx, s, singleColumn[int64], `
 		INSERT INTO tasks (batch, pool, device, own_priority, payload, lease_ms, not_after)
 		VALUES ($1, $2, $3, FALSE, $4::json, $5, {epoch} + $6 * {ms}) RETURNING id`,
 		batch, request.Pool, request.Holder, jsonTextOrNull(request.Metadata), leaseMillisOrNull(request.Lease), until.UnixMilli())
@@ -122,13 +122,13 @@ func leaseMillisOrNull(lease time.Duration) any {
 
 // extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, its wait is extended to the time in
 // until. Error: ErrExists if the lease is in another pool.
-func (s leaseStatements) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
+func (s session) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask
 		pool string
 		held bool
 	}
-	r, err := queryOne(ctx, s.session, func(r *reading) []any { return []any{&r.Task, &r.pool, &r.WaitsUntil, &r.held} }, `
+	r, err := queryOne(ctx, s, func(r *reading) []any { return []any{&r.Task, &r.pool, &r.WaitsUntil, &r.held} }, `
 		SELECT t.id, t.pool, t.not_after, EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
 		FROM tasks t WHERE t.device = $1 AND t.state = 'pending' ORDER BY t.id LIMIT 1 FOR UPDATE OF t`, request.Holder)
 	switch {
@@ -149,9 +149,9 @@ func (s leaseStatements) extendOpenLease(ctx context.Context, request NewLease, 
 
 // addToLeaseBatch adds 1 to the total of the newest batch of leases of a pool, and returns the id of the batch. If this batch is too old or
 // ended, addToLeaseBatch creates a new batch. Only addToLeaseBatch and dropLease change this total, because operators cannot queue tasks there.
-func (s leaseStatements) addToLeaseBatch(ctx context.Context, pool string) (batchID int64, err error) {
+func (s session) addToLeaseBatch(ctx context.Context, pool string) (batchID int64, err error) {
 	addToNewest := func() (int64, error) {
-		return queryOne(ctx, s.session, singleColumn[int64], `
+		return queryOne(ctx, s, singleColumn[int64], `
 			UPDATE batches SET total = total + 1, ended_at = NULL
 			WHERE cancelled_at IS NULL AND (not_after IS NULL OR not_after > {now} + $3 * {ms}) AND created_at > {now} - $2 * {ms} AND id = (
 				SELECT id FROM batches WHERE pool = $1 AND system ORDER BY id DESC LIMIT 1)
@@ -161,7 +161,7 @@ func (s leaseStatements) addToLeaseBatch(ctx context.Context, pool string) (batc
 	if !errors.Is(err, ErrNotFound) {
 		return batch, err
 	}
-	if err := s.pools().lockNameExclusively(ctx, callerPrefix+pool+"/"); err != nil { // only the first transaction creates a batch
+	if err := s.lockNameExclusively(ctx, callerPrefix+pool+"/"); err != nil { // only the first transaction creates a batch
 		return 0, err
 	}
 	if batch, err = addToNewest(); errors.Is(err, ErrNotFound) {
@@ -172,7 +172,7 @@ func (s leaseStatements) addToLeaseBatch(ctx context.Context, pool string) (batc
 
 // newLeaseBatch creates the batch for the leases of a new day. It copies the settings of the previous batch of leases, because operators
 // may have changed them.
-func (s leaseStatements) newLeaseBatch(ctx context.Context, pool string) (batch int64, err error) {
+func (s session) newLeaseBatch(ctx context.Context, pool string) (batch int64, err error) {
 	err = s.scanRow(ctx, []any{&batch}, `
 		INSERT INTO batches (name, pool, kind, on_lost, max_run_ms, created_at, total, system,
 			priority, weight, lane, windows, finish_inside, opens_at, closes_at, windows_due, limits, paused, paused_by, paused_at, pause_reason)
@@ -194,11 +194,11 @@ const systemActor = "dispatcher"
 // OpenLease returned it, nothing changes and dropped is false.
 func (s grants) DropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
 	defer wrapError(&err, "withdrawing lease %d", lease.Task)
-	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.leases().dropLease(ctx, lease) })
+	return inTx(ctx, s.connection, func(tx session) (bool, error) { return tx.dropLease(ctx, lease) })
 }
 
-func (s leaseStatements) dropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
-	batch, err := queryOne(ctx, s.session, singleColumn[int64], `
+func (s session) dropLease(ctx context.Context, lease LeaseTask) (dropped bool, err error) {
+	batch, err := queryOne(ctx, s, singleColumn[int64], `
 		SELECT batch FROM tasks t WHERE id = $1 AND state = 'pending' AND not_after = {epoch} + $2 * {ms} FOR UPDATE OF t`, lease.Task, lease.WaitsUntil.UnixMilli())
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
@@ -252,7 +252,7 @@ func (s grants) GiveUpLease(ctx context.Context, actor string, task int64) (isHe
 		if _, err := tx.exec(ctx, `SELECT t.id FROM tasks t WHERE t.id = $1 FOR UPDATE OF t`, task); err != nil {
 			return err
 		}
-		ended, err := tx.tasks().endLockedTasks(ctx, waitingEndRule{state: Cancelled, actor: actor}, []taskEnd{{Task: task}})
+		ended, err := tx.endLockedTasks(ctx, waitingEndRule{state: Cancelled, actor: actor}, []taskEnd{{Task: task}})
 		if err != nil || len(ended) > 0 {
 			return err
 		}

@@ -80,21 +80,21 @@ func nextCallersSQL() string {
 
 // admitCallers removes from rows the claims of callers that exceed the bound of their pool, and sets their outcomes to ClaimCallersFull. It
 // locks the bound of each pool, so that concurrent transactions count each other's slots. For claims of devices, it takes no lock.
-func (s grantStatements) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) (admitted []claimRow, err error) {
+func (s session) admitCallers(ctx context.Context, rows []claimRow, outcomes []ClaimOutcome) (admitted []claimRow, err error) {
 	callers := slices.DeleteFunc(slices.Clone(rows), func(c claimRow) bool { return !IsCaller(c.Device) })
 	if len(callers) == 0 {
 		return rows, nil
 	}
 	left := make(map[string]int)
 	for _, pool := range poolNamesOfClaims(callers) {
-		if err := s.pools().lockNameExclusively(ctx, callerPrefix+pool); err != nil {
+		if err := s.lockNameExclusively(ctx, callerPrefix+pool); err != nil {
 			return nil, err
 		}
 		type room struct {
 			Bound *int
 			Held  int
 		}
-		r, err := queryOne(ctx, s.session, func(r *room) []any { return []any{&r.Bound, &r.Held} },
+		r, err := queryOne(ctx, s, func(r *room) []any { return []any{&r.Bound, &r.Held} },
 			`SELECT p.callers, CASE WHEN p.callers IS NULL THEN 0 ELSE (`+callerSlotsSQL+`) END FROM pools p WHERE p.name = $1`, pool)
 		if err != nil {
 			return nil, fmt.Errorf("counting the callers of pool %s: %w", pool, err)

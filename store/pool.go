@@ -67,11 +67,11 @@ func poolScanDest(pool *Pool) (scanDest []any) {
 
 // Pool returns one pool, or ErrNotFound.
 func (s pools) Pool(ctx context.Context, name string) (Pool, error) {
-	return s.readSession().pools().poolByName(ctx, name)
+	return s.readSession().poolByName(ctx, name)
 }
 
-func (s poolStatements) poolByName(ctx context.Context, name string) (Pool, error) {
-	return queryOne(ctx, s.session, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
+func (s session) poolByName(ctx context.Context, name string) (Pool, error) {
+	return queryOne(ctx, s, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1 AND deleted_at IS NULL`, name)
 }
 
 // Pools returns at most limit pools with a name > afterName, in the order of names.
@@ -147,10 +147,10 @@ func (s pools) DeletePool(ctx context.Context, actor, name string) error {
 // in shared mode. So a claim either commits before change runs, or counts its slots against the new capacity.
 func (s pools) withLockedPool(ctx context.Context, name string, change func(tx session, old *Pool) error) error {
 	err := s.write(ctx, func(tx session) error {
-		if err := tx.pools().lockNameExclusively(ctx, name); err != nil {
+		if err := tx.lockNameExclusively(ctx, name); err != nil {
 			return err
 		}
-		old, err := tx.pools().poolByName(ctx, name)
+		old, err := tx.poolByName(ctx, name)
 		if errors.Is(err, ErrNotFound) {
 			return change(tx, nil)
 		}
@@ -168,7 +168,7 @@ func (s pools) withLockedPool(ctx context.Context, name string, change func(tx s
 // lockNameExclusively takes the exclusive lock of a pool, or of another name, until the end of the transaction. The caller must hold no row
 // locks. All code locks in this order: the lock of the pool, then the rows of pool, batches, tasks, grants. No pool has a name that begins with
 // callerPrefix: such names are for the locks of callers' leases.
-func (s poolStatements) lockNameExclusively(ctx context.Context, name string) error {
+func (s session) lockNameExclusively(ctx context.Context, name string) error {
 	if s.lockExclusive == "" {
 		return nil
 	}
@@ -255,7 +255,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if old != nil && spec.equals(old.spec()) {
 		return *old, false, nil
 	}
-	o, err := tx.pools().computeOpening(ctx, spec.Windows)
+	o, err := tx.computeOpening(ctx, spec.Windows)
 	if err != nil {
 		return Pool{}, false, err
 	}
@@ -285,7 +285,7 @@ func putPool(ctx context.Context, tx session, actor, name string, old *Pool, spe
 	if err := tx.recordEvent(ctx, Event{Kind: kind, Actor: actor, Pool: name, Detail: spec.changeAuditText(old, reason)}); err != nil {
 		return Pool{}, false, err
 	}
-	pool, err = tx.pools().poolByName(ctx, name)
+	pool, err = tx.poolByName(ctx, name)
 	if err == nil && spec.DryRun {
 		err = errDryRun // rolls the transaction back
 	}

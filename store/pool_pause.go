@@ -30,11 +30,11 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 	names := slices.Sorted(slices.Values(change.Pools))
 	err = s.write(ctx, func(tx session) error {
 		for _, name := range names {
-			if err := tx.pools().lockNameExclusively(ctx, name); err != nil {
+			if err := tx.lockNameExclusively(ctx, name); err != nil {
 				return err
 			}
 		}
-		concerned, err := tx.pools().applyPause(ctx, actor, change, names)
+		concerned, err := tx.applyPause(ctx, actor, change, names)
 		if err != nil {
 			return fmt.Errorf("pausing pools: %w", err)
 		}
@@ -44,7 +44,7 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 		}
 		detail := ""
 		if askedDevices = 0; change.StopRunning {
-			asked, err := tx.grants().askTasksToStopForPause(ctx, names)
+			asked, err := tx.askTasksToStopForPause(ctx, names)
 			if err != nil {
 				return err
 			}
@@ -62,8 +62,8 @@ func (s pools) PausePools(ctx context.Context, actor string, change PoolsPause) 
 }
 
 // applyPause pauses the pools in names, or ends their pauses, and returns the names of the changed pools.
-func (s poolStatements) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) (changedNames []string, err error) {
-	return collect(ctx, s.session, singleColumn[string], `
+func (s session) applyPause(ctx context.Context, actor string, change PoolsPause, names []string) (changedNames []string, err error) {
+	return collect(ctx, s, singleColumn[string], `
 		UPDATE pools SET version = version + 1, updated_at = {now}, paused = $2, pause_reason = $4,
 			paused_by = CASE WHEN $2 THEN $3 ELSE '' END, paused_at = CASE WHEN $2 THEN {now} END
 		WHERE name IN (SELECT name FROM {names}) AND deleted_at IS NULL AND paused <> $2 AND ($2 OR paused_by = $3) RETURNING name`,
@@ -72,12 +72,12 @@ func (s poolStatements) applyPause(ctx context.Context, actor string, change Poo
 
 // askTasksToStopForPause asks the devices that hold a slot of the paused pools to stop. poolOfEach has the pool of each device that was asked,
 // so a pool can occur several times.
-func (s grantStatements) askTasksToStopForPause(ctx context.Context, pools []string) (poolOfEach []string, err error) {
+func (s session) askTasksToStopForPause(ctx context.Context, pools []string) (poolOfEach []string, err error) {
 	type holding struct {
 		task int64
 		pool string
 	}
-	held, err := collect(ctx, s.session, func(h *holding) []any { return []any{&h.task, &h.pool} }, `
+	held, err := collect(ctx, s, func(h *holding) []any { return []any{&h.task, &h.pool} }, `
 		SELECT g.task, g.pool FROM grants g WHERE g.pool IN (SELECT name FROM {names}) AND g.cancel_why = '' AND g.device NOT LIKE '`+callerPrefix+`%'
 		ORDER BY g.task FOR UPDATE`, namesToJSONArray(pools))
 	tasks := make([]int64, len(held))

@@ -37,7 +37,7 @@ type openingColumns struct {
 }
 
 // computeOpening returns the present or next opening of valid windows, by the database's clock.
-func (s poolStatements) computeOpening(ctx context.Context, schedule []Window) (openingColumns, error) {
+func (s session) computeOpening(ctx context.Context, schedule []Window) (openingColumns, error) {
 	if len(schedule) == 0 {
 		return openingColumns{}, nil
 	}
@@ -58,7 +58,7 @@ func (s poolStatements) computeOpening(ctx context.Context, schedule []Window) (
 
 // checkWindowsFit returns ErrNeverStarts if batch.FinishInside is true and no opening is long enough for a task of the batch. If the pool
 // is unknown, checkWindowsFit returns nil, because a later statement refuses the batch.
-func (s poolStatements) checkWindowsFit(ctx context.Context, batch Batch) error {
+func (s session) checkWindowsFit(ctx context.Context, batch Batch) error {
 	if !batch.FinishInside {
 		return nil
 	}
@@ -112,7 +112,7 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, er
 			{"batches", "t.id", "''", "t.id = openings.id"},
 			{"pools", "0", "t.name", "t.name = openings.name"},
 		} {
-			n, err := tx.pools().refreshWindows(ctx, target.table, target.id+", "+target.name, target.key, limit)
+			n, err := tx.refreshWindows(ctx, target.table, target.id+", "+target.name, target.key, limit)
 			if err != nil {
 				return err
 			}
@@ -128,13 +128,13 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, er
 
 // refreshWindows computes the due openings of at most limit rows of table (pools or batches), and returns their number. keyColumns are the
 // columns that identify a row, and rowCondition is the SQL condition that joins a row to its new opening.
-func (s poolStatements) refreshWindows(ctx context.Context, table, keyColumns, rowCondition string, limit int) (refreshed int, err error) {
+func (s session) refreshWindows(ctx context.Context, table, keyColumns, rowCondition string, limit int) (refreshed int, err error) {
 	type reading struct {
 		openingRow
 		windows []Window
 		now     time.Time
 	}
-	list, err := collect(ctx, s.session, func(r *reading) []any { return []any{&r.ID, &r.Name, &r.windows, &r.now} },
+	list, err := collect(ctx, s, func(r *reading) []any { return []any{&r.ID, &r.Name, &r.windows, &r.now} },
 		`SELECT `+keyColumns+`, t.windows, {now} FROM `+table+` t WHERE t.windows_due <= (SELECT {now}) LIMIT $1 FOR UPDATE OF t SKIP LOCKED`, limit)
 	if err != nil || len(list) == 0 {
 		return 0, err

@@ -46,23 +46,23 @@ func profileScanDest(profile *Profile) (scanDest []any) {
 
 // Profile returns one profile, or ErrNotFound.
 func (s profiles) Profile(ctx context.Context, name string) (Profile, error) {
-	return s.readSession().profiles().readPolicyList(ctx, profileTable(), name, "")
+	return s.readSession().readPolicyList(ctx, profileTable(), name, "")
 }
 
 // readPolicyList reads the list of policies with this name from table, or returns ErrNotFound. lockSQL is the locking clause of the statement,
 // such as FOR UPDATE, or empty.
-func (s profileStatements) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
-	return queryOne(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
+func (s session) readPolicyList(ctx context.Context, table policyTable, name, lockSQL string) (Profile, error) {
+	return queryOne(ctx, s, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name = $1 `+lockSQL, name)
 }
 
 // Profiles returns at most limit profiles with a name > afterName, in the order of names.
 func (s profiles) Profiles(ctx context.Context, afterName string, limit int) ([]Profile, error) {
-	return s.readSession().profiles().readPolicyListPage(ctx, profileTable(), afterName, limit)
+	return s.readSession().readPolicyListPage(ctx, profileTable(), afterName, limit)
 }
 
 // readPolicyListPage reads at most limit lists of policies with a name > afterName from table.
-func (s profileStatements) readPolicyListPage(ctx context.Context, table policyTable, afterName string, limit int) ([]Profile, error) {
-	return collect(ctx, s.session, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
+func (s session) readPolicyListPage(ctx context.Context, table policyTable, afterName string, limit int) ([]Profile, error) {
+	return collect(ctx, s, profileScanDest, `SELECT `+table.columns()+` FROM `+table.table+` p WHERE p.name > $1 ORDER BY p.name LIMIT $2`, afterName, limit)
 }
 
 // PutProfile creates the profile with the name of settings, or replaces its settings: Limits, which must be valid, and MetadataOnly.
@@ -75,7 +75,7 @@ func (s profiles) PutProfile(ctx context.Context, actor string, settings Profile
 // true, putPolicyList checks everything and changes nothing.
 func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile, dryRun bool) (list Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
-		list, created, err = tx.profiles().putPolicyList(ctx, table, actor, wanted)
+		list, created, err = tx.putPolicyList(ctx, table, actor, wanted)
 		if err == nil && dryRun {
 			err = errDryRun // rolls the transaction back
 		}
@@ -93,7 +93,7 @@ func (p Profile) auditSettings() settings {
 }
 
 // putPolicyList creates or replaces the list of policies with the name of wanted in table and records the event.
-func (s profileStatements) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile) (list Profile, created bool, err error) {
+func (s session) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile) (list Profile, created bool, err error) {
 	name := wanted.Name
 	list, err = s.readPolicyList(ctx, table, name, "FOR UPDATE")
 	if err == nil && bytes.Equal(list.Limits, wanted.Limits) && list.MetadataOnly == wanted.MetadataOnly {
@@ -145,7 +145,7 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 	return s.write(ctx, func(tx session) error {
 		// A transaction that gives the profile to a device first locks the row of the profile. So either the next statement waits for this
 		// transaction, or the transaction finds the profile deleted.
-		if _, err := tx.profiles().readPolicyList(ctx, table, name, "FOR UPDATE"); err != nil {
+		if _, err := tx.readPolicyList(ctx, table, name, "FOR UPDATE"); err != nil {
 			return err
 		}
 		if err := check(tx); err != nil {
@@ -160,7 +160,7 @@ func (s profiles) deletePolicyList(ctx context.Context, table policyTable, actor
 
 // lockProfile locks a profile against its deletion until the end of the transaction, or returns ErrUnknownProfile. If name is empty, it
 // does nothing.
-func (s profileStatements) lockProfile(ctx context.Context, name string) error {
+func (s session) lockProfile(ctx context.Context, name string) error {
 	if name == "" {
 		return nil
 	}
@@ -180,13 +180,13 @@ func limitSetTable() policyTable {
 
 // LimitSet returns one limit set, or ErrNotFound.
 func (s profiles) LimitSet(ctx context.Context, name string) (LimitSet, error) {
-	found, err := s.readSession().profiles().readPolicyList(ctx, limitSetTable(), name, "")
+	found, err := s.readSession().readPolicyList(ctx, limitSetTable(), name, "")
 	return LimitSet(found), err
 }
 
 // LimitSets returns at most limit limit sets with a name > afterName, in the order of names.
 func (s profiles) LimitSets(ctx context.Context, afterName string, limit int) ([]LimitSet, error) {
-	found, err := s.readSession().profiles().readPolicyListPage(ctx, limitSetTable(), afterName, limit)
+	found, err := s.readSession().readPolicyListPage(ctx, limitSetTable(), afterName, limit)
 	sets := make([]LimitSet, len(found))
 	for i, one := range found {
 		sets[i] = LimitSet(one)

@@ -24,28 +24,6 @@ type session struct {
 	pendingNews           *pendingNews // the news of the transaction; nil outside of a transaction
 }
 
-// Each of these types is a session with the statements of one part of the ledger, such as pools or grants.
-type (
-	poolStatements       struct{ session }
-	batchStatements      struct{ session }
-	taskStatements       struct{ session }
-	grantStatements      struct{ session }
-	leaseStatements      struct{ session }
-	deviceStatements     struct{ session }
-	profileStatements    struct{ session }
-	credentialStatements struct{ session }
-)
-
-// pools returns the session with the statements on pools. The next functions do the same for other parts of the ledger.
-func (s session) pools() poolStatements             { return poolStatements{s} }
-func (s session) batches() batchStatements          { return batchStatements{s} }
-func (s session) tasks() taskStatements             { return taskStatements{s} }
-func (s session) grants() grantStatements           { return grantStatements{s} }
-func (s session) leases() leaseStatements           { return leaseStatements{s} }
-func (s session) devices() deviceStatements         { return deviceStatements{s} }
-func (s session) profiles() profileStatements       { return profileStatements{s} }
-func (s session) credentials() credentialStatements { return credentialStatements{s} }
-
 // exec runs a statement and returns the number of rows that it changed.
 func (s session) exec(ctx context.Context, query string, args ...any) (changedRows int64, err error) {
 	result, err := s.ExecContext(ctx, s.translate(query), args...)

@@ -167,7 +167,7 @@ func (s tasks) Task(ctx context.Context, id int64) (task Task, grant *Grant, end
 func (s tasks) CancelTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
-		if err := tx.tasks().cancelTasks(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
+		if err := tx.cancelTasks(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
 		task, err = queryOne(ctx, tx, taskScanDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id)

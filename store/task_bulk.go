@@ -28,7 +28,7 @@ const (
 // bulkChunk tasks, each in one transaction. After an error, earlier chunks stay committed, and the call can be repeated.
 func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeTasksInChunks(ctx, filter, isOpenSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
-		return tx.tasks().cancelTasks(ctx, actor, tasks, done)
+		return tx.cancelTasks(ctx, actor, tasks, done)
 	})
 }
 
@@ -36,7 +36,7 @@ func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter,
 // can still start tasks. Each of them gets at least one more attempt. It works in chunks as CancelTasks does.
 func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
 	return s.changeTasksInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
-		return tx.tasks().retryTasks(ctx, actor, tasks, done)
+		return tx.retryTasks(ctx, actor, tasks, done)
 	})
 }
 
@@ -126,12 +126,12 @@ func (s tasks) changeTaskChunk(ctx context.Context, filter TaskFilter, condSQL s
 
 // cancelTasks ends the waiting tasks in taskIDs, and asks the devices of the running tasks to stop. It sets the number of ended tasks and the
 // number of asked devices in done.
-func (s taskStatements) cancelTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
-	taskIDs, err := collect(ctx, s.session, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsToJSONArray(taskIDs...))
+func (s session) cancelTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+	taskIDs, err := collect(ctx, s, singleColumn[int64], `SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id WHERE `+isOpenSQL+` ORDER BY t.id FOR UPDATE OF t`, idsToJSONArray(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
-	asked, err := collect(ctx, s.session, singleColumn[int64], `
+	asked, err := collect(ctx, s, singleColumn[int64], `
 		UPDATE grants SET cancel_why = 'cancelled'
 		WHERE task IN (SELECT id FROM {ids}) AND cancel_why <> 'cancelled' RETURNING task`, idsToJSONArray(taskIDs...))
 	if err != nil {
@@ -141,7 +141,7 @@ func (s taskStatements) cancelTasks(ctx context.Context, actor string, taskIDs [
 		id     int64
 		device string
 	}
-	rows, err := collect(ctx, s.session, func(t *endedTask) []any { return []any{&t.id, &t.device} }, `
+	rows, err := collect(ctx, s, func(t *endedTask) []any { return []any{&t.id, &t.device} }, `
 		UPDATE tasks SET state = 'cancelled', finished_at = {now}, retry_at = NULL
 		WHERE id IN (SELECT id FROM {ids}) AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = tasks.id) RETURNING id, device`, idsToJSONArray(taskIDs...))
 	if err != nil {
@@ -158,7 +158,7 @@ func (s taskStatements) cancelTasks(ctx context.Context, actor string, taskIDs [
 
 // lockRetriableTasks locks the tasks that may become pending again, and returns their ids. It locks pools and batches first, because a task
 // that became pending in a cancelled batch or a deleted pool would stay pending forever.
-func (s taskStatements) lockRetriableTasks(ctx context.Context, taskIDs []int64) (lockedIDs []int64, err error) {
+func (s session) lockRetriableTasks(ctx context.Context, taskIDs []int64) (lockedIDs []int64, err error) {
 	in := idsToJSONArray(taskIDs...)
 	for _, query := range []string{
 		`SELECT name FROM pools WHERE name IN (SELECT t.pool FROM {ids} JOIN tasks t ON t.id = ids.id) ORDER BY name FOR SHARE`,
@@ -168,7 +168,7 @@ func (s taskStatements) lockRetriableTasks(ctx context.Context, taskIDs []int64)
 			return nil, fmt.Errorf("locking pools and batches: %w", err)
 		}
 	}
-	return collect(ctx, s.session, singleColumn[int64], `
+	return collect(ctx, s, singleColumn[int64], `
 		SELECT t.id FROM {ids} JOIN tasks t ON t.id = ids.id JOIN batches b ON b.id = t.batch
 		WHERE `+isRetriableSQL+` ORDER BY t.id FOR UPDATE OF t`, in)
 }
@@ -176,12 +176,12 @@ func (s taskStatements) lockRetriableTasks(ctx context.Context, taskIDs []int64)
 // retryTasks makes the tasks in taskIDs pending again if that is allowed, and sets their number in done. Attempt numbers continue, and a task
 // without attempts left gets one more. The count of returned attempts is reset. It is reset to 1 instead of 0 if only this count shows that
 // the task was started, because MaxWait does not apply to a started task.
-func (s taskStatements) retryTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
+func (s session) retryTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := s.lockRetriableTasks(ctx, taskIDs)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
-	devices, err := collect(ctx, s.session, singleColumn[string], `
+	devices, err := collect(ctx, s, singleColumn[string], `
 		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = CASE WHEN attempts = 0 AND returned > 0 THEN 1 ELSE 0 END, output = NULL, output_dropped = false, error = ''
 		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsToJSONArray(taskIDs...))
 	if err != nil {
@@ -192,7 +192,7 @@ func (s taskStatements) retryTasks(ctx context.Context, actor string, taskIDs []
 	return s.recordTaskEvents(ctx, "task.retried", actor, taskIDs)
 }
 
-func (s taskStatements) recordTaskEvents(ctx context.Context, kind, actor string, taskIDs []int64) error {
+func (s session) recordTaskEvents(ctx context.Context, kind, actor string, taskIDs []int64) error {
 	if len(taskIDs) == 0 {
 		return nil
 	}
@@ -206,7 +206,7 @@ func (s taskStatements) recordTaskEvents(ctx context.Context, kind, actor string
 func (s tasks) RetryTask(ctx context.Context, actor string, id int64) (Task, error) {
 	var task Task
 	err := s.write(ctx, func(tx session) (err error) {
-		if err := tx.tasks().retryTasks(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
+		if err := tx.retryTasks(ctx, actor, []int64{id}, &BulkResult{}); err != nil {
 			return err
 		}
 		if task, err = queryOne(ctx, tx, taskScanDest, `SELECT `+taskColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {

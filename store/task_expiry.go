@@ -128,12 +128,12 @@ const overdueText = `
 // endWaitingTasks ends at most limit waiting tasks that match the rule, in one transaction, and returns their number.
 func (s tasks) endWaitingTasks(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
 	defer wrapError(&err, "ending tasks that are %s", rule.state)
-	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.tasks().endWaitingTasks(ctx, rule, limit) })
+	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.endWaitingTasks(ctx, rule, limit) })
 }
 
 // endWaitingTasks ends at most limit waiting tasks that match the rule, and returns their number.
-func (s taskStatements) endWaitingTasks(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
-	ends, err := collect(ctx, s.session, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findTasksSQL(), append(rule.args, limit)...)
+func (s session) endWaitingTasks(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
+	ends, err := collect(ctx, s, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findTasksSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {
 		return 0, err
 	}
@@ -149,10 +149,10 @@ type taskEnd struct {
 
 // endLockedTasks ends the tasks in ends that still satisfy rule.recheck and are not granted, and returns their ids. The caller must have locked
 // the tasks.
-func (s taskStatements) endLockedTasks(ctx context.Context, rule waitingEndRule, ends []taskEnd) (endedIDs []int64, err error) {
+func (s session) endLockedTasks(ctx context.Context, rule waitingEndRule, ends []taskEnd) (endedIDs []int64, err error) {
 	// A claim and a change of the batch do not write the row of the task. So only a statement after the lock sees a claim or change that was
 	// committed just before.
-	endedIDs, err = collect(ctx, s.session, singleColumn[int64], `
+	endedIDs, err = collect(ctx, s, singleColumn[int64], `
 		UPDATE tasks AS t SET state = $2, finished_at = {now}, retry_at = NULL, error = ends.reason
 		FROM {ends} WHERE t.id = ends.task AND `+isWaitingSQL+` AND `+cmp.Or(rule.recheck, `TRUE`)+` RETURNING id`, rowsToJSONArray(ends), string(rule.state))
 	if err != nil || len(endedIDs) == 0 {
@@ -180,7 +180,7 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedB
 	}
 	var ended map[int64]bool
 	err = s.write(ctx, func(tx session) (err error) {
-		ended, err = tx.tasks().suppress(ctx, suppressions)
+		ended, err = tx.suppressTasks(ctx, suppressions)
 		return err
 	})
 	if err != nil {
@@ -194,9 +194,9 @@ func (s tasks) Suppress(ctx context.Context, suppressions []Suppression) (endedB
 	return done, nil
 }
 
-// suppress ends each waiting task in suppressions, and returns the set of the ids of the ended tasks. It locks the tasks in the order of
+// suppressTasks ends each waiting task in suppressions, and returns the set of the ids of the ended tasks. It locks the tasks in the order of
 // ids, as all code does, so that deadlocks are avoided.
-func (s taskStatements) suppress(ctx context.Context, suppressions []Suppression) (endedTasks map[int64]bool, err error) {
+func (s session) suppressTasks(ctx context.Context, suppressions []Suppression) (endedTasks map[int64]bool, err error) {
 	ends := make([]taskEnd, 0, len(suppressions))
 	named := make(map[int64]bool)
 	for _, one := range suppressions {

@@ -28,13 +28,13 @@ func (s tasks) TaskView(ctx context.Context, id int64) (_ TaskView, err error) {
 	defer wrapError(&err, "reading task %d", id)
 	var v TaskView
 	err = s.withSnapshotSession(ctx, func(tx session) (err error) {
-		v, err = tx.tasks().readTaskView(ctx, id)
+		v, err = tx.readTaskView(ctx, id)
 		return err
 	})
 	return v, err
 }
 
-func (s taskStatements) readTaskView(ctx context.Context, id int64) (view TaskView, err error) {
+func (s session) readTaskView(ctx context.Context, id int64) (view TaskView, err error) {
 	var running Grant
 	dest := append(taskScanDest(&view.Task), grantScanDest(&running)...)
 	if err := s.scanRow(ctx, dest, `SELECT `+taskColumns+`, `+grantColumns+` FROM `+taskTables+` WHERE t.id = $1`, id); err != nil {
@@ -43,26 +43,26 @@ func (s taskStatements) readTaskView(ctx context.Context, id int64) (view TaskVi
 	if running.Task != 0 {
 		view.RunningGrant = &running
 	}
-	views, err := s.grants().readViewsWithTasks(ctx, taskViewText, []string{view.Task.Device}, []int64{id})
+	views, err := s.readViewsWithTasks(ctx, taskViewText, []string{view.Task.Device}, []int64{id})
 	if err != nil {
 		return view, fmt.Errorf("reading its device: %w", err)
 	}
 	view.DeviceView = views[0]
-	if view.Batch, err = queryOne(ctx, s.session, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, view.Task.Batch); err != nil {
+	if view.Batch, err = queryOne(ctx, s, batchScanDest, `SELECT `+batchColumns+` FROM batches b WHERE b.id = $1`, view.Task.Batch); err != nil {
 		return view, fmt.Errorf("reading its batch: %w", err)
 	}
-	if view.Pool, err = queryOne(ctx, s.session, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, view.Task.Pool); err != nil {
+	if view.Pool, err = queryOne(ctx, s, poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = $1`, view.Task.Pool); err != nil {
 		return view, fmt.Errorf("reading its pool: %w", err)
 	}
-	if view.Held, err = queryOne(ctx, s.session, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, view.Task.Pool); err != nil {
+	if view.Held, err = queryOne(ctx, s, singleColumn[int], `SELECT count(*) FROM grants g WHERE g.pool = $1`, view.Task.Pool); err != nil {
 		return view, fmt.Errorf("reading the slots of its pool: %w", err)
 	}
 	return view, s.fillTaskHistory(ctx, &view)
 }
 
 // fillTaskHistory sets the last attempt and the late result of the task, and who cancelled it.
-func (s taskStatements) fillTaskHistory(ctx context.Context, view *TaskView) error {
-	last, err := queryOne(ctx, s.session, attemptScanDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, view.Task.ID)
+func (s session) fillTaskHistory(ctx context.Context, view *TaskView) error {
+	last, err := queryOne(ctx, s, attemptScanDest, `SELECT `+attemptColumns+` FROM attempts WHERE task = $1 ORDER BY token DESC LIMIT 1`, view.Task.ID)
 	switch {
 	case err == nil:
 		view.LastAttempt = &last

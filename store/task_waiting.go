@@ -117,7 +117,7 @@ func (scope TaskScope) lastBatch() int64 {
 // may have been deleted.
 func (s tasks) readScopePool(ctx context.Context, scope TaskScope) (Pool, error) {
 	if scope.Batch == 0 {
-		return s.readSession().pools().poolByName(ctx, scope.Pool)
+		return s.readSession().poolByName(ctx, scope.Pool)
 	}
 	return queryOne(ctx, s.readSession(), poolScanDest, `SELECT `+poolColumns+` FROM pools WHERE name = (SELECT b.pool FROM batches b WHERE b.id = $1)`, scope.Batch)
 }
@@ -157,7 +157,7 @@ func (s tasks) readWaitingViews(ctx context.Context, pool Pool, list []waitingTa
 	for i, w := range list {
 		devices[i], ids[i] = w.device, w.Task
 	}
-	views, err := s.readSession().grants().readViewsWithTasks(ctx, waitingViewText, devices, ids)
+	views, err := s.readSession().readViewsWithTasks(ctx, waitingViewText, devices, ids)
 	if err != nil {
 		return nil, fmt.Errorf("reading their devices: %w", err)
 	}

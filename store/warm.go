@@ -105,21 +105,21 @@ func (s *Store) rehearseStatements(ctx context.Context, conn *sqlx.Conn) error {
 	}
 	defer tx.Rollback()
 	in := s.newSession(s.prepared.wrapTx(tx), nil)
-	if _, err := in.grants().readRegistrations(ctx, []string{""}); err != nil {
+	if _, err := in.readRegistrations(ctx, []string{""}); err != nil {
 		return err
 	}
-	if _, err := in.grants().readViews(ctx, []string{""}); err != nil {
+	if _, err := in.readViews(ctx, []string{""}); err != nil {
 		return err
 	}
-	if _, err := in.grants().claim(ctx, []claimRow{{}}, false, failTaken); err != nil {
+	if _, err := in.claimGrants(ctx, []claimRow{{}}, false, failTaken); err != nil {
 		return err
 	}
-	if _, err := in.grants().giveTokens(ctx, rowsToJSONArray([]claimRow{{}})); err != nil {
+	if _, err := in.giveTokens(ctx, rowsToJSONArray([]claimRow{{}})); err != nil {
 		return err
 	}
-	if _, err := in.grants().endReportedGrants(ctx, []reportedRow{{}}, nil, nil); err != nil {
+	if _, err := in.endReportedGrants(ctx, []reportedRow{{}}, nil, nil); err != nil {
 		return err
 	}
-	_, _, err = in.grants().writeEndings(ctx, rowsToJSONArray([]endingRow{{}}))
+	_, _, err = in.writeEndings(ctx, rowsToJSONArray([]endingRow{{}}))
 	return err
 }

@@ -11,7 +11,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "an operator may release a slot by force",
 		},
 		{
-			Package: "store", Func: "poolStatements.applyPause",
+			Package: "store", Func: "session.applyPause",
 			Old:    `paused_by = $3)`,
 			New:    `TRUE)`,
 			Breaks: "an operator who resumes his own pauses ends the pauses of others",

@@ -20,7 +20,7 @@ func storeMistakes() []Mistake {
 			Breaks: "a newer grant of a slot gets a lower fencing token", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantStatements.insertGrants",
+			Package: "store", Func: "session.insertGrants",
 			Old: `slotFitsSQL`, New: `"TRUE"`,
 			Breaks: "a claim is granted on a slot beyond a capacity that was lowered", Tests: ledger,
 		},
@@ -35,7 +35,7 @@ func storeMistakes() []Mistake {
 			Breaks: "a pool grants slots after a restore, while leases that the ledger lost may be in force", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantStatements.admitCallers",
+			Package: "store", Func: "session.admitCallers",
 			Old: `*r.Bound - r.Held`, New: `*r.Bound`,
 			Breaks: "callers hold more slots of a pool than its bound for callers", Tests: ledger,
 		},
@@ -45,22 +45,22 @@ func storeMistakes() []Mistake {
 			Breaks: "a grant that is delivered again has a new token", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantStatements.extendLeases",
+			Package: "store", Func: "session.extendLeases",
 			Old: `longestLease`, New: `renewedLengthSQL`,
 			Breaks: "a shorter renewal makes the clock guard forget the longer lease that the holder was promised", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantStatements.extendLeases",
+			Package: "store", Func: "session.extendLeases",
 			Old: `shouldRenewSQL, rowsToJSONArray(rows))`, New: `"reported.n >= 0", rowsToJSONArray(rows))`,
 			Breaks: "a renewal that meets another renewal or a cancel shortens the lease or extends a cancelled one", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantStatements.handleResult",
+			Package: "store", Func: "session.handleResult",
 			Old: `grant.Token == result.Token && `, New: ``,
 			Breaks: "a result under an old token ends the newer grant of its task", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantStatements.recordLateResult",
+			Package: "store", Func: "session.recordLateResult",
 			Old: `state != TimedOut`, New: `state != TimedOut && state != Dispatched`,
 			Breaks: "a late success ends a task that is granted anew", Tests: ledger,
 		},
@@ -70,7 +70,7 @@ func storeMistakes() []Mistake {
 			Breaks: "a result is acknowledged without being recorded if the outcome of the COMMIT beside it is unknown", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "grantStatements.lockLapsedGrants",
+			Package: "store", Func: "session.lockLapsedGrants",
 			Old: `g.LeaseUntil.Before(cutoffs[g.LongestLease])`, New: `!cutoffs[g.LongestLease].IsZero()`,
 			Breaks: "the reaper ends a grant that was renewed after the reaper found it", Tests: ledger,
 		},
@@ -82,11 +82,11 @@ func storeMistakes() []Mistake {
 		},
 		{
 			Package: "store", Func: "batches.changeBatch",
-			Old: `if err := tx.pools().lockNameExclusively(ctx, pool); err != nil { return err }`, New: `_ = pool`,
+			Old: `if err := tx.lockNameExclusively(ctx, pool); err != nil { return err }`, New: `_ = pool`,
 			Breaks: "a task is granted after the answer that its batch is cancelled or paused", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "batchStatements.lockOldBatch",
+			Package: "store", Func: "session.lockOldBatch",
 			Old: `AS open) = 0`, New: `AS open) >= 0`,
 			Breaks: "retention deletes tasks of a batch that has an open task", Tests: ledger,
 		},
@@ -127,7 +127,7 @@ func storeMistakes() []Mistake {
 			Breaks: "the second page of open tasks leaves out devices, so they get no mark", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "taskStatements.retryTasks",
+			Package: "store", Func: "session.retryTasks",
 			Old: `s.pendingNews.addDevices(devices...)`, New: ``,
 			Breaks: "a retried task sets no mark, and its device is told that it has nothing to do", Tests: ledger,
 		},
@@ -138,12 +138,12 @@ func storeMistakes() []Mistake {
 			Breaks: "news that commit after later news are never followed, and their devices get no mark", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "taskStatements.cancelTasks",
+			Package: "store", Func: "session.cancelTasks",
 			Old: `s.recordTaskEvents(ctx, "task.cancel_asked", actor, asked), `, New: ``,
 			Breaks: "the log does not say that an operator asked a running task to stop", Tests: []string{"store", "operators/api"},
 		},
 		{
-			Package: "store", Func: "deviceStatements.deleteDevices",
+			Package: "store", Func: "session.deleteDevices",
 			Old: `device IN (SELECT name FROM {names})`, New: `device IN (SELECT name FROM {names}) AND expires_at <= {now}`,
 			Breaks: "a token of a deleted device is still accepted", Tests: ledger,
 		},
