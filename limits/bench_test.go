@@ -70,7 +70,7 @@ type windowBenchmark struct {
 type benchAccount struct {
 	name  string
 	check limits.Check
-	items []limits.Item // items of the one taking (request to a limit set) that the benchmark sends
+	items []limits.Item // items of the one take (request to a limit set) that the benchmark sends
 }
 
 func newWindowBenchmark(b *testing.B, maxStarts int) *windowBenchmark {

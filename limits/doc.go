@@ -11,7 +11,7 @@
 //
 // The package does not apply the fields on_limited and on_error of a policy. The caller applies them with Rule.Drops and Rule.FailsOpen.
 //
-// A Taking asks the rules of a limit set (CompileSet) to count a cost now (Takes). A taking with an ID counts once, even if it is sent several
+// A Taking asks the rules of a limit set (CompileSet) to count a cost now (Takes). A take with an ID counts once, even if it is sent several
 // times within ten minutes. Return gives back the unused part of its cost. A limit set has no history. A rule that Redis does not know begins
 // to count at 0, and TakeResult.Since is the time at which it began.
 //

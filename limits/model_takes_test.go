@@ -74,7 +74,7 @@ type takesModel struct {
 	now         time.Time
 	policies    []limits.Policy
 	rules       []*limits.Rule
-	takesWithID []modelTake // requests to the limit set (takings) that have an id
+	takesWithID []modelTake // requests to the limit set (takes) that have an id
 }
 
 // takesState is the state that the model expects in Redis.

@@ -187,7 +187,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 
 	rules := compileSet(t, accountPolicy(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
 	one := limits.NewTaking("", 1, rules, accountFacts("a"))
-	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // all takings in one call
+	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // all takes in one call
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // These are the modes of lua/take.lua. The script does not know modeTakeRepeatable, and receives modeTake instead. A call in
-// modeTakeRepeatable may be sent again, because all its takings have ids.
+// modeTakeRepeatable may be sent again, because all its takes have ids.
 const (
 	modeTake           = "T"
 	modePeek           = "P"
@@ -14,7 +14,7 @@ const (
 	modeTakeRepeatable = "T again"
 )
 
-// Takes counts the costs of takings. A taking is a request to a limit set to count a cost now.
+// Takes counts the costs of takes. A take is a request to a limit set to count a cost now.
 type Takes struct {
 	conn      *connection
 	epochs    *epochs
@@ -23,8 +23,8 @@ type Takes struct {
 	scripts   map[string]script // key: mode of lua/take.lua
 }
 
-// Take counts the cost of each taking if all its items allow the cost, and returns one result for each taking. After an error, each taking may
-// have been counted. Then a taking with an ID can be sent again. A call that contains a taking without an ID is sent to Redis only once.
+// Take counts the cost of each take if all its items allow the cost, and returns one result for each take. After an error, each take may
+// have been counted. Then a take with an ID can be sent again. A call that contains a take without an ID is sent to Redis only once.
 func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeResult, error) {
 	mode := modeTakeRepeatable
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
@@ -41,13 +41,13 @@ func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeR
 	return taken, err
 }
 
-// Peek returns the results that Take would return for the takings, and counts nothing.
+// Peek returns the results that Take would return for the takes, and counts nothing.
 func (t *Takes) Peek(ctx context.Context, set string, takings []Taking) ([]TakeResult, error) {
 	return t.ask(ctx, set, modePeek, takings)
 }
 
-// Return gives back the unused part of earlier takes. Each taking must have the ID and the items of the earlier take. Its Cost is the total to
-// give back of this take, so a repeated call gives back nothing more. For each taking, the result is how much has been given back in total. It
+// Return gives back the unused part of earlier takes. Each Taking must have the ID and the items of its earlier take. Its Cost is the total to
+// give back of this take, so a repeated call gives back nothing more. For each Taking, the result is how much has been given back in total. It
 // is 0 if Redis no longer knows the ID.
 func (t *Takes) Return(ctx context.Context, set string, takings []Taking) (returnedCosts []int64, err error) {
 	if err := validateAll(set, takings); err != nil {
@@ -76,7 +76,7 @@ func (t *Takes) ask(ctx context.Context, set, mode string, takings []Taking) ([]
 	return t.takeCalls.ask(ctx, callKey{set, mode}, takings)
 }
 
-// askAll sends the takings in the current epoch of Redis. If another epoch begins during the call, earlier counts may be lost. Then askAll sets
+// askAll sends the takes in the current epoch of Redis. If another epoch begins during the call, earlier counts may be lost. Then askAll sets
 // Since of each result to the current time.
 func (t *Takes) askAll(ctx context.Context, key callKey, takings []Taking) ([]TakeResult, error) {
 	epoch, err := t.epochs.currentEpoch(ctx, key.scope)

@@ -17,16 +17,16 @@ type Taking struct {
 	Items []Item // items with rules of CompileSet; all must allow the cost
 }
 
-// TakeIDLifetime is the time for which Redis keeps the ID of a taking. It must be equal to REMEMBER in lua/takes.lua.
+// TakeIDLifetime is the time for which Redis keeps the ID of a take. It must be equal to REMEMBER in lua/takes.lua.
 const TakeIDLifetime = 10 * time.Minute
 
 // TakeResult is the answer to a Taking.
 type TakeResult struct {
 	Allowed  bool // if false, nothing was counted
-	Repeated bool // whether the taking was counted before under the same ID
+	Repeated bool // whether the take was counted before under the same ID
 	// OtherCost is true if a different cost was counted under the same ID and not given back. Then the take is not allowed.
 	OtherCost bool
-	Items     []WindowUse // the use for each item, in the order of the items of the taking
+	Items     []WindowUse // the use for each item, in the order of the items of the take
 	// Since is the latest time at which one of the rules began to count. Takes before this time may be missing. It is zero if each rule has
 	// counted for its whole window.
 	Since time.Time
@@ -57,8 +57,8 @@ func (t TakeResult) RefusingItem() int {
 	return refusing
 }
 
-// NewTaking returns a request to count a cost by the rules of a limit set for these facts. The ID of the taking is derived from id and all
-// facts. If id is empty, the taking has no ID.
+// NewTaking returns a request to count a cost by the rules of a limit set for these facts. The ID of the take is derived from id and all
+// facts. If id is empty, the take has no ID.
 func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	t := Taking{ID: id, Cost: cost, Items: NewItems(rules, facts)}
 	if id != "" {
@@ -68,7 +68,7 @@ func NewTaking(id string, cost int64, rules []*Rule, facts Facts) Taking {
 	return t
 }
 
-// readTakeResults decodes the results in a reply of take.lua to takings. reply is the reply without its first number, the time of Redis. The
+// readTakeResults decodes the results in a reply of take.lua to takes. reply is the reply without its first number, the time of Redis. The
 // result is nil if reply is too short.
 func readTakeResults(reply []int64, takings []Taking) (results []TakeResult) {
 	const refused, repeated, otherCost = 0, 2, 3 // as in lua/takes.lua

@@ -1,15 +1,15 @@
--- take: evaluates takings. A taking asks the rules of a limit set to count a cost (a number).
--- In mode T, the script counts the cost of each allowed taking. In mode R, it gives back parts of costs that
+-- take: evaluates takes. A take asks the rules of a limit set to count a cost (a number).
+-- In mode T, the script counts the cost of each allowed take. In mode R, it gives back parts of costs that
 -- were counted before. An item is a rule and the subject that the rule counts, for example one account.
 --
 -- KEYS     as in takes.lua
 -- MODE     a constant that scripts.go puts in front of the script. T: take. P: write nothing. R: give back
 -- ARGV[1]  epoch of Redis: the name of a period in which Redis lost no data
--- ARGV[2...]  for each taking:
+-- ARGV[2...]  for each take:
 --     cost    in the modes T and P: the cost; in mode R: how much of the cost is to be given back in total
---     n       number of keys of the taking: 2 for each item, and 1 more if the taking has an id
+--     n       number of keys of the take: 2 for each item, and 1 more if the take has an id
 --     specs   for each item: the spec of its rule (keys.lua)
--- Returns  a list of numbers: the time of Redis (ms), then in the modes T and P for each taking:
+-- Returns  a list of numbers: the time of Redis (ms), then in the modes T and P for each take:
 --     verdict  REFUSED, ALLOWED, REPEATED or OTHER_COST (takes.lua)
 --     since    the latest time (ms) at which one of the rules began to count; 0 if each rule has counted for
 --              its whole window
@@ -18,12 +18,12 @@
 --     used     sum of the costs that are counted in this window
 --     reset    ms until a part of `used` expires; 0 if nothing will expire
 --     wait     ms until the item allows the cost; 0 if it allows the cost now
---   In mode R, one number follows for each taking: how much of its cost has been given back in total.
+--   In mode R, one number follows for each take: how much of its cost has been given back in total.
 --   If the list contains only the time, the script did nothing, because the spec of a calendar rule lacks
 --   a period that the script needs.
 --
 -- Invariants:
---   The script counts a cost only if all items of the taking allow it.
+--   The script counts a cost only if all items of the take allow it.
 --   Only one cost is counted under an id, and only once. If a second cost were counted under the same id,
 --   the script could not give back exact parts of the two costs.
 
@@ -44,7 +44,7 @@ local function read_item(key, spec)
   return item, true
 end
 
--- read_takings: parses all arguments, before the first write. Returns a list of takings, tables with the
+-- read_takings: parses all arguments, before the first write. Returns a list of takes, tables with the
 -- fields cost, items and id, or nil if the spec of a calendar rule lacks a needed period.
 local function read_takings()
   local takings = {}
@@ -75,8 +75,8 @@ local function read_takings()
   return takings
 end
 
--- read_id: looks for an earlier allowed taking with the same id as the taking t. Returns the time (ms) of the
--- earlier taking, its cost, and how much of the cost was given back. If no taking with this id was allowed
+-- read_id: looks for an earlier allowed take with the same id as the take t. Returns the time (ms) of the
+-- earlier take, its cost, and how much of the cost was given back. If no take with this id was allowed
 -- within the last REMEMBER ms, it returns nil.
 local function read_id(t)
   local value = t.id and redis.call('GET', t.id)
@@ -91,7 +91,7 @@ local function read_id(t)
   return taken_at, tonumber(cost), tonumber(returned)
 end
 
--- write_id: records an allowed taking in the key of its id: when it was counted (ms), its cost, and the part
+-- write_id: records an allowed take in the key of its id: when it was counted (ms), its cost, and the part
 -- that was given back. The key expires REMEMBER ms after taken_at.
 local function write_id(t, taken_at, cost, returned)
   redis.call(
@@ -189,7 +189,7 @@ local function check_item(item, cost)
   return item.wait
 end
 
--- count_cost: adds the cost of an allowed taking to the count of the item's subject.
+-- count_cost: adds the cost of an allowed take to the count of the item's subject.
 local function count_cost(item, cost)
   if item.used then
     item.used = item.used + cost
@@ -231,13 +231,13 @@ local function append_usage(reply, item)
   reply[n + 4] = item.wait
 end
 
--- do_take: evaluates the taking t and appends the verdict and the usage of each item to the reply. In mode T
+-- do_take: evaluates the take t and appends the verdict and the usage of each item to the reply. In mode T
 -- it counts the cost if the verdict is ALLOWED.
 local function do_take(reply, t)
   local taken_at, cost, returned = read_id(t)
   local verdict = ALLOWED
   local since = 0
-  -- If taken_at is set, a taking with the same id was counted before. If its whole cost was given back, the id
+  -- If taken_at is set, a take with the same id was counted before. If its whole cost was given back, the id
   -- can be used again.
   if taken_at and returned < cost then
     verdict = cost == t.cost and REPEATED or OTHER_COST
@@ -294,7 +294,7 @@ local function uncount(item, taken_at, n)
   redis.call('DEL', item.key)
 end
 
--- give_back: gives back a part of the cost that was counted under the id of the taking t. t.cost is the total to
+-- give_back: gives back a part of the cost that was counted under the id of the take t. t.cost is the total to
 -- give back, so a repeated call gives back nothing more. give_back appends to the reply how much of the cost
 -- has been given back in total.
 local function give_back(reply, t)

@@ -1,4 +1,4 @@
--- times: functions for times. All scripts of this directory that count starts or takings use them.
+-- times: functions for times. All scripts of this directory that count starts or takes use them.
 
 -- check: ends the script with the error "limits: bad <what>" if ok is nil or false.
 local function check(ok, what)

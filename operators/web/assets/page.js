@@ -29,7 +29,7 @@
     if (time) time.title = exact.format(new Date(time.dateTime)) + " · " + time.dateTime.replace("T", " ").replace(/\.\d+Z/, " UTC");
   });
 
-  // Inputs of times are in UTC: in the document, in addresses and in sent forms. The reader sees and enters times in the own time zone.
+  // Inputs of times are in UTC: in the document, in addresses and in sent forms. The reader sees and enters times in the reader's time zone.
   const toLocal = (utc) => { const at = new Date(utc + "Z"); return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, utc.length); };
   const toUTC = (local) => new Date(local).toISOString().slice(0, local.length);
   for (const input of document.querySelectorAll("input[type=datetime-local]")) {
