@@ -183,3 +183,22 @@ func TestDecideTriesAllOfOnePool(t *testing.T) {
 		}
 	}
 }
+
+func TestTheFirstTaskIsWhatADeviceRunsOrWouldTryFirst(t *testing.T) {
+	t.Parallel()
+	younger, pausedBatch := openCandidate(3, inYoungerBatch), openCandidate(7, inPausedBatch)
+	for name, test := range map[string]struct {
+		view store.DeviceView
+		want int64
+	}{
+		"no open task":      {store.DeviceView{}, 0},
+		"no task may start": {store.DeviceView{Candidates: []store.Candidate{openCandidate(3, inYoungerBatch, inPausedBatch), pausedBatch}}, 7},
+		"one may start":     {store.DeviceView{Candidates: []store.Candidate{pausedBatch, younger}}, 3},
+		"one runs":          {store.DeviceView{Grant: &store.Grant{Task: 5}, Candidates: []store.Candidate{younger}}, 5},
+	} {
+		test.view.Now = testMoment()
+		if task := FirstTask(test.view); task != test.want {
+			t.Errorf("%s: task %d, want %d", name, task, test.want)
+		}
+	}
+}
