@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/robfig/cron/v3"
+
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
@@ -27,8 +29,11 @@ type pass struct {
 	failed     bool      // the run that ended last failed
 }
 
-// passes runs each background pass at its interval, by elapsed time, so that a step of the wall clock changes nothing.
+// passes runs the background passes at the times that the library robfig/cron computes. passes itself prevents concurrent
+// runs of a pass, because cron's SkipIfStillRunning (v3.0.1) never runs a job again after a panic. Cron uses the wall
+// clock, which may be set back. Therefore a ticker also starts the passes that are overdue by elapsed time.
 type passes struct {
+	cron       *cron.Cron
 	all        []*pass
 	background []func(ctx context.Context)
 	log        *slog.Logger
@@ -39,17 +44,26 @@ type passes struct {
 	wait   rescue.ReportingGroup
 }
 
+// interval is a cron schedule with a constant interval. cron.Every would round the interval to
+// whole seconds.
+type interval time.Duration
+
+// Next returns the time of the run after now: one interval later.
+func (i interval) Next(now time.Time) time.Time { return now.Add(time.Duration(i)) }
+
 // newPasses returns passes that do not run before start is called. If a pass panics, panicked is called with the panic.
 func newPasses(log *slog.Logger, panicked rescue.PanicHandler, all ...*pass) *passes {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &passes{all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel, wait: rescue.ReportingGroup{OnPanic: panicked}}
+	return &passes{cron: cron.New(cron.WithLocation(time.UTC)), all: all, log: log, now: time.Now, ctx: ctx, cancel: cancel, wait: rescue.ReportingGroup{OnPanic: panicked}}
 }
 
 // start runs each pass at once, and then at its interval.
 func (p *passes) start() {
 	for _, one := range p.all {
-		p.wait.Go("scheduling "+one.name, func() { p.runAtInterval(one) })
+		p.cron.Schedule(interval(one.every), cron.FuncJob(func() { p.runOnce(one) }))
+		p.wait.Go("watching "+one.name, func() { p.runWhenOverdue(one) })
 	}
+	p.cron.Start()
 	for _, run := range p.background {
 		p.wait.Go("running background work", func() { run(p.ctx) })
 	}
@@ -61,9 +75,15 @@ func (p *passes) addBackground(run func(ctx context.Context)) {
 }
 
 // stop ends the passes, and waits for the runs in progress until ctx ends.
-func (p *passes) stop(ctx context.Context) error {
+func (p *passes) stop(ctx context.Context) error { //nolint:contextcheck // cron.Stop returns a context of its own
 	p.cancel()
-	if err := p.wait.WaitWithin(ctx); err != nil {
+	running := p.cron.Stop()
+	err := rescue.CallWithin(ctx, func() error {
+		<-running.Done()
+		p.wait.Wait()
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("background passes are still running (%s): %w", strings.Join(p.runningPassNames(), ", "), err)
 	}
 	return nil
@@ -79,17 +99,20 @@ func (p *passes) runningPassNames() []string {
 	return names
 }
 
-// runAtInterval starts a run of the pass job at once, and then at each interval until stop is called. Each run has its own goroutine, so that
-// a run that hangs does not block the later runs.
-func (p *passes) runAtInterval(job *pass) {
+// runWhenOverdue runs the pass job once at the start. After that, it runs job only if cron has not started job for twice
+// its interval.
+func (p *passes) runWhenOverdue(job *pass) {
+	p.wait.Go(job.name, func() { p.runOnce(job) })
 	tick := time.NewTicker(job.every)
 	defer tick.Stop()
 	for {
-		p.wait.Go(job.name, func() { p.runOnce(job) })
 		select {
 		case <-p.ctx.Done():
 			return
 		case <-tick.C:
+			if job.isOverdue(p.now()) {
+				p.wait.Go(job.name, func() { p.runOnce(job) }) // a run that hangs must not block the ticker
+			}
 		}
 	}
 }
@@ -152,6 +175,13 @@ func (o *pass) isRunning() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.currentRun != 0
+}
+
+// isOverdue reports whether the latest run began at least two intervals before now.
+func (o *pass) isOverdue(now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return now.Sub(o.started) >= 2*o.every
 }
 
 // Times of reapAfterLeaseEnds. A lapse is the end of a lease that its holder did not renew.

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/robfig/cron/v3"
 )
 
 // The tests of passes run in synctest bubbles with a fake clock: the clock advances only when every goroutine
@@ -130,13 +134,16 @@ func hangingPass(runs *atomic.Int32, hangingRun int32, release <-chan struct{}) 
 
 func TestPassThatHangsForEverIsLeftBehind(t *testing.T) {
 	t.Parallel()
-	for name, hangs := range map[string]int32{"first run": 1, "later run": 2} {
+	for name, hangs := range map[string]int32{"cron": 1, "ticker alone": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var runs atomic.Int32
 				release := make(chan struct{})
-				startPasses(t, hangingPass(&runs, hangs, release))
+				p := startPasses(t, hangingPass(&runs, hangs, release))
+				if hangs == 2 { // the ticker starts this run
+					p.cron.Stop()
+				}
 				advanceTime(3 * time.Second)
 				if got := runs.Load(); got != hangs {
 					t.Errorf("%d runs before twice the limit, want %d", got, hangs)
@@ -167,6 +174,40 @@ func TestLateEndOfAnOldRunDoesNotEndTheNewOne(t *testing.T) {
 	o.endRun(fresh)
 	if _, ok := o.beginRun(start.Add(3 * time.Second)); !ok {
 		t.Error("no run after the second has ended")
+	}
+}
+
+// TestPassesGoOnWhenCronIsSilent checks that passes also run if the library cron starts none. Cron waits by the
+// wall clock. If this clock steps back by an hour, cron starts nothing for an hour. In this test, cron is stopped
+// instead.
+func TestPassesGoOnWhenCronIsSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		p := startPasses(t, countingPass(&runs, 5*time.Second))
+		<-p.cron.Stop().Done()
+		advanceTime(time.Minute + time.Second)
+		if got := runs.Load(); got < 6 {
+			t.Errorf("%d runs in a minute without cron, want one in 10 s at least", got)
+		}
+	})
+}
+
+func TestOverdueIsByElapsedTime(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	o := &pass{every: 5 * time.Second, limit: time.Second}
+	run, _ := o.beginRun(start)
+	o.endRun(run)
+	for after, want := range map[time.Duration]bool{0: false, 9 * time.Second: false, 10 * time.Second: true, time.Hour: true} {
+		if got := o.isOverdue(start.Add(after)); got != want {
+			t.Errorf("overdue %s after the last start: %t, want %t", after, got, want)
+		}
+	}
+	// The times that the program compares have a monotonic part. A step of the wall clock does not change this
+	// part.
+	if !strings.Contains(start.String(), "m=+") {
+		t.Error("time.Now has no monotonic reading here")
 	}
 }
 
@@ -217,6 +258,37 @@ func TestStopEndsTheContextOfPasses(t *testing.T) {
 		advanceTime(10 * time.Second)
 		if got := runs.Load(); got != 1 {
 			t.Errorf("%d runs, want none after the stop", got-1)
+		}
+	})
+}
+
+// TestSkipIfStillRunningOfCronWedgesAfterAPanic shows why the program has its own guard against concurrent runs of
+// a pass. The one of the library (SkipIfStillRunning of cron v3.0.1) returns its token only after a run that
+// returns, and not after a panic.
+func TestSkipIfStillRunningOfCronWedgesAfterAPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var theirs, ours atomic.Int32
+		var once, onceOurs sync.Once
+		job := cron.FuncJob(func() {
+			theirs.Add(1)
+			once.Do(func() { panic("broken once") })
+		})
+		c := cron.New(cron.WithChain(cron.Recover(cron.DiscardLogger), cron.SkipIfStillRunning(cron.DiscardLogger)))
+		c.Schedule(cron.Every(time.Second), job)
+		c.Start()
+		startPasses(t, &pass{name: "same", every: time.Second, limit: time.Second, run: func(context.Context) error {
+			ours.Add(1)
+			onceOurs.Do(func() { panic("broken once") })
+			return nil
+		}})
+		advanceTime(30 * time.Second)
+		<-c.Stop().Done()
+		if got := theirs.Load(); got != 1 {
+			t.Errorf("cron ran the job %d times: SkipIfStillRunning no longer wedges, and our guard has lost its reason", got)
+		}
+		if got := ours.Load(); got < 30 {
+			t.Errorf("our guard ran the pass %d times in 30 s", got)
 		}
 	})
 }
