@@ -156,9 +156,9 @@ func (h *hookedParking) RecordEnded(ctx context.Context, reports []parked.Report
 	return gone, err
 }
 
-// A device disconnects. While the queue is being informed of the departure, the device reports at another replica. It must stay reachable.
-// There are two cases: the new report is announced before the queue gets the update, or after the update, when the device was already in
-// the queue.
+// A device disconnects. While the queue is being informed of the departure, the device reports at another replica. It must stay reachable. There
+// are two cases: either the new report is announced before the queue gets the update, or the device is already in the queue again and its report
+// is announced after the update.
 func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"announced before", "announced after"} {

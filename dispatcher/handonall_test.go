@@ -30,8 +30,8 @@ func (s *manyQueuesSemaphore) OfferSlots(_ context.Context, pool string, _ slots
 	return slots.QueueState{}, nil
 }
 
-// There are many pools with queues, and only the last one is due. Each pass must serve the pools that are due and some of the others, so
-// that after some passes each pool had its turn.
+// There are many pools with queues, and only the last pool is due. Each pass must serve the pools that are due, and
+// some of the other pools. After some passes, each pool must have been served.
 func TestAPassLooksAtWhatIsDue(t *testing.T) {
 	t.Parallel()
 	const pools, passes = 200, 4

@@ -183,9 +183,8 @@ func TestLostMarksAreMadeAgain(t *testing.T) {
 	})
 }
 
-// TestLooksWithoutMarksHaveALane checks a fleet whose marks are lost, so that every report needs the ledger. These
-// reports cannot use up all reads of the ledger. The reports that are refused are asked to come again, distributed
-// over a whole report period.
+// TestLooksWithoutMarksHaveALane checks a fleet whose marks are lost, so that every report needs the ledger. These reports cannot use up all
+// reads of the ledger. The refused devices are asked to report again at times that are distributed over a whole report period.
 func TestLooksWithoutMarksHaveALane(t *testing.T) {
 	t.Parallel()
 	runWithMarks(t, func(b *testBench, s *storeSpies, clock *stoppedClock) {

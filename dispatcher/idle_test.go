@@ -59,8 +59,8 @@ func runWithManualClock(t *testing.T, test func(b *testBench, clock *manualClock
 	}
 }
 
-// countIdleAfter advances the replica's clock by elapsed and then calls CountIdle. CountIdle counts only if the
-// ledger has enough time that no replica has counted yet.
+// countIdleAfter advances the replica's clock by elapsed and then calls CountIdle. CountIdle counts only if enough time of the ledger has passed
+// that no replica has counted yet.
 func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	b.t.Helper()
 	clock.advance(elapsed)

@@ -7,9 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/pages"
 )
 
-// promiseCell is one cell of a table: it names the tests of one promise of the README for one way in which callers, or devices that speak
-// DDI, differ from devices that report. If the cell begins with "cannot: ", it gives the reason why the difference cannot break the
-// promise.
+// promiseCell is one cell of a table. It names the tests which check that one difference does not break one promise of the README. If the cell
+// begins with "cannot: ", it gives the reason why the difference cannot break the promise.
 type promiseCell string
 
 // difference is one row of a table: one way in which a caller, or a device that speaks DDI, differs from a device that reports, with a cell

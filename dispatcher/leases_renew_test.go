@@ -46,8 +46,8 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 	}
 }
 
-// expectClockDistrusted starts a new replica. It must see from the stored times of the two clocks that the database clock stepped, and must
-// not end any lease within a minute.
+// expectClockDistrusted starts a new replica. From the stored times of the database clock and of the host's clock, the replica must see that the
+// database clock stepped. It must not end any lease within a minute.
 func (b *testBench) expectClockDistrusted() {
 	b.t.Helper()
 	clock, err := b.store.LeaseClock(b.ctx)

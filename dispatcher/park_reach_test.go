@@ -52,8 +52,8 @@ func TestTheDeviceOfAParkedReportIsReachable(t *testing.T) {
 	}
 }
 
-// A device's connection breaks. At the same time another replica handles the device's next report: it has read the device, and has not
-// announced the report yet. So the departure is newer than the data that the report was decided by. The device must stay reachable.
+// A device's connection breaks while another replica handles the device's next report. This replica has read the device, and has not announced
+// the report yet. So the departure is newer than the data on which the report is decided. The device must stay reachable.
 func TestADepartureDuringTheNextReportLeavesItReachable(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

@@ -79,9 +79,9 @@ func TestEveryRunningEntryIsAnswered(t *testing.T) {
 	}
 }
 
-// TestAGrantThatEndsBesideItsRedelivery checks a grant that is being redelivered while another replica records its result, which ends the
-// grant. The same report must then get the next task. But if the grant ends after the redelivery was recorded, the end is noticed only if
-// the redelivery took long.
+// TestAGrantThatEndsBesideItsRedelivery checks a grant that ends while it is being redelivered, because another replica
+// records its result. The same report must then get the next task. If the grant ends only after the redelivery was
+// recorded, the end is noticed only if the redelivery took long.
 func TestAGrantThatEndsBesideItsRedelivery(t *testing.T) {
 	t.Parallel()
 	for at, hook := range map[string]func(*storeSpies, string, func()){"before": (*storeSpies).runBefore, "after": (*storeSpies).runAfter} {

@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// waitingBench is a bench on which device "h" holds the only slot of pool "one", and device "d" waits for it with
-// the first task of batch.
+// waitingBench is a bench on which device "h" holds the only slot of pool "one". Device "d" has two tasks in the batch with the id batch, and
+// waits for the slot with the first of them.
 type waitingBench struct {
 	*testBench
 	spies *storeSpies

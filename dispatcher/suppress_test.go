@@ -132,7 +132,8 @@ func TestARepeatedMessageIsRejected(t *testing.T) {
 	}, withLongPeriod)
 }
 
-// TestManyBeyondTheQuota checks a device that has more refused tasks than one report can read and suppress: later reports suppress the others.
+// TestManyBeyondTheQuota checks a device that has more refused tasks than one report can read and suppress: later
+// reports suppress the other refused tasks.
 func TestManyBeyondTheQuota(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t, withLongPeriod)

@@ -41,7 +41,7 @@ func TestOnlyAddressesOfServersAreTaken(t *testing.T) {
 	}
 }
 
-// The server asks a holder to give its slot back. The client does not return such a slot as a lease that is held.
+// The server asks a holder to give its slot back. The client must not return the lease as one that is held.
 func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 	t.Parallel()
 	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {

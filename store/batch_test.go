@@ -90,7 +90,7 @@ func TestABatchIsCreatedWholeOrNotAtAll(t *testing.T) {
 				l.Errorf("%s: %d rows left behind", c.name, n)
 			}
 		}
-		// After the failed creation, the connection can be used to create the next batch.
+		// A batch without tasks is refused. After that, the connection can be used to create the next batch.
 		if _, err := l.CreateBatch(l.Context(), "op", store.Batch{Pool: "p"}, tasksFor(nil)); !errors.Is(err, store.ErrNoTasks) {
 			l.Fatalf("an empty batch: %v", err)
 		}

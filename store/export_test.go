@@ -143,8 +143,8 @@ func ResultsQuery(f ResultFilter) (text string, args []any) {
 	return q.text, q.args
 }
 
-// SampleQuery returns two queries of SampleResults. The query text reads at most maxRows results with task ids <= until. The query ends
-// reads the lowest and the highest id.
+// SampleQuery returns two queries of SampleResults. The first query (text) reads at most maxRows results with task ids <= until. The second
+// query (ends) reads the lowest and the highest id.
 func SampleQuery(sample SampleSpec, until int64, maxRows int) (text string, args []any, ends string) {
 	q := sample.chunkQuery(until, maxRows)
 	return q.text, q.args, sample.idBoundsSQL()
@@ -159,12 +159,12 @@ func ExpiryTexts() []string {
 // OverdueText returns the query that finds batches whose tasks have waited too long.
 func OverdueText() string { return overdueText }
 
-// EndWaitedTooLong ends the tasks in tasks that have waited longer than their MaxWait, as ExpireWaited does after its search.
+// EndWaitedTooLong ends those of the given tasks that have waited longer than their MaxWait, as ExpireWaited does after its search.
 func (s *Store) EndWaitedTooLong(ctx context.Context, tasks ...int64) (int, error) {
 	return s.endWaitingTasks(ctx, maxWaitRule(tasks), len(tasks))
 }
 
-// EndAfterDeadline ends the tasks in tasks that are past the not_after of their batch or their own not_after, as Expire does after its
+// EndAfterDeadline ends those of the given tasks that are past the not_after of their batch or their own not_after, as Expire does after its
 // search.
 func (s *Store) EndAfterDeadline(ctx context.Context, tasks ...int64) (int, error) {
 	for _, search := range expiryRules() {

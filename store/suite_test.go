@@ -237,7 +237,8 @@ func (l *ledger) reapAll() []store.Reaped {
 	return reaped
 }
 
-// lapsesAt returns LapseCutoffs with all lease lengths in use as keys. Each lease that ends before the time end counts as ended.
+// lapsesAt returns LapseCutoffs with all lease lengths in use as keys. Each lease that ends before the time in the parameter end counts as
+// ended.
 func (l *ledger) lapsesAt(end time.Time) store.LapseCutoffs {
 	l.Helper()
 	clock, err := l.LeaseClock(l.Context())

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRemediesAreCommands checks that the commands that `tasks why` suggests cause no usage error:
-// each command gets as far as to look for a server.
+// TestRemediesAreCommands checks that the commands that `tasks why` suggests cause no usage error: each command fails
+// only because it finds no server.
 func TestRemediesAreCommands(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../dispatcher/decision/*.go")

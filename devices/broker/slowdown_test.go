@@ -9,8 +9,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// TestFastPublisherIsSlowedDown checks a device that publishes faster than the broker's limit: the broker reads from it more slowly. It
-// loses no message of this device or of another one, and it can stop in the meantime.
+// TestFastPublisherIsSlowedDown checks a device that publishes faster than the broker's limit: the broker reads from it more slowly. The broker
+// must lose no message of this or another device, and must be able to stop meanwhile.
 func TestFastPublisherIsSlowedDown(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t, nil)

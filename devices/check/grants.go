@@ -165,7 +165,7 @@ func (r *run) startDeviceChange(subject string, change func() error) (isDone *bo
 
 // rebootDevice reboots the device, and waits until it has reported again. answerFirst answers the first report after the reboot.
 func (r *run) rebootDevice(answerFirst func(*exchange)) {
-	const commandLimit, bootLimit = time.Hour, 5 * time.Minute // a person may be the command
+	const commandLimit, bootLimit = time.Hour, 5 * time.Minute // a person may carry out the command
 	isDone := r.startDeviceChange("the reboot of the device", r.Reboot)
 	r.isRebooting, r.pace = true, pace{}
 	r.handleUntil(commandLimit, func(x *exchange) { r.send(x, answer{isLost: true}) }, func() bool { return *isDone })

@@ -58,9 +58,9 @@ type lateLeaseRun struct {
 	awaitsReading bool          // the next reading sets firstReading
 }
 
-// TestNoLeaseEndsLaterThanItsBound checks the bound of docs/operations.md for late ends of leases. Clocks step in
-// both directions at random, and replicas start. A lease ends at most its own length after the first reading that
-// follows its grant or the start of the replica, plus the time by which the clock stepped back.
+// TestNoLeaseEndsLaterThanItsBound checks the bound of docs/operations.md for late ends of leases. Clocks step in both directions at random, and
+// replicas start. The bound begins at the first reading after the grant, or after the latest start of a replica. From then on, a lease lasts at
+// most its own length plus the time by which the clock stepped back.
 func TestNoLeaseEndsLaterThanItsBound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// check compares what the external system saw, what passed the network, and what the ledger has.
+// check compares the records of the external system, of the network and of the ledger.
 func (r *trial) check() {
 	r.Helper()
 	stays := r.judge.stays()

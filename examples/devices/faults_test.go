@@ -139,7 +139,7 @@ func (f *faults) next(device string) step {
 	return ""
 }
 
-// take reports whether it is time for the step s of the device, and removes the step then.
+// take reports whether s is the next step of the device, and then removes this step. While the network of the device is cut, take returns false.
 func (f *faults) take(device string, s step) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

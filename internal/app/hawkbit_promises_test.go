@@ -258,8 +258,8 @@ func TestEachDDIRequestRenewsTheLease(t *testing.T) {
 	}
 }
 
-// TestASlotOfADDIDeviceGoesOnAtOnce lets a DDI device free its slot by the end of its action: a parked report over HTTP gets the slot at
-// once. When the device of the parked report frees the slot, the next poll of a DDI device gets it.
+// TestASlotOfADDIDeviceGoesOnAtOnce hands one slot over twice. When a DDI device reports the end of its action, a parked report over HTTP gets
+// the slot at once. When the device of this report ends its task, the next poll of the DDI device gets the slot.
 func TestASlotOfADDIDeviceGoesOnAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":1}`)
@@ -280,8 +280,8 @@ func TestASlotOfADDIDeviceGoesOnAtOnce(t *testing.T) {
 	d.feedback(d.awaitAction("deploymentBase"), "closed", "success", 200)
 }
 
-// TestObstaclesGiveADDIDeviceNoLink checks each obstacle between a task and its start: the answer has a polling interval and no link, and
-// never "skip". When the obstacle is gone, the device gets its task.
+// TestObstaclesGiveADDIDeviceNoLink checks each obstacle between a task and its start. The answer has a polling interval and no link, and never
+// contains "skip", because a client would then report a success. When the obstacle is gone, the device gets its task.
 func TestObstaclesGiveADDIDeviceNoLink(t *testing.T) {
 	t.Parallel()
 	s := startDDIServers(t, `{"capacity":1}`)

@@ -2,8 +2,8 @@ package app
 
 import "testing"
 
-// TestMemoryLimitLeavesRoom checks the memory limit that the program sets: heap and stacks plus a quarter, plus
-// memoryOverhead, and at least memoryGoal.
+// TestMemoryLimitLeavesRoom checks the memory limit that the program sets: 1.25 times the memory of heap and stacks, plus memoryOverhead, and at
+// least memoryGoal.
 func TestMemoryLimitLeavesRoom(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

@@ -93,9 +93,9 @@ func TestEndHasALimit(t *testing.T) {
 	<-answered
 }
 
-// TestEndInOrder checks the order in which a replica stops. First it is not ready and has no listener. Then the
-// requests in flight end, over both transports, and then the passes. The slots stay held, and the device continues
-// at another replica.
+// TestEndInOrder checks the order in which a replica stops. First it reports that it is not ready, and closes its
+// listener. Then the requests in flight end, over both transports, and then the passes. The slots stay held, and the
+// device continues at another replica.
 func TestEndInOrder(t *testing.T) {
 	t.Parallel()
 	broker, redis, dsn := servers.StartMosquitto(t), servers.StartRedis(t), sharedPostgres.NewLedger(t)

@@ -78,9 +78,9 @@ func newFake(t *testing.T) (*fakeDispatcher, *httptest.Server) {
 	return f, s
 }
 
-// shortenLeases makes the leases of this dispatcher end soon. Without it, no lease ends during a test even on a
-// busy machine, and no result is sent twice. Waiting devices then report less often, so that a busy machine has
-// time for the devices that work.
+// shortenLeases makes the leases of this dispatcher end soon. By default, no lease ends during a test even on a busy
+// machine, so no result is sent twice. shortenLeases also makes waiting devices report less often, so that a busy
+// machine has time for the devices that work.
 func (f *fakeDispatcher) shortenLeases() {
 	f.lease, f.margin, f.reportAfterMS = 1500*time.Millisecond, 700*time.Millisecond, 200
 }

@@ -48,8 +48,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestTurnover checks how the idle time of slots is computed. Of three slots, one is used twice, one once and one never. The idle times and
-// the visits together must be the whole time of all slots.
+// TestTurnover checks how the idle time of slots is computed. Of three slots, one is used twice, one once and one never. The idle times and the
+// visits must add up to the duration of the run, multiplied by the number of slots.
 func TestTurnover(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }

@@ -10,9 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// duplicateBatches returns batches in JSON, CSV and NDJSON. Each has two pairs of equal tasks, which are written
-// differently. again is the position of the first task that repeats another one, and first is the position of the
-// task that it repeats.
+// duplicateBatches returns batches in JSON, CSV and NDJSON. Each has two pairs of equal tasks, which are written differently. The field again is
+// the position of the first task that repeats another task. The field first is the position of the repeated task.
 func duplicateBatches() []struct{ contentType, body, again, first string } {
 	return []struct{ contentType, body, again, first string }{
 		{"application/json", `{"pool":"p","kind":"k","payload":{"s":1},"duplicates":"%s","tasks":[{"device":"a"},{"device":"b"},

@@ -229,8 +229,8 @@ func (u *uploadStore) CreateBatch(ctx context.Context, actor string, b store.Bat
 }
 
 // TestAnUploadOpensNoTransaction checks a batch that is uploaded as a stream: the ledger is called only after the
-// complete body has arrived. An upload may take as long as the client likes, and a transaction that is open for so
-// long would slow down the claims of all devices.
+// complete body has arrived. An upload may take as long as the client likes. A transaction that stays open during the
+// upload would slow down the claims of all devices.
 func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)

@@ -95,8 +95,9 @@ func TestBadListsOfPoolsAreRefused(t *testing.T) {
 	}
 }
 
-// TestDevicesThatWaitAreCountedByThePoolsOfAPage checks the number up to which a list of pools counts waiting devices. It must be the same
-// as in the view of a single pool, and lower only if the page has more than 100 pools. The requested page size must not matter.
+// TestDevicesThatWaitAreCountedByThePoolsOfAPage checks the limit up to which a list of pools counts the waiting
+// devices of a pool. If the page has at most 100 pools, the limit must be that of the view of a single pool. If the
+// page has more pools, the limit must be lower. The requested page size must not matter.
 func TestDevicesThatWaitAreCountedByThePoolsOfAPage(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

@@ -20,9 +20,9 @@ func startWithLockout(t *testing.T, changes ...func(*testOptions)) *testAPI {
 	})...)
 }
 
-// TestWrongOperatorTokensAreSlowed checks wrong operator tokens: those at the API and those at the sign-in count
-// together. Devices are not affected, and neither are operators whose token was accepted from the same address
-// before.
+// TestWrongOperatorTokensAreSlowed checks wrong operator tokens: guesses at the API and guesses at the sign-in count
+// together. Devices are not affected. Operators whose token was accepted from the same address before are not affected
+// either.
 func TestWrongOperatorTokensAreSlowed(t *testing.T) {
 	t.Parallel()
 	b := startWithLockout(t)

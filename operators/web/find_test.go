@@ -80,7 +80,7 @@ func TestRowsOfPoolsAreLive(t *testing.T) {
 	tab.checkScreen("pool-rows")
 }
 
-// TestTheSearchIsAKeyAway checks two keys: Ctrl-K moves to the search field on every page, and / does so while no
+// TestTheSearchIsAKeyAway checks two keys that move the focus to the search field: Ctrl-K on every page, and / while no
 // input has the focus.
 func TestTheSearchIsAKeyAway(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,7 @@ func expectInputs[T any](t *testing.T, fields formFields[T], object any, html st
 	}
 }
 
-// expectRules compares the input of row in html with the tags of its field.
+// expectRules checks that the input of this row in html has the rules in tag, which is the tag of the row's field.
 func expectRules[T any](t *testing.T, row formField[T], tag reflect.StructTag, html string) {
 	t.Helper()
 	element := regexp.MustCompile(`<(input|textarea|select)[^>]* name="` + row.input + `"[^>]*>`).FindString(html)
@@ -105,7 +105,7 @@ func expectRules[T any](t *testing.T, row formField[T], tag reflect.StructTag, h
 	}
 }
 
-// expectOptions compares the options of the first select element in html with the tags of its field. The empty option is the default.
+// expectOptions checks that the options of the first select element in html are the values in tag. The empty option is the default.
 func expectOptions(t *testing.T, input string, tag reflect.StructTag, html string) {
 	t.Helper()
 	options, _, _ := strings.Cut(html, "</select>")

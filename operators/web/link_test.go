@@ -92,8 +92,8 @@ func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 	}
 }
 
-// TestPlainHTTPIsSaid checks the warning about plain HTTP. The page shows it if browsers would not keep the session
-// cookie: for every host name that is not exactly a name of this machine itself.
+// TestPlainHTTPIsSaid checks the warning about plain HTTP. The page must show it if the browser does not keep the
+// session cookie. Browsers keep the cookie only if the host name is exactly a name of the loopback.
 func TestPlainHTTPIsSaid(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)

@@ -13,9 +13,9 @@ import (
 // statementCounter counts the statements that are sent to Postgres.
 type statementCounter struct{ atomic.Int64 }
 
-// newConnectionParser returns a function that counts the statements of one connection to Postgres. Each message has
-// a type, four bytes of length, and the rest. Only the first message has no type. The types B (a prepared statement
-// is bound) and Q (a simple query) are counted.
+// newConnectionParser returns a function that counts the statements of one connection to Postgres. Each message has a
+// type, a length of four bytes, and a body. Only the first message has no type. The types B (a prepared statement is
+// bound) and Q (a simple query) are counted.
 func (s *statementCounter) newConnectionParser() func([]byte) {
 	var pending []byte
 	first := true

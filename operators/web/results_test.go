@@ -194,8 +194,8 @@ func TestABatchIsEdited(t *testing.T) {
 	}
 }
 
-// TestABatchIsCloned checks the clone of a batch: it has the same work and settings. Its devices are those of the batch, those that failed,
-// or others.
+// TestABatchIsCloned checks the clone of a batch: it has the same work and settings. Its devices are all devices of the batch, only the devices
+// that failed, or other devices.
 func TestABatchIsCloned(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -120,7 +120,8 @@ func TestEveryScreen(t *testing.T) {
 	}
 }
 
-// The rules that axe checks: all rules, and only the rules that another colour scheme or a narrow screen may violate.
+// The sets of rules that axe checks: all rules, and only the rules that another colour scheme or a narrow screen may
+// violate.
 const (
 	allRules    = `["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]`
 	colourRules = `{ type: "rule", values: ["color-contrast", "link-in-text-block"] }`

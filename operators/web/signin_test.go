@@ -386,7 +386,7 @@ func TestSignInLeadsToNoOtherSite(t *testing.T) {
 		if got := response.Header.Get("Location"); response.StatusCode != http.StatusSeeOther || got != want {
 			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
 		}
-		// This checks the page only, because the link that signs in redirects without a form.
+		// Only the sign-in page is checked, because a sign-in link redirects without a form.
 		if _, text, _ := b.getPage("/sign-in?next=" + url.QueryEscape(next)); !strings.Contains(text, `name="next" value="`+want+`"`) {
 			t.Errorf("next %q: the page does not lead to %q", next, want)
 		}

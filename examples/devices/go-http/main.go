@@ -21,7 +21,7 @@ import (
 // maxResults is the maximum number of results in one report. With 100 results in the journal, the device accepts no task.
 const maxResults = 100
 
-// entry is a member of a reply. Unknown fields of a reply have no effect.
+// entry is the granted task of a reply, or an entry of one of its lists. Unknown fields of a reply have no effect.
 type entry struct {
 	grant
 	ID      int64           `json:"id"` // of the granted task

@@ -149,8 +149,8 @@ func (d *deployment) checkLimits(service, inside string) error {
 	return nil
 }
 
-// checkNetworks checks the network data from the container of the broker, which is only on the network of the devices: the broker reaches
-// neither Postgres nor Redis. The health checks have shown that the replicas and their servers reach one another.
+// checkNetworks checks the network named data. The container of the broker is only on the network of the devices, and must reach neither
+// Postgres nor Redis. The health checks have shown that the replicas and their servers reach one another.
 func (d *deployment) checkNetworks(ctx context.Context) error {
 	if internal, err := d.output(ctx, "docker", "network", "inspect", "--format", "{{.Internal}}", "dispatcher_data"); err != nil || internal != "true" {
 		return fmt.Errorf("the network data is internal: %s: %w", internal, err)

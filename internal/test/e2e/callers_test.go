@@ -362,8 +362,8 @@ func (c *callers) stopCallers() {
 	}
 }
 
-// expectNoCallersLeft waits until no caller holds a slot or waits for one. A caller that was killed may do so until
-// its lease or its position ends.
+// expectNoCallersLeft waits until no caller holds a slot or waits for one. A caller that was killed may hold a slot until its lease ends, or
+// wait until its position ends.
 func (c *callers) expectNoCallersLeft(ctx context.Context) error {
 	var left string
 	limit := maxCallerLease + c.reapEvery + 2*time.Second

@@ -196,8 +196,8 @@ func (x *experiment) rollbackFaults() []fault {
 		x.redis.Kill()
 		x.redis.Restore(x.t, snapshot)
 		x.redis.Start()
-		// Redis may now give slots that are held. Then the ledger refuses them, unless Redis is repaired before it
-		// gives any. It depends on which is faster, the reports or the reconciliation.
+		// Redis may now give slots that are held. The ledger refuses these slots. If the reconciliation repairs Redis
+		// before the first report, Redis gives no such slot.
 		if err := x.waitForAgreement(ctx); err != nil {
 			return err
 		}

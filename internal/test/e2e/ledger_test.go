@@ -41,8 +41,8 @@ func (x *experiment) watchOverGrants(ctx context.Context) (found <-chan string) 
 	return first
 }
 
-// auditLedger checks the tasks and attempts in the ledger after the fleet has ended. If the fleet was interrupted,
-// tasks are still open. The reason was already reported.
+// auditLedger checks the tasks and attempts in the ledger after the fleet has ended. If interrupted is true, open tasks
+// are no violation, because the interruption was already reported.
 func (x *experiment) auditLedger(interrupted bool) {
 	x.t.Helper()
 	var open, twice int

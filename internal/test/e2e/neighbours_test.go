@@ -243,7 +243,7 @@ func openWatch(ctx context.Context, x *crowd, _ int64) error {
 	return nil
 }
 
-// compute uses a core until ctx ends, in a process of its own. At most one call for each core of the machine does so.
+// compute uses a core until ctx ends, in a process of its own. If all cores are in use by earlier calls, it only waits for the end of ctx.
 func compute(ctx context.Context, _ *crowd, number int64) error {
 	if number > int64(runtime.NumCPU()) {
 		<-ctx.Done()

@@ -86,8 +86,8 @@ func TestReportsAreAnsweredWithoutPostgres(t *testing.T) {
 	r.stopCleanly(t)
 }
 
-// reportDuringOutage sends reports during the whole outage. Every tenth has the result of a meter. Each report must
-// be answered, and no result may be acknowledged.
+// reportDuringOutage sends reports during the whole outage. Every tenth report contains the result of a meter. Each
+// report must be answered, and no result may be acknowledged.
 func (f *listeningFleet) reportDuringOutage(t *testing.T, result string, halfway func()) {
 	t.Helper()
 	tick := time.NewTicker(outageLength() / reportCount)

@@ -77,8 +77,8 @@ func checkReady(addr string) error {
 	return nil
 }
 
-// stopCleanly stops the replica with SIGTERM. The exit status must be 0. It is another one if the race detector
-// found a data race.
+// stopCleanly stops the replica with SIGTERM. The exit status must be 0. If the race detector found a data race, the
+// exit status is not 0.
 func (r *replica) stopCleanly(t *testing.T) {
 	t.Helper()
 	r.Stop()
