@@ -195,8 +195,8 @@ func measureWaitingAtTwoReplicas(s *testbed, size scale) figures {
 	return s.measureRefusals(size, s.registerWaiters(size))
 }
 
-// registerWaiters creates a full pool: 60 devices hold its 60 slots. It returns other devices, which have one task each in
-// the pool.
+// registerWaiters creates a full pool: 60 devices hold its 60 slots. registerWaiters returns other devices, which have
+// one task each in the pool.
 func (s *testbed) registerWaiters(size scale) []string {
 	s.sendOperatorJSON(http.MethodPut, "/v1/pools/p", map[string]any{"capacity": 60})
 	holders := s.registerDevices("h", 60)

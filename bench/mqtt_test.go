@@ -40,8 +40,8 @@ func measureMQTTSubscriber(s *testbed, size scale) figures {
 	return s.measureMQTTReports(size, numberedNames("d", size.mqttDevices))
 }
 
-// startBroker starts the broker. Both the broker and this process need an open file for each device, so it raises
-// the limit of open files.
+// startBroker starts the broker. Both the broker and this process need an open file for each device, so startBroker
+// raises the limit of open files.
 func (s *testbed) startBroker(size scale) {
 	var files syscall.Rlimit
 	s.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))

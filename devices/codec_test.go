@@ -256,8 +256,8 @@ func TestReplyEncode(t *testing.T) {
 	}
 }
 
-// TestTheLargestReplyHas64KiB checks that the largest reply has at most 64 KiB. It has a task with the largest payload, and an entry for
-// each result and each running task of the largest report.
+// TestTheLargestReplyHas64KiB checks that the largest reply has at most 64 KiB. The largest reply has a task with the largest payload, and an
+// entry for each result and each running task of the largest report.
 func TestTheLargestReplyHas64KiB(t *testing.T) {
 	t.Parallel()
 	const largest, maxPayload = 1<<53 - 1, 32 << 10

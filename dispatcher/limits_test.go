@@ -39,9 +39,9 @@ func (b *testBench) createAccountDevice(id, account string) {
 	b.must(err)
 }
 
-// TestALimitedDeviceIsToldWhenAndHoldsNoSlot checks a device whose account has used up a policy. It is refused with
-// the time at which it may start, holds no slot, and is granted tasks that are not limited. `why` shows the policy,
-// the window and the time.
+// TestALimitedDeviceIsToldWhenAndHoldsNoSlot checks a device whose account has used up a policy. The device is refused
+// with the time at which it may start, holds no slot, and is granted tasks that are not limited. `why` shows the
+// policy, the window and the time.
 func TestALimitedDeviceIsToldWhenAndHoldsNoSlot(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

@@ -43,9 +43,9 @@ func BenchmarkReport(b *testing.B) {
 	})
 }
 
-// BenchmarkReportsAtOnce measures 60 reports that are sent at the same time, until the last one has its grant. This
-// happens when a batch was queued and its first devices were woken. It compares separate calls of the stores with
-// calls that reports share.
+// BenchmarkReportsAtOnce measures 60 reports that are sent at the same time, until the last one has its grant. Reports
+// arrive in this way when a batch was queued and its first devices were woken. The benchmark compares separate calls of
+// the stores with calls that reports share.
 func BenchmarkReportsAtOnce(b *testing.B) {
 	const concurrentReports = 60
 	for _, alone := range []bool{true, false} {

@@ -293,8 +293,8 @@ func TestPriorityThenAge(t *testing.T) {
 	}
 }
 
-// One device has tasks in several batches. They must start in the order of the pool, which depends on the slots that other devices hold for
-// each batch.
+// One device has tasks in several batches. The tasks must start in the order of the pool, which depends on the slots
+// that other devices hold for each batch.
 func TestOrderWithinADeviceIsThatOfThePool(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testBench) {

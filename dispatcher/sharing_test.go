@@ -88,9 +88,8 @@ func (c *crowd) sampleHeld(samples int) (held []map[int64]int) {
 	return held
 }
 
-// expectShares checks which share of the slots of two batches the first batch holds on average, in every window of
-// samples. one and other are the ids of the two batches. It compares held slots only, so the speed of handoffs
-// does not matter.
+// expectShares checks which share of the slots of two batches the first batch holds on average, in every window of samples. one and other are
+// the ids of the two batches. expectShares compares held slots only, so the speed of handoffs does not matter.
 func (c *crowd) expectShares(what string, held []map[int64]int, one, other int64, want, tolerance float64) {
 	c.t.Helper()
 	lowest, highest, all := want, want, 0.0

@@ -103,8 +103,8 @@ func (f *fullPool) urgentHolders() (n int) {
 	return n
 }
 
-// One urgent task is queued. It must get the next slot that becomes free, before thousands of tasks of a batch of weight 1000. Its device
-// sleeps, or waits with another task.
+// One urgent task is queued. It must get the next slot that becomes free, before thousands of tasks of a batch of weight 1000. The device of
+// this task sleeps, or waits with another task.
 func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 	t.Parallel()
 	for _, device := range []string{"u-000", "d-149"} {

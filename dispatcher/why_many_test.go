@@ -107,8 +107,8 @@ func (b *testBench) createMixedPool(draw *rand.Rand) (batches []int64) {
 	return batches
 }
 
-// expectAgreement reads three things: the summary of the reasons, the list of all waiting tasks and the explanation
-// of each task. They must agree. It returns the number of tasks by the code of the reason.
+// expectAgreement reads three things: the summary of the reasons, the list of all waiting tasks and the explanation of
+// each task. They must agree. expectAgreement returns the number of tasks by the code of the reason.
 func (b *testBench) expectAgreement(filter store.TaskScope) map[decision.Code]int64 {
 	b.t.Helper()
 	summary, err := b.Explainer.SummarizeWaiting(b.ctx, filter, dispatcher.MaxEvaluated)

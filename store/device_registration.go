@@ -45,7 +45,7 @@ func newcomerRows(requests []Registration) []newcomerRow {
 		byID[r.Device] = r
 	}
 	rows := make([]newcomerRow, 0, len(byID))
-	// Rows are locked in one order, so that two concurrent calls cannot deadlock.
+	// The rows are sorted, so that two concurrent calls lock them in the same order and cannot deadlock.
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		rows = append(rows, newcomerRow{len(rows), byID[id]})
 	}

@@ -145,7 +145,7 @@ type ResultOutcome struct {
 	Kind  ResultKind
 	Ended *Grant    // the grant that this result ended; its slot must be released. nil means that the result ended no grant
 	State TaskState // state of the task afterwards; empty if Kind is ResultUnknown. Dispatched means that the task has a newer grant
-	Last  bool      // true if the result ended the only open task of the device, and the device is not blocked. It may be false even then
+	Last  bool      // true only if the result ended the only open task of the device, and the device is not blocked
 	Err   error     // if not nil, this result was not recorded; other results of the call may be
 }
 

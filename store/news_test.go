@@ -155,8 +155,8 @@ func TestWhatMakesWorkIsNews(t *testing.T) {
 	})
 }
 
-// TestNewsAreToldAfterTheirCommit checks that the function of OnNews is called after the commit of a transaction with news. It must get the
-// newest id, and NewsSince must then return the row with this id. After a rollback it must not be called.
+// TestNewsAreToldAfterTheirCommit checks that the function of OnNews is called after the commit of a transaction with news. The function must
+// get the newest id, and NewsSince must then return the row with this id. After a rollback it must not be called.
 func TestNewsAreToldAfterTheirCommit(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

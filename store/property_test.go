@@ -97,8 +97,8 @@ func (m *ledgerModel) endGrant(id int64, cause store.EndCause) store.TaskState {
 	return s.State
 }
 
-// applyResult applies a result for the grant g to the model. g may have ended. It returns the kind of the result and the state of the task,
-// both as the ledger must return them.
+// applyResult applies a result for the grant g to the model. g may have ended. applyResult returns the kind of the result and the state of the
+// task, both as the ledger must return them.
 func (m *ledgerModel) applyResult(g store.Grant, cause store.EndCause) (store.ResultKind, store.TaskState) {
 	task := m.tasks[g.Task]
 	if task.grant != nil && task.grant.Token == g.Token {

@@ -102,8 +102,8 @@ func (g *clockGuard) addReading(reading clockOffset) {
 		return
 	}
 	g.back += max(last.low.Sub(reading.high), 0)
-	// The offsets rise along the list, so the replaced offsets are at its end. The reading is the lowest offset since the first replaced offset
-	// began.
+	// Offsets that are not lower than the reading are replaced by it. The offsets rise along the list, so the replaced offsets are at its end.
+	// The reading is the lowest offset since the first of them began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.low.Before(reading.low) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]

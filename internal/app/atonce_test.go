@@ -12,7 +12,7 @@ import (
 )
 
 // reportConcurrently sends a report of one device to both replicas over both transports at the same time. Each report
-// has its own id. It returns all replies.
+// has its own id. reportConcurrently returns all replies.
 func reportConcurrently(t *testing.T, replicas []*instance, m *mqttDevice, body string) []devices.Reply {
 	t.Helper()
 	const overMQTT = 2

@@ -296,7 +296,7 @@ type noisyCase struct {
 func (c noisyCase) String() string { return fmt.Sprintf("%s, %d over %s", c.site, c.noisy, c.via) }
 
 // check checks that all reports of quiet devices are answered, none with busy_server, and that the events name the noisy devices. A few reports
-// at the beginning may be lost. It logs the durations.
+// at the beginning may be lost. check logs the durations.
 func (c noisyCase) check(t *testing.T) {
 	t.Helper()
 	start := serveNoisySite
@@ -361,8 +361,8 @@ func TestDevicesWithoutPauseHarmNobody(t *testing.T) { //nolint:paralleltest // 
 	}
 }
 
-// TestNoisyDeviceIsSuspendedAtTheBroker checks a broker whose accounts the dispatcher manages: the account of a noisy device is disabled for
-// a while, and then enabled again. Its reports over HTTP are answered in the meantime.
+// TestNoisyDeviceIsSuspendedAtTheBroker checks a broker whose accounts the dispatcher manages: the account of a noisy device is disabled for a
+// while, and then enabled again. The reports of the device over HTTP are answered in the meantime.
 func TestNoisyDeviceIsSuspendedAtTheBroker(t *testing.T) {
 	t.Parallel()
 	p := startProvisioned(t, "DISPATCHER_MQTT_SUSPEND=8s", "DISPATCHER_REPORT_RATE=20")

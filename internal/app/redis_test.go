@@ -18,8 +18,8 @@ import (
 	"github.com/fleetslots/dispatcher/slots"
 )
 
-// TestServeWithTheLeastRights checks the program on a Redis with TLS, with the Redis users of deploy/: they have the
-// right to all commands that the program sends.
+// TestServeWithTheLeastRights checks the program on a Redis with TLS, with the Redis users of deploy/: these users have
+// the right to all commands that the program sends.
 func TestServeWithTheLeastRights(t *testing.T) {
 	t.Parallel()
 	users, err := filepath.Abs(filepath.Join("..", "..", "deploy", "redis", "users.acl"))

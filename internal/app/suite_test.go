@@ -111,7 +111,7 @@ func call(t *testing.T, client *http.Client, method, url, token, body string) (i
 	return response.StatusCode, content
 }
 
-// callOperator sends a request with the operator token. The request must succeed. It returns the body of the
+// callOperator sends a request with the operator token. The request must succeed. callOperator returns the body of the
 // response.
 func (i *instance) callOperator(t *testing.T, method, path, body string) []byte {
 	t.Helper()

@@ -60,7 +60,7 @@ type callerOutcome struct {
 	err     error
 }
 
-// startCaller starts a caller. in is the caller's request. It returns as soon as the caller waits or its call has begun.
+// startCaller starts a caller. in is the caller's request. startCaller returns as soon as the caller waits or its call has begun.
 func (r *blockedCalls) startCaller(ctx context.Context, key string, in int) <-chan callerOutcome {
 	r.t.Helper()
 	before := r.callerCount(key)

@@ -47,10 +47,10 @@ func (*authHook) OnACLCheck(c *mochi.Client, topic string, write bool) bool {
 	return topic == own+"/report" && write || topic == own+"/reply" && !write
 }
 
-// closingListener is a listener that closes its connections before the broker library mochi closes its clients.
-// This avoids two faults of mochi. It counts a connection only in the goroutine that serves it, so the count may
-// rise from zero while mochi waits for zero. And it deadlocks if a client leaves while mochi lists its clients,
-// because mochi takes a read lock twice.
+// closingListener is a listener that closes its connections before the broker library mochi closes its clients. This
+// avoids two faults of mochi. mochi counts a connection only in the goroutine that serves it, so the count may rise
+// from zero while mochi waits for zero. And mochi deadlocks if a client leaves while mochi lists its clients, because
+// mochi takes a read lock twice.
 type closingListener struct {
 	*listeners.Net
 	listener net.Listener

@@ -40,7 +40,7 @@ type Algorithm string
 
 // The algorithms.
 const (
-	// Sliding counts in any number of windows. Each window ends now.
+	// Sliding counts in any number of windows. Each window ends at the present time.
 	Sliding Algorithm = "sliding"
 	// Fixed counts in one window at a time. A window begins with the first start after the end of the previous window.
 	Fixed Algorithm = "fixed"

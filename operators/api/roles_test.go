@@ -28,8 +28,8 @@ func requiredRole(method, path string) (role string, callers bool) {
 	return "operator", callers
 }
 
-// expectedRefusal returns the status and the code with which an operation must refuse a token of the kind bearer: 401 for a token that
-// the operators' API does not know, and 403 for a known token that lacks the role. It returns 0 if the operation must accept the token.
+// expectedRefusal returns the status and the code with which an operation must refuse a token of the kind bearer: 401 for a token that the
+// operators' API does not know, and 403 for a known token that lacks the role. expectedRefusal returns 0 if the operation must accept the token.
 func expectedRefusal(row operators.Operation, bearer string) (status int, code string) {
 	rising := []string{"verifier", "viewer", "operator", "admin"}
 	switch {

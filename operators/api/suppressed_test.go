@@ -9,8 +9,8 @@ import (
 
 const dropPolicy = `[{"name":"one-each","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":1,"on_limited":"drop","reveal":true}]`
 
-// TestASuppressedTaskIsSeenEverywhere checks where a suppressed task is shown: in its batch, in lists, in results
-// as JSON and CSV, in events, in `why` and in metrics. It can be retried, alone and with others.
+// TestASuppressedTaskIsSeenEverywhere checks where a suppressed task is shown: in its batch, in lists, in results as JSON and CSV, in events, in
+// `why` and in metrics. The task can be retried, alone and with others.
 func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
 	forBothBackends(t, func(b *testAPI) {

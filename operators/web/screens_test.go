@@ -88,9 +88,9 @@ func (b *testReplica) createUsedLimitSet(phones ...string) {
 //go:embed testdata/axe.min.js
 var axeScript string
 
-// TestEveryScreen checks every page with content. It writes nothing to the console, and is not wider than the screen.
-// A program that finds violations of WCAG 2.2 AA finds none, whether the page is light, dark, narrow, or in the
-// colours of the system. The test also takes a picture of each page.
+// TestEveryScreen checks every page with content. The page must write nothing to the console, and must not be wider
+// than the screen. A program that finds violations of WCAG 2.2 AA finds none, whether the page is light, dark, narrow,
+// or in the colours of the system. The test also takes a picture of each page.
 func TestEveryScreen(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

@@ -2,8 +2,8 @@ package web_test
 
 import "testing"
 
-// TestSuppressedTasksAreShown checks the pages for suppressed tasks. They are in the bar, the counts and the
-// results of their batch, in the list of tasks and on their own page, with the reason and a button to try again.
+// TestSuppressedTasksAreShown checks the pages for suppressed tasks. These tasks are in the bar, the counts and the results of their batch, in
+// the list of tasks and on their own page, with the reason and a button to try again.
 func TestSuppressedTasksAreShown(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)

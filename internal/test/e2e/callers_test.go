@@ -281,9 +281,8 @@ func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// killSome kills every second `dispatcher run` that holds a slot and whose name begins with "near-", until one
-// lease has ended in this way. In the long suite, it also kills every second one that waits. Their positions in the
-// queue last for another minute.
+// killSome kills every second `dispatcher run` that holds a slot and whose name begins with "near-", until one lease has ended in this way. In
+// the long suite, it also kills every second one that waits. The positions of the killed programs in the queue last for another minute.
 func (c *callers) killSome(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()

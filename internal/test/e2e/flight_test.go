@@ -223,8 +223,8 @@ func tabContext(tab, other context.Context) context.Context {
 	return ctx
 }
 
-// startFailingTasks makes one device fail the same task again and again until the test ends. Other devices fail
-// their tasks, too. It returns the id of the first device's task.
+// startFailingTasks makes one device fail the same task again and again until the test ends. Other devices fail their tasks, too.
+// startFailingTasks returns the id of the first device's task.
 func (x *pausableExperiment) startFailingTasks() int64 {
 	x.t.Helper()
 	x.sendRequest(http.MethodPut, "/v1/pools/again", map[string]any{"capacity": 1, "lease_ms": 600_000})
@@ -262,8 +262,8 @@ func (x *pausableExperiment) failTasks(ctx context.Context, devices []string) {
 	})
 }
 
-// reportStep sends a report of a device: either its task has failed, or it has nothing to do. It returns the task
-// that the device holds afterwards.
+// reportStep sends a report of a device: either its task has failed, or it has nothing to do. reportStep returns the task that the device holds
+// afterwards.
 func (x *pausableExperiment) reportStep(ctx context.Context, device string, held *grantedTask, step int) *grantedTask {
 	body := map[string]any{"id": fmt.Sprint("s", step)}
 	if held != nil {

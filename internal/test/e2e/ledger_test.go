@@ -11,8 +11,8 @@ import (
 )
 
 // findOverGrants checks the grants that are in force at one moment. It returns a description of the problems: more
-// grants than the capacity, more grants of callers than allowed, or two grants of one slot. It returns "" if
-// nothing is wrong.
+// grants than the capacity, more grants of callers than allowed, or two grants of one slot. findOverGrants returns ""
+// if nothing is wrong.
 func (x *experiment) findOverGrants(ctx context.Context) (found string, err error) {
 	err = x.db.QueryRowContext(ctx, `
 		SELECT coalesce(string_agg(found, ', '), '') FROM (

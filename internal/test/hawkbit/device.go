@@ -132,7 +132,7 @@ func (d *Device) update(ctx context.Context, polled pollAnswer) {
 	}
 }
 
-// work stays in the external system for the time Work. During this time it polls. It returns false if the device must not report an end,
+// work stays in the external system for the time Work. During this time it polls. work returns false if the device must not report an end,
 // because it was asked to stop, its update is no longer offered, or the dispatcher did not answer. lastSent is the time at which the last
 // answered request was sent.
 func (d *Device) work(ctx context.Context, actionID string, lastSent time.Time) bool {

@@ -186,8 +186,8 @@ type event struct {
 	Detail string `json:"detail"`
 }
 
-// await waits until ok returns true. It waits as long as the test may run, because a busy machine is no mistake. It returns false if ok never
-// returned true. The text what describes the condition in the error.
+// await waits until ok returns true. await waits as long as the test may run, because a busy machine is no mistake.
+// await returns false if ok never returned true. The text what describes the condition in the error.
 func (f *fleet) await(what string, ok func() bool) bool {
 	f.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)

@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// run tries the planted mistakes. The working directory must be the root of the module. It returns an error if a
+// run tries the planted mistakes. The working directory must be the root of the module. run returns an error if a
 // mistake cannot be made or does not compile.
 func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	match, err := regexp.Compile(rows)

@@ -184,8 +184,8 @@ func FreeAddr(tb testing.TB) string {
 	return ""
 }
 
-// reservePort reserves a port by a lock that all tests of the machine respect, until the end of this test. It is
-// needed because a server binds its port only some time after the port was chosen. It returns false if another test
+// reservePort reserves a port by a lock that all tests of the machine respect, until the end of this test. It is needed
+// because a server binds its port only some time after the port was chosen. reservePort returns false if another test
 // has the port. The lock ends with its process.
 func reservePort(tb testing.TB, port int) bool {
 	tb.Helper()
