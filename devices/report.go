@@ -24,7 +24,7 @@ const (
 )
 
 // Status is the end of a task as the device reports it. A new status also needs a case in decodeStatus, a value in the enum of package http,
-// and a case in endCause of package dispatcher.
+// and a case in endCauseOfStatus of package dispatcher.
 type Status string
 
 // The statuses of a result.

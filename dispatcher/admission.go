@@ -15,18 +15,18 @@ type admission struct {
 	credential string           // the new token of the device; empty if it gets none
 }
 
-// admit checks that the caller may act for its device. Usually it reads the device from the ledger. It skips this read if the report came
+// admitCaller checks that the caller may act for its device. Usually it reads the device from the ledger. It skips this read if the report came
 // over HTTP with results only, the caller was admitted before, and this replica reads the news in time. Without the read, it may admit a
 // device that was blocked or deleted some seconds ago. That is harmless: over HTTP, results of a blocked device are recorded anyway, and a
 // deleted device has no grant.
-func (d *Dispatcher) admit(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
+func (d *Dispatcher) admitCaller(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
 	if d.Marks != nil && hasOnlyResults(report) && caller.Via != devices.ViaSession {
 		now, followsNews := d.Marks.LedgerTime()
 		if reach, isKnown := d.Devices.LastAdmission(caller); isKnown && followsNews {
 			return admission{view: store.DeviceView{Now: now}, isKnown: true, reach: reach}, nil
 		}
 	}
-	view, err := d.readView(ctx, caller.Device, fullView(!hasContents(report)))
+	view, err := d.readView(ctx, caller.Device, fullView(!hasMoreThanTaskRequest(report)))
 	if err != nil {
 		return admission{}, err
 	}

@@ -29,7 +29,7 @@ const maxRepairs = 2
 
 // attempt tries to answer a report with a task. It takes the task of the grant that the device holds, or makes a new grant. It does not
 // write the reply.
-type attempt struct {
+type grantAttempt struct {
 	d             *Dispatcher
 	reporter      *reporter
 	acceptsTask   bool
@@ -56,11 +56,11 @@ type attempt struct {
 // grantKey identifies a grant of a device: the id of its task and its fencing token.
 type grantKey struct{ task, token int64 }
 
-// run decides whether the device gets a redelivery, a new grant or a refusal, and carries out the decision. The loop ends because each
-// iteration records one more full pool, obstacle or repair, which the next decision takes into account.
-func (a *attempt) run(ctx context.Context) {
+// runUntilDecided decides whether the device gets a redelivery, a new grant or a refusal, and carries out the decision. The loop ends because
+// each iteration records one more full pool, obstacle or repair, which the next decision takes into account.
+func (a *grantAttempt) runUntilDecided(ctx context.Context) {
 	a.findOffers(ctx)
-	defer a.returnOffers()
+	defer a.giveBackOffers()
 	for repairs := 0; ; {
 		if err := a.reporter.readCallerBound(ctx); err != nil {
 			a.refuseUnavailable(err)
@@ -69,12 +69,12 @@ func (a *attempt) run(ctx context.Context) {
 		choice := decision.Decide(a.currentSituation())
 		switch {
 		case choice.Reason != devices.ReasonGranted:
-			a.refuse(choice)
-			a.reporter.yieldPlace(ctx, choice)
+			a.setRefusal(choice)
+			a.reporter.yieldPlaceInQueue(ctx, choice)
 			return
 		case !a.canNameReport:
 			a.needsID = true
-			a.refuse(decision.Choice{Reason: devices.ReasonDeclined})
+			a.setRefusal(decision.Choice{Reason: devices.ReasonDeclined})
 			return
 		}
 		switch err := a.carryOutChoice(ctx, choice); {
@@ -90,7 +90,7 @@ func (a *attempt) run(ctx context.Context) {
 	}
 }
 
-func (a *attempt) currentSituation() decision.Situation {
+func (a *grantAttempt) currentSituation() decision.Situation {
 	s := decision.ExpectedSituation(a.reporter.view, a.obstacles)
 	s.Accept, s.MustStop, s.FullPools, s.OfferedPools = a.acceptsTask, a.mustStop, a.full, a.offeredPools
 	s.CallerBound, s.Wire = a.reporter.callerBound, a.reporter.caller.WireName()
@@ -100,7 +100,7 @@ func (a *attempt) currentSituation() decision.Situation {
 
 // carryOutChoice redelivers the grant of the device or makes a new grant, as choice says. If it returns errObstacleRecorded or errRepaired,
 // another decision may succeed.
-func (a *attempt) carryOutChoice(ctx context.Context, choice decision.Choice) (err error) {
+func (a *grantAttempt) carryOutChoice(ctx context.Context, choice decision.Choice) (err error) {
 	asked := a.d.config.Now()
 	if choice.Redeliver {
 		err = a.redeliverGrant(ctx)
@@ -115,7 +115,7 @@ func (a *attempt) carryOutChoice(ctx context.Context, choice decision.Choice) (e
 
 // confirmGrant checks that the grant is still in force. It reads the device again if more than maxUnconfirmedAge has passed since requestedAt.
 // In this time, another replica may have delivered the grant, and the device may have ended it. It returns errRepaired if the grant has ended.
-func (a *attempt) confirmGrant(ctx context.Context, requestedAt time.Time) error {
+func (a *grantAttempt) confirmGrant(ctx context.Context, requestedAt time.Time) error {
 	for a.granted != nil && a.d.config.Now().Sub(requestedAt) > maxUnconfirmedAge {
 		requestedAt = a.d.config.Now()
 		if err := a.reporter.rereadView(ctx); err != nil {
@@ -129,33 +129,33 @@ func (a *attempt) confirmGrant(ctx context.Context, requestedAt time.Time) error
 }
 
 // decideAgain reads the device again and returns errRepaired.
-func (a *attempt) decideAgain(ctx context.Context) error {
+func (a *grantAttempt) decideAgain(ctx context.Context) error {
 	if err := a.reporter.rereadView(ctx); err != nil {
 		return err
 	}
 	return errRepaired
 }
 
-// grantIfUsable makes grant the outcome of the attempt. If the usable time of grant is below LeaseMin, the outcome is a refusal.
-func (a *attempt) grantIfUsable(grant store.Grant) {
-	if a.d.usableTime(grant) < a.d.config.LeaseMin {
-		a.refuse(decision.Choice{Reason: devices.ReasonBusy, Until: grant.LeaseUntil})
+// setGrantIfUsable makes grant the outcome of the attempt. If the usable time of grant is below LeaseMin, the outcome is a refusal.
+func (a *grantAttempt) setGrantIfUsable(grant store.Grant) {
+	if a.d.usableLeaseTime(grant) < a.d.config.LeaseMin {
+		a.setRefusal(decision.Choice{Reason: devices.ReasonBusy, Until: grant.LeaseUntil})
 		return
 	}
 	a.granted = &grant
 }
 
-func (a *attempt) refuse(choice decision.Choice) { a.granted, a.refusal = nil, choice }
+func (a *grantAttempt) setRefusal(choice decision.Choice) { a.granted, a.refusal = nil, choice }
 
 // refuseUnavailable refuses the device because of err. If the attempt had acquired a slot, reconciliation frees the slot.
-func (a *attempt) refuseUnavailable(err error) {
+func (a *grantAttempt) refuseUnavailable(err error) {
 	a.d.log.Warn("nothing granted because of an error", "err", err)
-	a.refuse(decision.Choice{Reason: devices.ReasonUnavailable})
+	a.setRefusal(decision.Choice{Reason: devices.ReasonUnavailable})
 }
 
 // findOffers reads in which pools a slot is offered to the device, and sets offeredPools. Tasks of these pools start first. findOffers
 // reads nothing if the device cannot be notified, if it has work in one pool only, or if the message that woke its report named the pool.
-func (a *attempt) findOffers(ctx context.Context) {
+func (a *grantAttempt) findOffers(ctx context.Context) {
 	if a.reporter.reach() == store.ReachNone || len(a.offeredPools) > 0 || len(a.reporter.taskPools()) < 2 {
 		return
 	}
@@ -167,10 +167,10 @@ func (a *attempt) findOffers(ctx context.Context) {
 	a.offeredPools = offered
 }
 
-// returnOffers gives back the slots that are offered to the device in pools where it starts no task. If the policies of a pool let none of
-// its tasks start, returnOffers also removes the device from the queue of the pool. If the device joins the queue again, it gets the same
+// giveBackOffers gives back the slots that are offered to the device in pools where it starts no task. If the policies of a pool let none of
+// its tasks start, giveBackOffers also removes the device from the queue of the pool. If the device joins the queue again, it gets the same
 // place, because the order of the queue does not depend on the time of arrival.
-func (a *attempt) returnOffers() {
+func (a *grantAttempt) giveBackOffers() {
 	sendUpdate := func(what slots.UpdateKind, pools []string) {
 		a.d.Waiters.Offers.Update(string(a.reporter.caller.Device), what, pools)
 	}

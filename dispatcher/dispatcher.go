@@ -88,7 +88,7 @@ func New(config Config) *Dispatcher {
 	config = config.withDefaults()
 	set := meters.New(config.Registerer)
 	d := &Dispatcher{config: config, log: throttle.NewLogger(config.Logger, config.Now), metrics: newMetrics(set)}
-	d.ledgerCalls = newLedgerCalls(config.Store, d.settle, d.endWaits, config.Now, d.Panicked)
+	d.ledgerCalls = newLedgerCalls(config.Store, d.decideTaskState, d.endWaits, config.Now, d.Panicked)
 	d.Seen = seen.NewDevices(config.Store, config.Recent, config.Now)
 	d.Devices = credentials.New(credentials.Config{
 		Ledger: config.Store, ReadView: d.readFullView, Accounts: config.Accounts,
@@ -115,7 +115,7 @@ func New(config Config) *Dispatcher {
 		marks: d.Marks, period: config.ReportPeriod, urgentShare: config.UrgentShare, log: d.log, panicked: d.Panicked,
 	}
 	d.Upkeep = upkeep.New(upkeep.Config{
-		Ledger: config.Store, Semaphore: config.Semaphore, Waiters: d.Waiters, Settle: d.settle, ReportPeriod: config.ReportPeriod,
+		Ledger: config.Store, Semaphore: config.Semaphore, Waiters: d.Waiters, DecideTaskState: d.decideTaskState, ReportPeriod: config.ReportPeriod,
 		Meters: set, Logger: d.log, Panicked: d.Panicked, Now: config.Now,
 	})
 	return d

@@ -78,7 +78,7 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 	})
 	switch {
 	case within.Err() != nil:
-		return x.explain(ctx, view, nil, noLookups{}), ctx.Err()
+		return x.explain(ctx, view, nil, unavailableStatus{}), ctx.Err()
 	case err != nil:
 		return decision.Explanation{}, x.panicked.Report("explaining a task", err)
 	}
@@ -86,34 +86,36 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 }
 
 // lookups reads facts for the explanation of a task that its TaskView does not contain: how full a pool is, and how many slots callers hold.
-type lookups interface {
+type statusReader interface {
 	// readPoolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the view's device.
 	readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus
 	// readCallerBound returns how many slots callers hold and may hold in the pool of a waiting caller, or nil if this is unknown.
 	readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound
 }
 
-// noLookups implements lookups without a call: every fact is unknown.
-type noLookups struct{}
+// unavailableStatus implements statusReader without a call: every fact is unknown.
+type unavailableStatus struct{}
 
-func (noLookups) readCallerBound(context.Context, store.Candidate) *store.CallerBound { return nil }
+func (unavailableStatus) readCallerBound(context.Context, store.Candidate) *store.CallerBound {
+	return nil
+}
 
-func (noLookups) readPoolStatus(context.Context, string, []store.Candidate, store.TaskView) decision.PoolStatus {
+func (unavailableStatus) readPoolStatus(context.Context, string, []store.Candidate, store.TaskView) decision.PoolStatus {
 	return decision.PoolStatus{Unreachable: true}
 }
 
-// explain explains the view's task. obstaclesByTask holds the obstacles that policies found, by task id. source reads the other facts.
-func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstaclesByTask map[int64]decision.Obstacle, source lookups) decision.Explanation {
+// explain explains the view's task. obstaclesByTask holds the obstacles that policies found, by task id. reader reads the other facts.
+func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstaclesByTask map[int64]decision.Obstacle, reader statusReader) decision.Explanation {
 	return decision.Explain(view, func(waiting store.Candidate) decision.WaitFacts {
 		facts := decision.WaitFacts{
-			PoolStatuses: readPoolStatuses(ctx, view, waiting, obstaclesByTask, source), Obstacles: obstaclesByTask,
+			PoolStatuses: readPoolStatuses(ctx, view, waiting, obstaclesByTask, reader), Obstacles: obstaclesByTask,
 			Seen: x.lastReport(view), Period: x.period,
 		}
 		if hold, found := x.pools.UsualHold(waiting.Pool); found {
 			facts.Hold = hold
 		}
 		if store.IsCaller(view.Task.Device) {
-			facts.CallerBound = source.readCallerBound(ctx, waiting)
+			facts.CallerBound = reader.readCallerBound(ctx, waiting)
 		}
 		return facts
 	})
@@ -160,7 +162,7 @@ func (x *Explainer) DeviceMark(ctx context.Context, device devices.ID) *decision
 
 // readPoolStatuses returns, by pool name, the status of each pool in which the view's device has a task that could start. The result also has
 // the status of the pool of the explained task. obstaclesByTask holds the obstacles that policies found, by task id.
-func readPoolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstaclesByTask map[int64]decision.Obstacle, source lookups) (byPool map[string]decision.PoolStatus) {
+func readPoolStatuses(ctx context.Context, view store.TaskView, explained store.Candidate, obstaclesByTask map[int64]decision.Obstacle, reader statusReader) (statusByPool map[string]decision.PoolStatus) {
 	s := decision.ExpectedSituation(view.DeviceView, obstaclesByTask)
 	open := map[string][]store.Candidate{explained.Pool: {explained}}
 	for _, c := range view.Candidates {
@@ -174,7 +176,7 @@ func readPoolStatuses(ctx context.Context, view store.TaskView, explained store.
 		if pool == explained.Pool && cannotStart {
 			tasks = tasks[:1]
 		}
-		statuses[pool] = source.readPoolStatus(ctx, pool, tasks, view)
+		statuses[pool] = reader.readPoolStatus(ctx, pool, tasks, view)
 	}
 	return statuses
 }

@@ -25,19 +25,19 @@ const (
 // grantUnderPolicies grants one of the tasks whose policies allow a start. All tasks belong to one pool. The policies are checked before a
 // slot is acquired, so that the check occupies no slot. The check reserves a start for each task that passes. After the claim, Settle counts
 // the start of the granted task and releases the other reservations.
-func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
+func (a *grantAttempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
 	if !policies.AnyHasPolicies(tasks) {
-		return a.grant(ctx, tasks)
+		return a.grantOneOf(ctx, tasks)
 	}
 	pool := tasks[0].Pool
 	passed, reserved, refused := a.d.Policies.Reserve(ctx, a.reporter.view, tasks, a.leaseID, a.nonce)
 	maps.Copy(a.obstacles, refused)
 	suppressed := a.suppressDroppedTasks(ctx, tasks, refused)
 	if len(passed) == 0 {
-		return a.recordLimitedPool(ctx, pool, suppressed)
+		return a.recordPoolWithoutAllowedTask(ctx, pool, suppressed)
 	}
 	a.committedLease = ""
-	err := a.grant(ctx, passed)
+	err := a.grantOneOf(ctx, passed)
 	if !certainlyChangedNothing(err) { // the pass "limits" later finds whether the claim took effect
 		a.d.Policies.RecordUncounted(pool, reserved)
 	} else {
@@ -49,7 +49,7 @@ func (a *attempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidat
 // suppressDroppedTasks ends each candidate that a policy drops. A dropped task never starts. obstaclesByTask holds the obstacles that policies
 // found, by task id. mustReread is true if suppress ended tasks, so that the device must be read again. A candidate that suppress cannot end now
 // is refused until the device reports again.
-func (a *attempt) suppressDroppedTasks(ctx context.Context, candidates []store.Candidate, obstaclesByTask map[int64]decision.Obstacle) (mustReread bool) {
+func (a *grantAttempt) suppressDroppedTasks(ctx context.Context, candidates []store.Candidate, obstaclesByTask map[int64]decision.Obstacle) (mustReread bool) {
 	var tasks []store.Candidate
 	var list []store.Suppression
 	for _, c := range candidates {
@@ -80,23 +80,24 @@ func (a *attempt) suppressDroppedTasks(ctx context.Context, candidates []store.C
 	return true
 }
 
-// recordLimitedPool records a pool in which policies let no task of the device start. If suppressed is true, suppress has just ended tasks of
-// the pool. Then recordLimitedPool reads the device again, and records the pool only if the device has no other task in it.
-func (a *attempt) recordLimitedPool(ctx context.Context, pool string, suppressed bool) error {
-	if suppressed {
+// recordPoolWithoutAllowedTask records a pool in which policies let no task of the device start. If hasSuppressedTasks is true, suppress has
+// just ended tasks of the pool. Then recordPoolWithoutAllowedTask reads the device again, and records the pool only if the device has no other
+// task in it.
+func (a *grantAttempt) recordPoolWithoutAllowedTask(ctx context.Context, pool string, hasSuppressedTasks bool) error {
+	if hasSuppressedTasks {
 		if err := a.reporter.rereadView(ctx); err != nil {
 			return err
 		}
 	}
-	if !suppressed || !slices.Contains(a.reporter.taskPools(), pool) {
+	if !hasSuppressedTasks || !slices.Contains(a.reporter.taskPools(), pool) {
 		a.limitedPools = append(a.limitedPools, pool)
 	}
 	return errObstacleRecorded
 }
 
-// grant acquires a slot for one of tasks, and commits the grant. All tasks belong to one pool, and the semaphore chooses the task whose turn
-// it is. If grant returns errObstacleRecorded or errRepaired, another decision may succeed.
-func (a *attempt) grant(ctx context.Context, tasks []store.Candidate) error {
+// grantOneOf acquires a slot for one of tasks, and commits the grant. All tasks belong to one pool, and the semaphore chooses the task whose
+// turn it is. If grant returns errObstacleRecorded or errRepaired, another decision may succeed.
+func (a *grantAttempt) grantOneOf(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
 	tasks = drawFirstTaskPerBatch(tasks, a.d.config.Jitter)
 	pool, device := tasks[0].Pool, string(a.reporter.caller.Device)
@@ -174,11 +175,11 @@ func newSlotWants(tasks []store.Candidate, urgentPercent int) []slots.Want {
 	return wants
 }
 
-func (a *attempt) leaseID(task store.Candidate) string { return decision.LeaseID(task, a.nonce) }
+func (a *grantAttempt) leaseID(task store.Candidate) string { return decision.LeaseID(task, a.nonce) }
 
 // claim commits the grant of slot to task. If the commit fails, claim gives the slot back. If the answer to the COMMIT is lost, claim keeps
 // the slot. Then the next report finds the grant, or reconciliation frees the slot.
-func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquiredSlot) error {
+func (a *grantAttempt) claim(ctx context.Context, task store.Candidate, slot acquiredSlot) error {
 	got, err := a.d.ledgerCalls.claim(ctx, slot)
 	a.steps.Done("claimed", a.d.config.Now())
 	if err == nil && got.late {
@@ -194,10 +195,10 @@ func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquired
 	case store.ClaimGranted:
 		a.committedLease = slot.LeaseID
 		a.d.metrics.countGrant(task, a.reporter.view)
-		a.grantIfUsable(got.Grant)
+		a.setGrantIfUsable(got.Grant)
 		return nil
 	case store.ClaimConflict:
-		a.d.metrics.countConflict(slot.Pool)
+		a.d.metrics.countClaimConflict(slot.Pool)
 		a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
 		if _, err := a.d.Upkeep.ReconcilePool(ctx, slot.Pool); err != nil {
 			return err
@@ -209,10 +210,10 @@ func (a *attempt) claim(ctx context.Context, task store.Candidate, slot acquired
 }
 
 // redeliverGrant delivers the grant of the device again. It returns errRepaired if the grant has ended since it was read.
-func (a *attempt) redeliverGrant(ctx context.Context) error {
+func (a *grantAttempt) redeliverGrant(ctx context.Context) error {
 	held := *a.reporter.view.Grant
-	if a.d.usableTime(held) < a.d.config.LeaseMin { // too short to be counted as a delivery
-		a.grantIfUsable(held)
+	if a.d.usableLeaseTime(held) < a.d.config.LeaseMin { // too short to be counted as a delivery
+		a.setGrantIfUsable(held)
 		return nil
 	}
 	g, err := a.d.config.Store.Redeliver(ctx, held.Task, held.Token)
@@ -222,6 +223,6 @@ func (a *attempt) redeliverGrant(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("redelivering a grant of pool %s: %w", held.Pool, err)
 	}
-	a.grantIfUsable(g)
+	a.setGrantIfUsable(g)
 	return nil
 }

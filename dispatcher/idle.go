@@ -54,13 +54,13 @@ func (c markCheck) endLookup() {
 // checkMark reads the mark of the device if its report only asks for a task. Any other report is looked up in the ledger, even if
 // maxLookups lookups are in progress. After the lookup, the caller must call check.endLookup.
 func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (check markCheck) {
-	if d.Marks == nil || !report.Accept || hasContents(report) || caller.Via == devices.ViaLease {
+	if d.Marks == nil || !report.Accept || hasMoreThanTaskRequest(report) || caller.Via == devices.ViaLease {
 		return check
 	}
 	check.mark = d.Marks.ReadMark(ctx, string(caller.Device))
 	reach, admitted := d.Devices.LastAdmission(caller)
 	if check.reach = reach; check.mark.Version != "" {
-		check.mayWait = admitted && check.mark.Wait.Pool != "" && canNameReport(caller, report)
+		check.mayWait = admitted && check.mark.Wait.Pool != "" && canReplyNameReport(caller, report)
 		return check
 	}
 	if check.mark.IsIdle() && admitted {
@@ -69,7 +69,7 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 		return check
 	}
 	limit := int64(maxLookups)
-	if d.outages.ledger.duration(d.config.Now()) >= outageAfter {
+	if d.outages.ledger.outageDuration(d.config.Now()) >= outageAfter {
 		limit = maxLookupsInOutage
 	}
 	check.lookups = &d.lookups
@@ -81,17 +81,17 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 }
 
 // answerFromMark refuses a report without a read of the ledger. refusal follows from the mark of the device. untilTurn is the time after which a
-// device in the queue of a full pool reports again. If park is not nil and there is room, the report may be parked.
-func (d *Dispatcher) answerFromMark(caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration) *reportHandling {
+// device in the queue of a full pool reports again. If parkable is not nil and there is room, the report may be parked.
+func (d *Dispatcher) answerFromMark(caller devices.Caller, report devices.Report, parkable *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration) *reportHandling {
 	from := &reporter{d: d, caller: caller, view: store.DeviceView{Now: check.mark.Now}, storedPool: check.mark.Wait.Pool}
-	from.replaceOlder(park)
+	from.replaceOlderReport(parkable)
 	changed := from.reach() != check.reach
 	if changed {
 		d.Devices.RecordReach(caller, from.reach())
 	}
 	h := &reportHandling{d: d, reporter: from, report: report, reply: devices.Reply{Re: report.ID, FromMark: true}}
-	h.refuse(refusal, untilTurn)
-	from.recordSeen(check.mark.Now, h.reportDelay(), changed)
+	h.replyWithoutTask(refusal, untilTurn)
+	from.recordLastReport(check.mark.Now, h.delayUntilNextReport(), changed)
 	return h
 }
 

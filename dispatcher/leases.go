@@ -24,13 +24,13 @@ type Leaser struct {
 	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
 }
 
-// asReporter returns the sender of a report that this caller makes for one of its holders. holder is the name of the holder.
-func (l Leaser) asReporter(holder string) devices.Caller {
-	return devices.Caller{Device: devices.ID(holder), Via: devices.ViaLease, Token: l.Token}
+// callerForHolder returns the sender of a report that this caller makes for one of its holders. holderName is the name of the holder.
+func (l Leaser) callerForHolder(holderName string) devices.Caller {
+	return devices.Caller{Device: devices.ID(holderName), Via: devices.ViaLease, Token: l.Token}
 }
 
-// ownsHolder reports whether device is the name of a holder of this caller (store.HolderDevice).
-func (l Leaser) ownsHolder(device string) bool {
+// isOwnHolder reports whether device is the name of a holder of this caller (store.HolderDevice).
+func (l Leaser) isOwnHolder(device string) bool {
 	return strings.HasPrefix(device, store.HolderDevice(l.Name, ""))
 }
 
@@ -138,7 +138,7 @@ func (d Leases) leaseAfterReply(ctx context.Context, request LeaseRequest, opene
 		d.deleteNoWaitLease(ctx, request, opened)
 		return Lease{}, false, fmt.Errorf("%w: %w: pool %s", devices.ErrUnavailable, ErrUnconfirmed, request.Pool)
 	}
-	refused, err := d.refusedLease(ctx, request, opened, lease, reply)
+	refused, err := d.leaseAfterRefusal(ctx, request, opened, lease, reply)
 	// If the code is CodeRunning, another request of the holder got the slot just now.
 	return refused, err == nil && lease.Grant == nil && refused.Cause.Code == decision.CodeRunning, err
 }
@@ -164,8 +164,8 @@ func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.Leas
 
 // askForLease reports as the holder until it is granted a slot, or until request.Wait has passed since began. It returns the last reply,
 // and the lease as openLease last returned it.
-func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, began time.Time) (store.LeaseTask, devices.Reply, error) {
-	caller, report := request.asReporter(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
+func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, began time.Time) (latest store.LeaseTask, lastReply devices.Reply, err error) {
+	caller, report := request.callerForHolder(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
 	if request.Wait == 0 {
 		reply, err := d.HandleReport(ctx, caller, report)
 		return opened, reply, err
@@ -263,14 +263,14 @@ func (d Leases) readLease(ctx context.Context, taskID int64, began time.Time) (L
 	}
 	got := Lease{Task: found, Grant: grant, Waited: waited}
 	if grant != nil {
-		got.Usable = d.usableTime(*grant)
+		got.Usable = d.usableLeaseTime(*grant)
 	}
 	return got, nil
 }
 
-// refusedLease returns lease with the reason why it has no slot and the time after which the caller asks again. If request.Wait is 0,
-// refusedLease deletes the lease.
-func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, lease Lease, reply devices.Reply) (Lease, error) {
+// leaseAfterRefusal returns lease with the reason why it has no slot and the time after which the caller asks again. If request.Wait is 0,
+// leaseAfterRefusal deletes the lease.
+func (d Leases) leaseAfterRefusal(ctx context.Context, request LeaseRequest, opened store.LeaseTask, lease Lease, reply devices.Reply) (Lease, error) {
 	defer d.deleteNoWaitLease(ctx, request, opened)
 	e, err := d.Explainer.ExplainTask(ctx, opened.Task)
 	if err != nil {
@@ -284,27 +284,28 @@ func (d Leases) refusedLease(ctx context.Context, request LeaseRequest, opened s
 	return lease, nil
 }
 
-// Renew extends the lease of task, which caller holds in pool with the fencing token. If length is 0, the lease keeps its length, and is
-// extended only after a third of this length has passed. Before that, Renew succeeds and changes nothing. Otherwise length becomes the length of
-// the lease, unless the lease would then end sooner. Renew returns store.ErrNotFound, *LostError or devices.ErrUnavailable.
-func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, task, token int64, length time.Duration) (Lease, error) {
+// Renew extends the lease that the ledger stores as the task taskID, and that caller holds in pool with fencingToken. If leaseLength is 0, the
+// lease keeps its length, and is extended only after a third of this length has passed. Before that, Renew succeeds and changes nothing.
+// Otherwise leaseLength becomes the length of the lease, unless the lease would then end sooner. Renew returns store.ErrNotFound, *LostError or
+// devices.ErrUnavailable.
+func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, taskID, fencingToken int64, leaseLength time.Duration) (Lease, error) {
 	began := d.config.Now()
-	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, task)
+	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, taskID)
 	if err != nil {
 		return Lease{}, err
 	}
-	reply, err := d.HandleReport(ctx, caller.asReporter(leaseTask.Device), devices.Report{
-		ID: newNonce(), Running: []devices.Running{{Task: task, Token: token, Lease: length}},
+	reply, err := d.HandleReport(ctx, caller.callerForHolder(leaseTask.Device), devices.Report{
+		ID: newNonce(), Running: []devices.Running{{Task: taskID, Token: fencingToken, Lease: leaseLength}},
 	})
 	if err != nil {
 		return Lease{}, err
 	}
-	got, err := d.readLease(ctx, task, began)
+	got, err := d.readLease(ctx, taskID, began)
 	if err != nil {
 		return Lease{}, err
 	}
-	if len(reply.Renewed) == 0 || got.Grant == nil || got.Grant.Token != token {
-		lost := d.newLostError(ctx, got.Task, token)
+	if len(reply.Renewed) == 0 || got.Grant == nil || got.Grant.Token != fencingToken {
+		lost := d.newLostError(ctx, got.Task, fencingToken)
 		d.metrics.leases.WithLabelValues(pool, "lost").Inc()
 		return Lease{}, lost
 	}

@@ -10,24 +10,24 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// End ends the lease of caller in pool that the ledger stores as task. It gives back the slot, or ends the wait for a slot. A repeated call
-// succeeds. token is the fencing token, or 0 if the lease waits. With a wrong token, End changes nothing. It returns store.ErrNotFound,
+// End ends the lease of caller in pool that the ledger stores as the task taskID. It gives back the slot, or ends the wait for a slot. A
+// repeated call succeeds. fencingToken is 0 if the lease waits. With a wrong fencing token, End changes nothing. It returns store.ErrNotFound,
 // ErrLeaseToken, *LostError or devices.ErrUnavailable.
-func (d Leases) End(ctx context.Context, caller Leaser, pool string, task, token int64) error {
-	leaseTask, grant, err := d.readOwnLease(ctx, caller, pool, task)
+func (d Leases) End(ctx context.Context, caller Leaser, pool string, taskID, fencingToken int64) error {
+	leaseTask, grant, err := d.readOwnLease(ctx, caller, pool, taskID)
 	switch {
 	case err != nil:
 		return err
-	case grant != nil && token == 0:
+	case grant != nil && fencingToken == 0:
 		return ErrLeaseToken
-	case grant != nil && grant.Token == token:
-		return d.returnSlot(ctx, caller, leaseTask, token)
-	case leaseTask.State == store.Pending && token == 0:
-		return d.endWaiting(ctx, caller, leaseTask)
-	case token != 0 && d.wasEndedByHolder(ctx, task, token), grant == nil && token == 0:
+	case grant != nil && grant.Token == fencingToken:
+		return d.giveBackSlot(ctx, caller, leaseTask, fencingToken)
+	case leaseTask.State == store.Pending && fencingToken == 0:
+		return d.endWaitingLease(ctx, caller, leaseTask)
+	case fencingToken != 0 && d.wasEndedByHolder(ctx, taskID, fencingToken), grant == nil && fencingToken == 0:
 		return nil
 	}
-	return d.newLostError(ctx, leaseTask, token)
+	return d.newLostError(ctx, leaseTask, fencingToken)
 }
 
 // readOwnLease reads the lease with this id and its grant (nil if it holds no slot). It returns store.ErrNotFound if the caller has no such
@@ -39,16 +39,16 @@ func (d Leases) readOwnLease(ctx context.Context, caller Leaser, pool string, ta
 		return leaseTask, nil, err
 	case err != nil:
 		return leaseTask, nil, fmt.Errorf("%w: reading lease %d: %w", devices.ErrUnavailable, taskID, err)
-	case leaseTask.Pool != pool || !caller.ownsHolder(leaseTask.Device):
+	case leaseTask.Pool != pool || !caller.isOwnHolder(leaseTask.Device):
 		return leaseTask, nil, store.ErrNotFound
 	}
 	return leaseTask, grant, nil
 }
 
-// returnSlot gives back the slot of leaseTask. It reports that the task has succeeded.
-func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.Task, token int64) error {
-	reply, err := d.HandleReport(ctx, caller.asReporter(leaseTask.Device), devices.Report{
-		ID: newNonce(), Results: []devices.Result{{Task: leaseTask.ID, Token: token, Status: devices.StatusSucceeded}},
+// giveBackSlot gives back the slot of leaseTask. It reports that the task has succeeded.
+func (d Leases) giveBackSlot(ctx context.Context, caller Leaser, leaseTask store.Task, fencingToken int64) error {
+	reply, err := d.HandleReport(ctx, caller.callerForHolder(leaseTask.Device), devices.Report{
+		ID: newNonce(), Results: []devices.Result{{Task: leaseTask.ID, Token: fencingToken, Status: devices.StatusSucceeded}},
 	})
 	if err != nil {
 		return err
@@ -57,14 +57,14 @@ func (d Leases) returnSlot(ctx context.Context, caller Leaser, leaseTask store.T
 		return fmt.Errorf("%w: lease %d", devices.ErrUnavailable, leaseTask.ID)
 	}
 	if got := reply.Acks[0].Outcome; got != devices.OutcomeRecorded && got != devices.OutcomeDuplicate {
-		return d.newLostError(ctx, leaseTask, token)
+		return d.newLostError(ctx, leaseTask, fencingToken)
 	}
 	d.metrics.leases.WithLabelValues(leaseTask.Pool, "ended").Inc()
 	return nil
 }
 
-// endWaiting ends the wait of a lease, and answers a parked request of its holder. It returns ErrLeaseToken if the lease was just granted.
-func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.Task) error {
+// endWaitingLease ends the wait of a lease, and answers a parked request of its holder. It returns ErrLeaseToken if the lease was just granted.
+func (d Leases) endWaitingLease(ctx context.Context, caller Leaser, leaseTask store.Task) error {
 	held, err := d.config.Store.GiveUpLease(ctx, caller.Name, leaseTask.ID)
 	switch {
 	case err != nil:
@@ -74,7 +74,7 @@ func (d Leases) endWaiting(ctx context.Context, caller Leaser, leaseTask store.T
 	}
 	d.Waiters.Offers.Update(leaseTask.Device, slots.WaiterLeft, []string{leaseTask.Pool})
 	d.Waiters.Relay.WakeCallers(leaseTask.Pool)
-	_, err = d.HandleReport(ctx, caller.asReporter(leaseTask.Device), devices.Report{ID: newNonce()})
+	_, err = d.HandleReport(ctx, caller.callerForHolder(leaseTask.Device), devices.Report{ID: newNonce()})
 	return err
 }
 
@@ -89,8 +89,8 @@ func (d Leases) wasEndedByHolder(ctx context.Context, taskID, fencingToken int64
 	return false
 }
 
-// newLostError returns the error for a lease that has ended, is held under another token, or must be stopped.
-func (d Leases) newLostError(ctx context.Context, leaseTask store.Task, token int64) error {
+// newLostError returns the error for a lease that has ended, is held under another fencing token, or must be stopped.
+func (d Leases) newLostError(ctx context.Context, leaseTask store.Task, fencingToken int64) error {
 	e, err := d.Explainer.ExplainTask(ctx, leaseTask.ID)
 	if err != nil {
 		return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
@@ -100,19 +100,19 @@ func (d Leases) newLostError(ctx context.Context, leaseTask store.Task, token in
 	if err != nil {
 		return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
-	if grant != nil && grant.Token == token && grant.CancelWhy != "" {
+	if grant != nil && grant.Token == fencingToken && grant.CancelWhy != "" {
 		return &LostError{Why: grant.CancelWhy, Detail: "its holder was asked to stop: " + lost.Detail, Cancel: true}
 	}
 	for _, a := range attempts {
 		switch {
-		case token != 0 && a.Token != token:
+		case fencingToken != 0 && a.Token != fencingToken:
 		case a.EndedBy == store.ByLapse:
 			lost.Why = "reaped"
 		case a.EndedBy == store.ByOperator:
 			lost.Why = "released"
 		}
 	}
-	if grant != nil && grant.Token != token {
+	if grant != nil && grant.Token != fencingToken {
 		lost.Why, lost.Detail = "stale", "the slot is held under another token"
 	}
 	return lost

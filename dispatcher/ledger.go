@@ -24,7 +24,7 @@ type viewLedger interface {
 
 // reportLedger records the contents of reports.
 type reportLedger interface {
-	RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome
+	RecordResults(ctx context.Context, results []store.Result, decideState store.DecideTaskState) []store.ResultOutcome
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	AskCancel(ctx context.Context, task, token int64, reason string) error
 	MergeAttributes(ctx context.Context, deviceID string, patch json.RawMessage) error
@@ -35,7 +35,7 @@ type grantLedger interface {
 	Claim(ctx context.Context, claims []store.Claim, waitForLock bool) ([]store.ClaimOutcome, error)
 	Suppress(ctx context.Context, suppressions []store.Suppression) ([]bool, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
-	ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease, settle store.Settle) (store.Grant, error)
+	ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease, decideState store.DecideTaskState) (store.Grant, error)
 }
 
 // leaseLedger keeps the leases of callers.

@@ -36,16 +36,16 @@ type ledgerCalls struct {
 	suppressions *coalesce.Calls[struct{}, []store.Suppression, []bool]
 }
 
-// newLedgerCalls returns ledgerCalls that call ledger. settle decides the next state of a task whose grant ended. onGranted is called with
-// the holders of new grants. panicked handles a panic of a call. now is used only for elapsed time.
-func newLedgerCalls(ledger Store, settle store.Settle, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) ledgerCalls {
+// newLedgerCalls returns ledgerCalls that call ledger. decideState decides the next state of a task whose grant ended. onGranted is called with
+// the holders of new grants. onPanic handles a panic of a call. now is used only for elapsed time.
+func newLedgerCalls(ledger Store, decideState store.DecideTaskState, onGranted grantedFunc, now func() time.Time, onPanic rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
-		return ledger.RecordResults(ctx, all, settle), nil
+		return ledger.RecordResults(ctx, all, decideState), nil
 	}
 	end := func(ctx context.Context, all []store.Suppression) ([]bool, error) { return ledger.Suppress(ctx, all) }
 	return ledgerCalls{
-		views: newViewCalls(ledger, panicked), results: newRecordCalls(record, panicked),
-		claims: newClaimCalls(ledger, onGranted, now, panicked), suppressions: newRecordCalls(end, panicked),
+		views: newViewCalls(ledger, onPanic), results: newMergingCalls(record, onPanic),
+		claims: newClaimCalls(ledger, onGranted, now, onPanic), suppressions: newMergingCalls(end, onPanic),
 	}
 }
 
@@ -66,14 +66,14 @@ type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 // fullView selects everything that reports need (true) or only the registrations of devices (false).
 type fullView bool
 
-func newViewCalls(ledger viewLedger, panicked rescue.PanicHandler) *viewCalls {
+func newViewCalls(ledger viewLedger, onPanic rescue.PanicHandler) *viewCalls {
 	view := func(ctx context.Context, all fullView, names []string) ([]store.DeviceView, error) {
 		if all {
 			return ledger.DeviceViews(ctx, names)
 		}
 		return ledger.DeviceRegistrations(ctx, names)
 	}
-	return &viewCalls{Call: view, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: callLimit, OnPanic: panicked}
+	return &viewCalls{Call: view, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: callLimit, OnPanic: onPanic}
 }
 
 // claimCalls claims slots of all pools in one call, which waits for no lock. A claim that finds its pool locked is repeated in a second call.
@@ -86,7 +86,7 @@ const allPools = "" // no pool has this name
 // grantedFunc is called with the holders of grants that were just committed.
 type grantedFunc func(ctx context.Context, holders []string)
 
-func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Time, panicked rescue.PanicHandler) *claimCalls {
+func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Time, onPanic rescue.PanicHandler) *claimCalls {
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		done, err := claimAll(ctx, ledger, now(), all, pool != allPools)
 		var holders []string
@@ -100,7 +100,7 @@ func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Ti
 		}
 		return done, err
 	}
-	return &claimCalls{Call: claim, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: panicked}
+	return &claimCalls{Call: claim, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: onPanic}
 }
 
 func (c *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult, error) {
@@ -115,9 +115,9 @@ func (c *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult
 	return got, err
 }
 
-// newRecordCalls returns Calls that merge the lists of concurrent reports into one list, and pass it to call. call must return one outcome
+// newMergingCalls returns Calls that merge the lists of concurrent reports into one list, and pass it to call. call must return one outcome
 // for each entry, in order.
-func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), panicked rescue.PanicHandler) *coalesce.Calls[struct{}, []In, []Out] {
+func newMergingCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out, error), onPanic rescue.PanicHandler) *coalesce.Calls[struct{}, []In, []Out] {
 	record := func(ctx context.Context, _ struct{}, reports [][]In) ([][]Out, error) {
 		outcomes, err := call(ctx, slices.Concat(reports...))
 		if err != nil {
@@ -131,7 +131,7 @@ func newRecordCalls[In, Out any](call func(ctx context.Context, all []In) ([]Out
 	}
 	size := func(list []In) int { return len(list) }
 	return &coalesce.Calls[struct{}, []In, []Out]{
-		Call: record, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: callLimit, OnPanic: panicked,
+		Call: record, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: callLimit, OnPanic: onPanic,
 	}
 }
 

@@ -62,7 +62,7 @@ func (m *metrics) countGrant(task store.Candidate, view store.DeviceView) {
 
 // countDenial counts a report whose device had open work and got no task. It counts for the pool of the oldest batch of the device.
 func (m *metrics) countDenial(handling *reportHandling) {
-	pool := handling.reporter.oldestPool()
+	pool := handling.reporter.poolOfOldestBatch()
 	if pool == "" || handling.reply.Reason == devices.ReasonGranted {
 		return
 	}
@@ -70,7 +70,7 @@ func (m *metrics) countDenial(handling *reportHandling) {
 	m.set.AddTally(pool, meters.Tally{Denied: 1})
 }
 
-func (m *metrics) countConflict(pool string) {
+func (m *metrics) countClaimConflict(pool string) {
 	m.conflicts.WithLabelValues(pool).Inc()
 	m.set.AddTally(pool, meters.Tally{Conflicts: 1})
 }

@@ -36,7 +36,7 @@ func TestMetricsFollowThePools(t *testing.T) {
 	m.hold.WithLabelValues("b", "succeeded").Observe(1)
 	m.wait.WithLabelValues("b").Observe(1)
 	set.AddTally("b", meters.Tally{Drift: 1})
-	m.countConflict("a")
+	m.countClaimConflict("a")
 	d.Waiters.Handoffs.Record("b", time.Second)
 	set.InitPool("b")
 	n := seriesCounts(t, r)

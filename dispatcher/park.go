@@ -33,13 +33,13 @@ func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, r
 func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (handling *reportHandling, couldWait bool, err error) {
 	park := waiters.NewParkedReport(string(caller.Device), wait)
 	defer d.Waiters.ParkedReports.Leave(park)
-	handling, err = d.handle(ctx, caller, report, park)
+	handling, err = d.handleReport(ctx, caller, report, park)
 	if err != nil {
 		return nil, false, err
 	}
 	couldWait = handling.reporter.park != nil
 	if couldWait && handling.mayWait() {
-		couldWait = handling.holdAnswer(ctx, onPark)
+		couldWait = handling.delayAnswer(ctx, onPark)
 	}
 	switch {
 	case handling.reply.Task != nil:
@@ -52,12 +52,12 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 }
 
 // endParkedWaitWithTask ends the wait of a report that got a task. If an offer arrived after the decision, endParkedWaitWithTask gives it back.
-func (d *Dispatcher) endParkedWaitWithTask(ctx context.Context, handling *reportHandling, park *waiters.ParkedReport) {
-	if d.Waiters.ParkedReports.Leave(park) == waiters.Superseded {
+func (d *Dispatcher) endParkedWaitWithTask(ctx context.Context, handling *reportHandling, parkedReport *waiters.ParkedReport) {
+	if d.Waiters.ParkedReports.Leave(parkedReport) == waiters.Superseded {
 		handling.reporter.wakeNewerReport(ctx)
 	}
-	_, unread := d.Waiters.ParkedReports.Poll(park)
-	d.Waiters.Offers.Update(park.Device, slots.WaiterPassedOver, unread.Offered)
+	_, unread := d.Waiters.ParkedReports.Poll(parkedReport)
+	d.Waiters.Offers.Update(parkedReport.Device, slots.WaiterPassedOver, unread.Offered)
 }
 
 // mayWait reports whether the answer may be delayed, because the device may still get a task. It returns false for an answer with a
@@ -69,9 +69,9 @@ func (h *reportHandling) mayWait() bool {
 	return decision.WaitRuleFor(h.reply.Reason).MayPark && h.reply.Task == nil && h.reply.Credential == ""
 }
 
-// holdAnswer delays the answer until the wait ends, and returns true. If Redis does not confirm that the report is the newest of its
+// delayAnswer delays the answer until the wait ends, and returns true. If Redis does not confirm that the report is the newest of its
 // device, it returns false at once, and the report is answered without a wait.
-func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) (held bool) {
+func (h *reportHandling) delayAnswer(ctx context.Context, onPark func()) (delayed bool) {
 	park := h.reporter.park
 	if err := h.d.Waiters.Relay.Park(ctx, park, park.Wait+devices.AnswerAfterWait); err != nil {
 		h.d.log.WarnContext(ctx, "report not parked", "err", err)
@@ -80,7 +80,7 @@ func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) (held bo
 	seen, began := h.reporter.seenAt(), h.d.config.Now()
 	h.reporter.recordParked(seen)
 	onPark()
-	h.releaseMemory()
+	h.dropUnneededData()
 	timer, period := time.NewTimer(park.Wait), time.NewTicker(h.d.config.ReportPeriod)
 	defer timer.Stop()
 	defer period.Stop()
@@ -99,32 +99,32 @@ func (h *reportHandling) holdAnswer(ctx context.Context, onPark func()) (held bo
 		h.reply.HeldMS = h.d.config.Now().Sub(began).Milliseconds()
 		state, wake := h.d.Waiters.ParkedReports.Poll(park)
 		if state != waiters.Parked {
-			h.endWait(state)
+			h.endWaitWithoutTask(state)
 			return true
 		}
-		if wake.Woken && h.attemptAgain(ctx, wake) {
+		if wake.Woken && h.tryToGrantAgain(ctx, wake) {
 			return true
 		}
 		if last {
-			h.endWait(waiters.Parked)
+			h.endWaitWithoutTask(waiters.Parked)
 			return true
 		}
 	}
 }
 
-// releaseMemory drops the data that a later attempt does not need. It saves memory, because many reports are parked at the same time.
-func (h *reportHandling) releaseMemory() {
+// dropUnneededData drops the data that a later attempt does not need. It saves memory, because many reports are parked at the same time.
+func (h *reportHandling) dropUnneededData() {
 	h.report = devices.Report{ID: h.report.ID, Accept: h.report.Accept}
 	h.mentioned = nil
-	h.reporter.storedPool, h.reporter.view = h.reporter.oldestPool(), store.DeviceView{}
+	h.reporter.storedPool, h.reporter.view = h.reporter.poolOfOldestBatch(), store.DeviceView{}
 }
 
-// endWait writes the answer of a parked report that got no task. state is the reason for the end of the wait. Parked means that the maximum
-// wait has passed.
-func (h *reportHandling) endWait(state waiters.WaitState) {
+// endWaitWithoutTask writes the answer of a parked report that got no task. state is the reason for the end of the wait. Parked means that the
+// maximum wait has passed.
+func (h *reportHandling) endWaitWithoutTask(state waiters.WaitState) {
 	switch state {
 	case waiters.Superseded:
-		h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0)
+		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonNone}, 0)
 	case waiters.Stopping:
 		h.reply.ReportAfterMS = int64(h.d.config.Jitter() * float64(maxDelayAfterStop.Milliseconds()))
 	default:
@@ -132,9 +132,9 @@ func (h *reportHandling) endWait(state waiters.WaitState) {
 	}
 }
 
-// attemptAgain makes another attempt after a message, wake, has arrived. If final is true, the answer must be sent now. Otherwise the report
-// stays parked.
-func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall) (final bool) {
+// tryToGrantAgain makes another attempt after a message, wake, has arrived. If mustAnswerNow is true, the answer must be sent now. Otherwise the
+// report stays parked.
+func (h *reportHandling) tryToGrantAgain(ctx context.Context, wake waiters.WakeCall) (mustAnswerNow bool) {
 	done, ok := h.d.Waiters.ParkedReports.BeginDecision(ctx)
 	if !ok {
 		return true
@@ -142,7 +142,7 @@ func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall
 	defer done()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
-	defer h.releaseMemory()
+	defer h.dropUnneededData()
 	h.reporter.storedPool = ""
 	steps := h.d.Waiters.Handoffs.Steps(work, wake.FreedAt)
 	steps.Done("called", wake.WokenAt)
@@ -150,10 +150,10 @@ func (h *reportHandling) attemptAgain(ctx context.Context, wake waiters.WakeCall
 	switch admitted, err := h.reporter.isStillAdmitted(work); {
 	case err != nil:
 		h.d.log.WarnContext(ctx, "nothing granted because of an error", "err", err)
-		h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
+		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 		return true
 	case !admitted:
-		h.refuse(decision.Choice{Reason: devices.ReasonNone}, 0) // the next report is refused with the reason
+		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonNone}, 0) // the next report is refused with the reason
 		return true
 	case ctx.Err() != nil: // the device is gone
 		return true

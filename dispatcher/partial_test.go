@@ -19,14 +19,14 @@ type partialStore struct {
 	failingTask int64 // id of the task whose result is not recorded
 }
 
-func (s *partialStore) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
+func (s *partialStore) RecordResults(ctx context.Context, results []store.Result, decideState store.DecideTaskState) []store.ResultOutcome {
 	outcomes := make([]store.ResultOutcome, len(results))
 	for i, r := range results {
 		if r.Task == s.failingTask {
 			outcomes[i].Err = errDown
 			continue
 		}
-		outcomes[i] = s.Store.RecordResults(ctx, []store.Result{r}, settle)[0]
+		outcomes[i] = s.Store.RecordResults(ctx, []store.Result{r}, decideState)[0]
 	}
 	return outcomes
 }

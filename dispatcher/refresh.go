@@ -16,12 +16,12 @@ import (
 // maxRecordedWait is the maximum time for which a recorded wait is trusted. After that, the ledger is read again for the device.
 const maxRecordedWait = 24 * time.Hour
 
-// answerWaiting answers the report of a device whose mark says that it waits for a slot, without a read of the ledger. It returns nil if the
-// report must be looked up in the ledger, because the queue may give the device a slot, does not know the device, or does not answer. If the
-// report is audited, answerWaiting sets check.isAudit and returns nil.
-func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport, check *markCheck) *reportHandling {
+// answerWaitingDevice answers the report of a device whose mark says that it waits for a slot, without a read of the ledger. It returns nil if
+// the report must be looked up in the ledger, because the queue may give the device a slot, does not know the device, or does not answer. If the
+// report is audited, answerWaitingDevice sets check.isAudit and returns nil.
+func (d *Dispatcher) answerWaitingDevice(ctx context.Context, caller devices.Caller, report devices.Report, parkable *waiters.ParkedReport, check *markCheck) *reportHandling {
 	pool := check.mark.Wait.Pool
-	expected := &reporter{d: d, caller: caller, park: park} // as if there were room to park the report
+	expected := &reporter{d: d, caller: caller, park: parkable} // as if there were room to park the report
 	after, err := d.Waiters.Slots.Refresh(ctx, pool, expected.reportPeriod(), slots.WaiterRefresh{
 		Device: string(caller.Device), Reach: expected.reach(), Chance: d.config.Jitter(),
 	})
@@ -33,7 +33,7 @@ func (d *Dispatcher) answerWaiting(ctx context.Context, caller devices.Caller, r
 		return nil
 	}
 	d.metrics.waits.refreshed.Inc()
-	h := d.answerFromMark(caller, report, park, *check, decision.Choice{Reason: devices.ReasonFull}, after)
+	h := d.answerFromMark(caller, report, parkable, *check, decision.Choice{Reason: devices.ReasonFull}, after)
 	if h.reporter.reach() != expected.reach() { // there was no room
 		d.Waiters.Offers.Update(string(caller.Device), slots.WaiterPassedOver, []string{pool})
 	}
@@ -53,7 +53,7 @@ func (h *reportHandling) recordableWait(newsPosition int64) marks.Wait {
 		wait.Until = view.NextStart
 	}
 	for _, c := range view.Candidates {
-		next, isKnown := nextStartChange(c, view.Now)
+		next, isKnown := nextChangeOfMayStart(c, view.Now)
 		if c.Pool != wait.Pool || c.Urgent || !isKnown {
 			return marks.Wait{}
 		}
@@ -64,10 +64,10 @@ func (h *reportHandling) recordableWait(newsPosition int64) marks.Wait {
 	return wait
 }
 
-// nextStartChange returns the next time at which task begins or ceases to be allowed to start, if the ledger does not change. next is zero if
-// there is no such time. isKnown is false if the time is unknown, because the task has expired, or because the next opening of a window is not
-// computed yet.
-func nextStartChange(task store.Candidate, now time.Time) (next time.Time, isKnown bool) {
+// nextChangeOfMayStart returns the next time at which task begins or ceases to be allowed to start, if the ledger does not change.
+// next is zero if there is no such time. isKnown is false if the time is unknown, because the task has expired, or because the next opening of a
+// window is not computed yet.
+func nextChangeOfMayStart(task store.Candidate, now time.Time) (next time.Time, isKnown bool) {
 	needed := time.Duration(0)
 	if task.FinishInside {
 		needed = task.Lease

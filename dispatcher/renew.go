@@ -18,9 +18,9 @@ func (h *reportHandling) renewRunningTasks(ctx context.Context) error {
 		switch {
 		case r.Invalid != "":
 			h.d.log.WarnContext(ctx, "invalid entry of running: the device is asked to stop its task", "device", h.reporter.caller.Device, "task", r.Task, "code", r.Invalid)
-			h.addCancel(r.Task, r.Token, devices.CancelStale)
+			h.addCancelToReply(r.Task, r.Token, devices.CancelStale)
 		case h.reporter.view.Device.Blocked:
-			h.addCancel(r.Task, r.Token, devices.CancelBlocked)
+			h.addCancelToReply(r.Task, r.Token, devices.CancelBlocked)
 		default:
 			valid = append(valid, store.Renewal{Task: r.Task, Token: r.Token, Device: string(h.reporter.caller.Device), Lease: r.Lease})
 		}
@@ -40,13 +40,13 @@ func (h *reportHandling) renewRunningTasks(ctx context.Context) error {
 }
 
 func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewal, outcome store.RenewalOutcome) error {
-	usable := h.d.usableTime(outcome.Grant)
-	why := stopReason(outcome, usable < h.d.config.LeaseMin)
+	usable := h.d.usableLeaseTime(outcome.Grant)
+	why := cancelReason(outcome, usable < h.d.config.LeaseMin)
 	if why == "" {
 		h.reply.Renewed = append(h.reply.Renewed, devices.Renewed{Task: renewal.Task, Token: renewal.Token, LeaseMS: usable.Milliseconds()})
 		return nil
 	}
-	h.addCancel(renewal.Task, renewal.Token, why)
+	h.addCancelToReply(renewal.Task, renewal.Token, why)
 	if why != devices.CancelMaxRun {
 		return nil
 	}
@@ -57,14 +57,14 @@ func (h *reportHandling) answerRenewal(ctx context.Context, renewal store.Renewa
 	return nil
 }
 
-func (h *reportHandling) addCancel(taskID, fencingToken int64, reason string) {
+func (h *reportHandling) addCancelToReply(taskID, fencingToken int64, reason string) {
 	h.mustStop = true
 	h.reply.Cancel = append(h.reply.Cancel, devices.Cancel{Task: taskID, Token: fencingToken, Why: reason})
 }
 
-// stopReason returns why a running task must stop, given the outcome of its renewal, or "" if it may continue. isLeaseSpent means that the lease
-// has too little usable time left.
-func stopReason(outcome store.RenewalOutcome, isLeaseSpent bool) string {
+// cancelReason returns why a running task must stop, given the outcome of its renewal, or "" if it may continue. isLeaseSpent means that the
+// lease has too little usable time left.
+func cancelReason(outcome store.RenewalOutcome, isLeaseSpent bool) string {
 	switch {
 	case outcome.Superseded:
 		return devices.CancelStale
@@ -80,9 +80,9 @@ func stopReason(outcome store.RenewalOutcome, isLeaseSpent bool) string {
 	return ""
 }
 
-// usableTime returns the time for which a device may use grant from now on: the remaining time minus the margin, which is at most a fifth
+// usableLeaseTime returns the time for which a device may use grant from now on: the remaining time minus the margin, which is at most a fifth
 // of the lease.
-func (d *Dispatcher) usableTime(grant store.Grant) time.Duration {
+func (d *Dispatcher) usableLeaseTime(grant store.Grant) time.Duration {
 	margin := min(d.config.LeaseMargin, grant.LeaseLength/5)
 	return min(grant.Remaining, grant.LeaseLength) - margin
 }

@@ -33,7 +33,7 @@ const handleLimit = 8 * time.Second
 // devices.ErrRegistrationRate if the caller is not admitted, or devices.ErrUnavailable if nothing could be recorded. The reply reports all other
 // problems. HandleReport does not stop when ctx ends, because a half-handled report could leave a slot without a grant. It returns within 8 s.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
-	h, err := d.handle(ctx, caller, report, nil)
+	h, err := d.handleReport(ctx, caller, report, nil)
 	if err != nil {
 		return devices.Reply{}, err
 	}
@@ -41,28 +41,28 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 	return h.reply, nil
 }
 
-// handle handles one report. If park is not nil and there is room, it enters park in ParkedReports, so that the report may be parked. It ends
-// the wait of an older parked report of the device. The older report stays parked only if the caller is not admitted, or if the limit of lookups
-// is reached.
-func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report devices.Report, park *waiters.ParkedReport) (*reportHandling, error) {
+// handleReport handles one report. If parkable is not nil and there is room, it enters parkable in ParkedReports, so that the report may be
+// parked. It ends the wait of an older parked report of the device. The older report stays parked only if the caller is not admitted, or if the
+// limit of lookups is reached.
+func (d *Dispatcher) handleReport(ctx context.Context, caller devices.Caller, report devices.Report, parkable *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)
 	}
 	check := d.checkMark(ctx, caller, report)
 	switch {
 	case check.isIdle:
-		return d.answerFromMark(caller, report, park, check, decision.Choice{Reason: devices.ReasonNone}, 0), nil
+		return d.answerFromMark(caller, report, parkable, check, decision.Choice{Reason: devices.ReasonNone}, 0), nil
 	case check.isAtLookupLimit:
 		return d.answerAtLookupLimit(caller, report), nil
 	case check.mayWait:
-		if h := d.answerWaiting(ctx, caller, report, park, &check); h != nil {
+		if h := d.answerWaitingDevice(ctx, caller, report, parkable, &check); h != nil {
 			return h, nil
 		}
 	}
 	defer check.endLookup()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
-	admitted, err := d.admit(ctx, caller, report)
+	admitted, err := d.admitCaller(ctx, caller, report)
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +70,11 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 		d: d, reporter: &reporter{d: d, caller: caller, view: admitted.view}, report: report, mentioned: make(map[grantKey]bool),
 		reply: devices.Reply{Re: report.ID, Credential: admitted.credential},
 	}
-	h.reporter.replaceOlder(park)
+	h.reporter.replaceOlderReport(parkable)
 	h.reporter.recordAdmission(admitted)
 	seenAt, hasNewReach := h.reporter.seenAt(), admitted.reach != h.reporter.reach()
 	err = h.runSteps(ctx)
-	h.reporter.recordSeen(seenAt, h.reportDelay(), hasNewReach)
+	h.reporter.recordLastReport(seenAt, h.delayUntilNextReport(), hasNewReach)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (d *Dispatcher) handle(ctx context.Context, caller devices.Caller, report d
 // recorded, the other parts are still recorded, but no task is granted.
 func (h *reportHandling) runSteps(ctx context.Context) error {
 	trouble := errors.Join(h.recordResults(ctx), h.renewRunningTasks(ctx), h.mergeAttributes(ctx))
-	if trouble == nil && hasContents(h.report) && (!hasOnlyResults(h.report) || !h.endedLastTask) {
+	if trouble == nil && hasMoreThanTaskRequest(h.report) && (!hasOnlyResults(h.report) || !h.endedLastTask) {
 		trouble = h.reporter.rereadView(ctx)
 	}
 	if trouble != nil {
@@ -105,13 +105,13 @@ func (h *reportHandling) replyUnavailable(stepErr error) error {
 		return stepErr
 	}
 	h.d.log.Warn("report answered without a decision", "err", stepErr)
-	h.refuse(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
+	h.replyWithoutTask(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 	return nil
 }
 
-// hasContents reports whether a report contains more than the request for a task. Its contents are recorded before the tasks of the device
-// are read.
-func hasContents(report devices.Report) bool {
+// hasMoreThanTaskRequest reports whether a report contains more than the request for a task. Its contents are recorded before the tasks of the
+// device are read.
+func hasMoreThanTaskRequest(report devices.Report) bool {
 	return len(report.Results)+len(report.Running) > 0 || report.Attributes != nil
 }
 
@@ -134,8 +134,8 @@ func (d *Dispatcher) readView(ctx context.Context, device devices.ID, isFull ful
 	return view, nil
 }
 
-// canNameReport reports whether the reply can name the report that it answers. If it cannot, the device gets no task.
-func canNameReport(caller devices.Caller, report devices.Report) bool {
+// canReplyNameReport reports whether the reply can name the report that it answers. If it cannot, the device gets no task.
+func canReplyNameReport(caller devices.Caller, report devices.Report) bool {
 	return report.ID != "" || caller.Via != devices.ViaSession
 }
 
@@ -168,12 +168,12 @@ func (h *reportHandling) addCancelOfUnmentionedGrant() {
 // tryToGrantNextTask tries to get the next task for the device, and writes the outcome into the reply. offeredPools are the pools that are known
 // to offer a slot to the device. steps records the handoff that woke the report, or is nil.
 func (h *reportHandling) tryToGrantNextTask(ctx context.Context, offeredPools []string, steps *waiters.Steps) {
-	a := attempt{
-		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: canNameReport(h.reporter.caller, h.report),
+	a := grantAttempt{
+		d: h.d, reporter: h.reporter, acceptsTask: h.report.Accept, canNameReport: canReplyNameReport(h.reporter.caller, h.report),
 		mentioned: h.mentioned, mustStop: h.mustStop, nonce: newNonce(), steps: steps,
 		offeredPools: offeredPools, full: make(map[string]bool), obstacles: make(map[int64]decision.Obstacle),
 	}
-	a.run(ctx)
+	a.runUntilDecided(ctx)
 	h.mayHaveMoreDrops = a.mayHaveMoreDrops
 	if a.granted != nil {
 		h.replyWithTask(*a.granted)
@@ -182,11 +182,11 @@ func (h *reportHandling) tryToGrantNextTask(ctx context.Context, offeredPools []
 	if a.needsID { // from a reply that names no report, the device cannot compute the age of the reply
 		h.reply.Code, h.reply.Detail = "id_required", "id: required over MQTT to get a task"
 	}
-	h.refuse(a.refusal, a.untilTurn)
+	h.replyWithoutTask(a.refusal, a.untilTurn)
 }
 
 func (h *reportHandling) replyWithTask(grant store.Grant) {
-	usable := h.d.usableTime(grant)
+	usable := h.d.usableLeaseTime(grant)
 	h.reply.Reason, h.reply.Limited = devices.ReasonGranted, nil
 	h.reply.Task = &devices.Task{
 		ID: grant.Task, Token: grant.Token, Pool: grant.Pool, Slot: grant.Slot, Kind: grant.Kind, Payload: grant.Payload,
@@ -195,9 +195,9 @@ func (h *reportHandling) replyWithTask(grant store.Grant) {
 	h.reply.ReportAfterMS = h.d.delayAfterGrant(grant.Pool, grant.Kind, usable).Milliseconds()
 }
 
-// refuse writes a reply without a task. timeUntilTurn is the time after which a device in the queue of a full pool reports again. A device that
-// runs a task is asked to report when the task is probably finished, and early enough to renew its lease.
-func (h *reportHandling) refuse(choice decision.Choice, timeUntilTurn time.Duration) {
+// replyWithoutTask writes a reply without a task. timeUntilTurn is the time after which a device in the queue of a full pool reports again. A
+// device that runs a task is asked to report when the task is probably finished, and early enough to renew its lease.
+func (h *reportHandling) replyWithoutTask(choice decision.Choice, timeUntilTurn time.Duration) {
 	h.reply.Reason, h.reply.Limited = choice.Reason, nil
 	if choice.Reason == devices.ReasonLimited {
 		h.reply.Limited = devices.NewLimited(choice.Policy, choice.Until)
@@ -211,7 +211,7 @@ func (h *reportHandling) refuse(choice decision.Choice, timeUntilTurn time.Durat
 	}
 }
 
-func (h *reportHandling) reportDelay() time.Duration {
+func (h *reportHandling) delayUntilNextReport() time.Duration {
 	return time.Duration(h.reply.ReportAfterMS) * time.Millisecond
 }
 

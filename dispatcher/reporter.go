@@ -18,15 +18,15 @@ type reporter struct {
 	caller     devices.Caller
 	view       store.DeviceView
 	park       *waiters.ParkedReport // nil if the answer may not wait (long poll)
-	storedPool string                // result of oldestPool, stored while the report is parked, because view is then empty
+	storedPool string                // result of poolOfOldestBatch, stored while the report is parked, because view is then empty
 
 	callerBound  *store.CallerBound // how many slots callers hold and may hold in the pool of this caller; nil if the reporter is a device
 	blockedAlone bool               // the reason of the last refusal concerns this caller alone, so that other callers could start
 	hasYielded   bool               // this caller has yielded its place: the callers behind it go first until OpenLease is called again
 }
 
-// replaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in ParkedReports.
-func (r *reporter) replaceOlder(newer *waiters.ParkedReport) {
+// replaceOlderReport ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in ParkedReports.
+func (r *reporter) replaceOlderReport(newer *waiters.ParkedReport) {
 	if r.d.Waiters.ParkedReports.ReplaceOlder(string(r.caller.Device), newer) {
 		r.park = newer
 	}
@@ -57,8 +57,8 @@ func (r *reporter) isStillAdmitted(ctx context.Context) (bool, error) {
 
 func (r *reporter) taskPools() []string { return decision.DistinctPools(r.view.Candidates) }
 
-// oldestPool returns the pool of the device's oldest open batch, or "".
-func (r *reporter) oldestPool() string {
+// poolOfOldestBatch returns the pool of the device's oldest open batch, or "".
+func (r *reporter) poolOfOldestBatch() string {
 	if len(r.view.Candidates) == 0 {
 		return r.storedPool
 	}
@@ -93,9 +93,9 @@ func (r *reporter) seenAt() time.Time {
 	return r.view.Now
 }
 
-// recordSeen records that the device reported at seenAt, how it can be notified (its reach), and that it is asked to report again after
+// recordLastReport records that the device reported at seenAt, how it can be notified (its reach), and that it is asked to report again after
 // reportAfter. If isUrgent is true, the next pass "reached" writes the record even if the ledger seems to have the same reach.
-func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrgent bool) {
+func (r *reporter) recordLastReport(seenAt time.Time, reportAfter time.Duration, isUrgent bool) {
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
 	}
@@ -109,7 +109,7 @@ func (r *reporter) recordSeen(seenAt time.Time, reportAfter time.Duration, isUrg
 
 // recordParked records that the device can be notified through its parked report. The record is urgent, because another replica may be about
 // to write ReachNone for an older report.
-func (r *reporter) recordParked(seenAt time.Time) { r.recordSeen(seenAt, 0, true) }
+func (r *reporter) recordParked(seenAt time.Time) { r.recordLastReport(seenAt, 0, true) }
 
 // wakeNewerReport wakes the newer parked report of the device after this report was granted a task. The newer report may have been decided before
 // this grant, and must deliver it.
@@ -131,8 +131,8 @@ func (r *reporter) readCallerBound(ctx context.Context) error {
 	return err
 }
 
-// yieldPlace lets the callers behind this caller go first, if refusal concerns this caller alone.
-func (r *reporter) yieldPlace(ctx context.Context, refusal decision.Choice) {
+// yieldPlaceInQueue lets the callers behind this caller go first, if refusal concerns this caller alone.
+func (r *reporter) yieldPlaceInQueue(ctx context.Context, refusal decision.Choice) {
 	r.blockedAlone = refusal.BlocksOneTask && r.callerBound != nil && r.callerBound.Bound != nil
 	if !r.blockedAlone {
 		return

@@ -16,7 +16,7 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 	for _, r := range h.report.Results {
 		h.mentioned[grantKey{r.Task, r.Token}] = true
 		if r.Invalid == "" {
-			valid = append(valid, ledgerResult(h.reporter.caller.Device, r))
+			valid = append(valid, toLedgerResult(h.reporter.caller.Device, r))
 		}
 	}
 	var outcomes []store.ResultOutcome
@@ -42,7 +42,7 @@ func (h *reportHandling) recordResults(ctx context.Context) error {
 			continue
 		}
 		if outcome.Ended != nil {
-			h.d.freeGrantSlot(ctx, *outcome.Ended, endCause(r.Status))
+			h.d.freeGrantSlot(ctx, *outcome.Ended, endCauseOfStatus(r.Status))
 		}
 		h.addAck(devices.Ack{Task: r.Task, Token: r.Token, Outcome: devices.Outcome(outcome.Kind), Code: ackCode(r)})
 	}
@@ -54,7 +54,7 @@ func (h *reportHandling) addAck(ack devices.Ack) {
 	h.reply.Acks = append(h.reply.Acks, ack)
 }
 
-func endCause(status devices.Status) store.EndCause {
+func endCauseOfStatus(status devices.Status) store.EndCause {
 	switch status {
 	case devices.StatusSucceeded:
 		return store.BySuccess
@@ -68,9 +68,9 @@ func endCause(status devices.Status) store.EndCause {
 	return ""
 }
 
-func ledgerResult(device devices.ID, result devices.Result) store.Result {
+func toLedgerResult(device devices.ID, result devices.Result) store.Result {
 	return store.Result{
-		Device: string(device), Task: result.Task, Token: result.Token, Cause: endCause(result.Status),
+		Device: string(device), Task: result.Task, Token: result.Token, Cause: endCauseOfStatus(result.Status),
 		Output: result.Output, Dropped: result.OutputDropped, Error: result.Error, RetryAfter: result.RetryAfter,
 	}
 }

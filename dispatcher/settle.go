@@ -16,68 +16,68 @@ const (
 	maxBackoff = time.Hour // maximum delay between two attempts, unless the backoff of the batch is longer
 )
 
-func (d *Dispatcher) settle(input store.SettleInput) store.Settlement {
-	return decideSettlement(input, d.config.Jitter)
+func (d *Dispatcher) decideTaskState(facts store.EndedGrantFacts) store.NextTaskState {
+	return decideNextTaskState(facts, d.config.Jitter)
 }
 
-// decideSettlement decides the next state of a task whose grant ended. jitter returns a number in [0,1).
-func decideSettlement(input store.SettleInput, jitter func() float64) store.Settlement {
-	if input.Cause == store.BySuccess {
-		return store.Settlement{State: store.Succeeded, Counted: true}
+// decideNextTaskState decides the next state of a task whose grant ended. jitter returns a number in [0,1).
+func decideNextTaskState(facts store.EndedGrantFacts, jitter func() float64) store.NextTaskState {
+	if facts.Cause == store.BySuccess {
+		return store.NextTaskState{State: store.Succeeded, Counted: true}
 	}
-	if mustEndAsCancelled(input) {
-		return store.Settlement{State: store.Cancelled, Counted: true}
+	if mustEndAsCancelled(facts) {
+		return store.NextTaskState{State: store.Cancelled, Counted: true}
 	}
-	switch input.Cause {
+	switch facts.Cause {
 	case store.ByReject:
-		return store.Settlement{State: store.Failed, Counted: true}
+		return store.NextTaskState{State: store.Failed, Counted: true}
 	case store.ByReturn:
-		return settleReturnedTask(input, jitter)
+		return decideReturnedTaskState(facts, jitter)
 	case store.ByLapse, store.ByOperator:
-		return settleLostTask(input, jitter)
+		return decideLostTaskState(facts, jitter)
 	default:
-		return retryOrEnd(store.Failed, slices.Contains(input.RetryOn, string(store.Failed)), input, jitter)
+		return retryOrEnd(store.Failed, slices.Contains(facts.RetryOn, string(store.Failed)), facts, jitter)
 	}
 }
 
 // mustEndAsCancelled reports whether a task whose grant ended without success ends as cancelled. If the device was asked to stop and has sent a
 // result, the task ends as cancelled, unless the stop came from a pause of its pool. If the grant was lost, the task ends as cancelled only
 // if an operator cancelled the task itself.
-func mustEndAsCancelled(input store.SettleInput) bool {
-	if input.Cause == store.ByLapse || input.Cause == store.ByOperator {
-		return input.CancelWhy == devices.CancelCancelled
+func mustEndAsCancelled(facts store.EndedGrantFacts) bool {
+	if facts.Cause == store.ByLapse || facts.Cause == store.ByOperator {
+		return facts.CancelWhy == devices.CancelCancelled
 	}
-	return input.CancelWhy != "" && input.CancelWhy != devices.CancelPaused
+	return facts.CancelWhy != "" && facts.CancelWhy != devices.CancelPaused
 }
 
-// settleReturnedTask decides the next state of a task that its device gave back without a result. If the device gave it back because of a
+// decideReturnedTaskState decides the next state of a task that its device gave back without a result. If the device gave it back because of a
 // pause of the pool, the return is not counted.
-func settleReturnedTask(input store.SettleInput, jitter func() float64) store.Settlement {
-	if input.CancelWhy == devices.CancelPaused {
-		return store.Settlement{State: store.Pending}
+func decideReturnedTaskState(facts store.EndedGrantFacts, jitter func() float64) store.NextTaskState {
+	if facts.CancelWhy == devices.CancelPaused {
+		return store.NextTaskState{State: store.Pending}
 	}
-	if input.Returned >= maxReturns {
-		return retryOrEnd(store.Failed, slices.Contains(input.RetryOn, string(store.Failed)), input, jitter)
+	if facts.Returned >= maxReturns {
+		return retryOrEnd(store.Failed, slices.Contains(facts.RetryOn, string(store.Failed)), facts, jitter)
 	}
-	delay := input.RetryAfter
+	delay := facts.RetryAfter
 	if delay == 0 {
-		delay = backoffDelay(input.RetryBackoff, input.Returned, jitter)
+		delay = backoffDelay(facts.RetryBackoff, facts.Returned, jitter)
 	}
-	return store.Settlement{State: store.Pending, Delay: delay, Returned: true}
+	return store.NextTaskState{State: store.Pending, Delay: delay, Returned: true}
 }
 
-// settleLostTask decides the next state of a task whose lease lapsed or whose slot an operator released.
-func settleLostTask(input store.SettleInput, jitter func() float64) store.Settlement {
-	retry := input.OnLost != "fail" && slices.Contains(input.RetryOn, string(store.TimedOut))
-	return retryOrEnd(store.TimedOut, retry, input, jitter)
+// decideLostTaskState decides the next state of a task whose lease lapsed or whose slot an operator released.
+func decideLostTaskState(facts store.EndedGrantFacts, jitter func() float64) store.NextTaskState {
+	retry := facts.OnLost != "fail" && slices.Contains(facts.RetryOn, string(store.TimedOut))
+	return retryOrEnd(store.TimedOut, retry, facts, jitter)
 }
 
 // retryOrEnd gives the task another attempt if mayRetry is true and attempts are left. Otherwise it ends in endState.
-func retryOrEnd(endState store.TaskState, mayRetry bool, input store.SettleInput, jitter func() float64) store.Settlement {
-	if !mayRetry || input.Attempts+1 >= input.MaxAttempts {
-		return store.Settlement{State: endState, Counted: true}
+func retryOrEnd(endState store.TaskState, mayRetry bool, facts store.EndedGrantFacts, jitter func() float64) store.NextTaskState {
+	if !mayRetry || facts.Attempts+1 >= facts.MaxAttempts {
+		return store.NextTaskState{State: endState, Counted: true}
 	}
-	return store.Settlement{State: store.Pending, Counted: true, Delay: backoffDelay(input.RetryBackoff, input.Attempts, jitter)}
+	return store.NextTaskState{State: store.Pending, Counted: true, Delay: backoffDelay(facts.RetryBackoff, facts.Attempts, jitter)}
 }
 
 // backoffDelay returns the delay before the next attempt: base x 2^earlierDelays, but at most maxBackoff, or base if base is longer. The
@@ -90,7 +90,7 @@ func backoffDelay(base time.Duration, earlierDelays int, jitter func() float64) 
 // ForceRelease takes a slot back from its holder and returns the holder's grant. With release.AtOnce the slot is free at once, even if the
 // device still works. ForceRelease returns store.ErrNotFound if nobody holds the slot.
 func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, release store.ForcedRelease) (released store.Grant, err error) {
-	g, err := d.config.Store.ForceRelease(ctx, pool, slot, release, d.settle)
+	g, err := d.config.Store.ForceRelease(ctx, pool, slot, release, d.decideTaskState)
 	if err != nil {
 		return store.Grant{}, fmt.Errorf("releasing slot %d of pool %s by force: %w", slot, pool, err)
 	}

@@ -156,7 +156,7 @@ func (s *storeSpies) Pool(ctx context.Context, name string) (store.Pool, error) 
 	return callWithHooks(s, "Pool", func() (store.Pool, error) { return s.Store.Pool(ctx, name) })
 }
 
-func (s *storeSpies) Reap(ctx context.Context, lapses store.LapseCutoffs, limit int, settle store.Settle) ([]store.Reaped, error) {
+func (s *storeSpies) Reap(ctx context.Context, lapses store.LapseCutoffs, limit int, settle store.DecideTaskState) ([]store.Reaped, error) {
 	return callWithHooks(s, "Reap", func() ([]store.Reaped, error) { return s.Store.Reap(ctx, lapses, limit, settle) })
 }
 
@@ -164,7 +164,7 @@ func (s *storeSpies) AskCancel(ctx context.Context, task, token int64, why strin
 	return s.runCall("AskCancel", func() error { return s.Store.AskCancel(ctx, task, token, why) })
 }
 
-func (s *storeSpies) RecordResults(ctx context.Context, results []store.Result, settle store.Settle) []store.ResultOutcome {
+func (s *storeSpies) RecordResults(ctx context.Context, results []store.Result, settle store.DecideTaskState) []store.ResultOutcome {
 	outcomes := make([]store.ResultOutcome, len(results))
 	err := s.runCall("RecordResults", func() error {
 		outcomes = s.Store.RecordResults(ctx, results, settle)

@@ -14,7 +14,7 @@ const longRunDivisor = 30 // if a task runs for more than twice the usual hold t
 func (d *Dispatcher) timing() decision.Timing {
 	return decision.Timing{Period: d.config.ReportPeriod, Jitter: d.config.Jitter, Outage: func() time.Duration {
 		now := d.config.Now()
-		return max(d.outages.ledger.duration(now), d.outages.semaphore.duration(now))
+		return max(d.outages.ledger.outageDuration(now), d.outages.semaphore.outageDuration(now))
 	}}
 }
 
@@ -64,7 +64,7 @@ func (o *outage) recordCall(callErr error, began time.Time) {
 	}
 }
 
-func (o *outage) duration(now time.Time) time.Duration {
+func (o *outage) outageDuration(now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() {

@@ -77,7 +77,7 @@ func (x *Explainer) ExplainNextTasks(ctx context.Context, scope store.TaskScope,
 func (x *Explainer) explainTasks(ctx context.Context, views []store.TaskView) ([]decision.ExplainedTask, error) {
 	within, cancel := deadline.Share(ctx, evaluationTimeShare)
 	defer cancel()
-	all := newSharedLookups(x)
+	all := newSharedStatusReader(x)
 	evaluated := make([]decision.ExplainedTask, 0, len(views))
 	for step := firstStepTasks; len(evaluated) < len(views); step *= 2 {
 		next := views[len(evaluated):min(len(evaluated)+step, len(views))]
@@ -104,7 +104,7 @@ func (x *Explainer) explainTasks(ctx context.Context, views []store.TaskView) ([
 }
 
 // explainConcurrently explains the tasks in views, in their order. shared makes each lookup once.
-func (x *Explainer) explainConcurrently(ctx context.Context, views []store.TaskView, shared *sharedLookups) ([]decision.ExplainedTask, error) {
+func (x *Explainer) explainConcurrently(ctx context.Context, views []store.TaskView, shared *sharedStatusReader) ([]decision.ExplainedTask, error) {
 	obstacles := x.policies.FindObstacles(ctx, views)
 	evaluated := make([]decision.ExplainedTask, len(views))
 	var group rescue.Group
@@ -118,21 +118,21 @@ func (x *Explainer) explainConcurrently(ctx context.Context, views []store.TaskV
 	return evaluated, group.Wait()
 }
 
-func (x *Explainer) explainFirstCause(ctx context.Context, view store.TaskView, obstaclesByTask map[int64]decision.Obstacle, source lookups) decision.ExplainedTask {
-	return decision.ExplainedTask{Task: view.Task, Cause: x.explain(ctx, view, obstaclesByTask, source).Causes[0], LastSeen: x.lastReport(view).At}
+func (x *Explainer) explainFirstCause(ctx context.Context, view store.TaskView, obstaclesByTask map[int64]decision.Obstacle, reader statusReader) decision.ExplainedTask {
+	return decision.ExplainedTask{Task: view.Task, Cause: x.explain(ctx, view, obstaclesByTask, reader).Causes[0], LastSeen: x.lastReport(view).At}
 }
 
 func (x *Explainer) explainByLedgerAlone(ctx context.Context, views []store.TaskView) []decision.ExplainedTask {
 	evaluated := make([]decision.ExplainedTask, len(views))
 	for i, v := range views {
-		evaluated[i] = x.explainFirstCause(ctx, v, nil, noLookups{})
+		evaluated[i] = x.explainFirstCause(ctx, v, nil, unavailableStatus{})
 	}
 	return evaluated
 }
 
-// sharedLookups makes the lookups for many tasks that are evaluated concurrently. Devices whose tasks are of the same pool and batches
+// sharedStatusReader makes the lookups for many tasks that are evaluated concurrently. Devices whose tasks are of the same pool and batches
 // share one PoolStatus, because the place of a task depends on its batch, priority and age, not on its device.
-type sharedLookups struct {
+type sharedStatusReader struct {
 	explainer *Explainer
 
 	mu               sync.Mutex
@@ -142,13 +142,13 @@ type sharedLookups struct {
 	ledger sync.Mutex // held while the ledger is read, so that an evaluation uses one connection
 }
 
-func newSharedLookups(explainer *Explainer) *sharedLookups {
-	return &sharedLookups{explainer: explainer, readPoolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
+func newSharedStatusReader(explainer *Explainer) *sharedStatusReader {
+	return &sharedStatusReader{explainer: explainer, readPoolStatuses: make(map[string]func() decision.PoolStatus), offers: make(map[string]func() map[string]time.Duration)}
 }
 
 // lookUpOnce calls lookUp if resultByKey has no entry for key, and stores the result there. Concurrent and later calls with the same key get
 // this result.
-func lookUpOnce[T any](shared *sharedLookups, resultByKey map[string]func() T, key string, lookUp func() T) T {
+func lookUpOnce[T any](shared *sharedStatusReader, resultByKey map[string]func() T, key string, lookUp func() T) T {
 	shared.mu.Lock()
 	one := resultByKey[key]
 	if one == nil {
@@ -161,7 +161,7 @@ func lookUpOnce[T any](shared *sharedLookups, resultByKey map[string]func() T, k
 
 // readPoolStatus returns the status of a pool for tasks, which belong to the view's device. Devices with tasks of the same batches share one
 // lookup, so the status leaves out what differs between devices: the position and the time of the next report.
-func (c *sharedLookups) readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
+func (c *sharedStatusReader) readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus {
 	best := firstTaskPerBatch(tasks)
 	key := []byte(pool)
 	for _, one := range best {
@@ -186,7 +186,7 @@ func (c *sharedLookups) readPoolStatus(ctx context.Context, pool string, tasks [
 }
 
 // readCallerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer. It reads for one task at a time.
-func (c *sharedLookups) readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
+func (c *sharedStatusReader) readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()
 	return c.explainer.readCallerBound(ctx, waiting)
@@ -208,7 +208,7 @@ func firstTaskPerBatch(tasks []store.Candidate) []store.Candidate {
 }
 
 // readOffersByDevice returns the time that is left of each offer in the pool, by device. It reads each pool once.
-func (c *sharedLookups) readOffersByDevice(ctx context.Context, pool string) (timeLeftByDevice map[string]time.Duration) {
+func (c *sharedStatusReader) readOffersByDevice(ctx context.Context, pool string) (timeLeftByDevice map[string]time.Duration) {
 	return lookUpOnce(c, c.offers, pool, func() map[string]time.Duration {
 		snapshot, err := c.explainer.semaphore.Snapshot(ctx, pool)
 		if err != nil {

@@ -47,7 +47,7 @@ type grantEnding struct {
 	error      string
 	event      string
 	actor      string // empty means the device of the grant
-	settlement Settlement
+	settlement NextTaskState
 }
 
 // endingScanDest returns pointers to the fields of ending for these columns: the index of a result, isOnlyTask, endingTaskColumns and
@@ -62,7 +62,7 @@ func (e *grantEnding) endsLastTaskOfDevice() bool {
 }
 
 // applyResult sets the fields of the ending for result. settle decides the state of the task.
-func (e *grantEnding) applyResult(result Result, settle Settle) {
+func (e *grantEnding) applyResult(result Result, settle DecideTaskState) {
 	e.cause, e.output, e.dropped, e.error = result.Cause, result.Output, result.Dropped, result.Error
 	if e.cause == ByFailure && e.grant.CancelWhy == whyPaused {
 		e.cause = ByReturn // the device was asked to stop, and its task must not count as a failed attempt
@@ -76,9 +76,9 @@ func (e *grantEnding) applyResult(result Result, settle Settle) {
 
 // setTaskState stores the state of the task, which the function settle decides. requestedDelay is the delay before the next attempt that
 // the device requested, or 0.
-func (e *grantEnding) setTaskState(settle Settle, requestedDelay time.Duration) {
+func (e *grantEnding) setTaskState(settle DecideTaskState, requestedDelay time.Duration) {
 	e.grant.Kind = e.task.kind
-	e.settlement = settle(SettleInput{
+	e.settlement = settle(EndedGrantFacts{
 		Cause: e.cause, CancelWhy: e.grant.CancelWhy, Attempts: e.task.attempts, Returned: e.task.returned,
 		MaxAttempts: e.task.maxAttempts, RetryOn: e.task.retryOn, OnLost: e.task.onLost,
 		RetryBackoff: e.task.backoff, RetryAfter: requestedDelay,

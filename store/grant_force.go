@@ -16,7 +16,7 @@ type ForcedRelease struct {
 // ForceRelease takes a slot from its holder and returns the grant. If release.AtOnce is true, the grant ends at once, and settle decides
 // the state of its task. Otherwise the device is asked to stop, and keeps the slot until its result or the end of its lease. ForceRelease
 // returns ErrNotFound if nobody holds the slot, or if the grant has another token than release.Token.
-func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle Settle) (_ Grant, err error) {
+func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle DecideTaskState) (_ Grant, err error) {
 	defer wrapError(&err, "releasing slot %d of pool %s", slot, pool)
 	var released Grant
 	err = s.write(ctx, func(tx session) error {
@@ -52,7 +52,7 @@ func (s session) lockSlotGrant(ctx context.Context, task int64, pool string, slo
 
 // applyForcedRelease ends a locked grant if release.AtOnce is true. Otherwise it asks the device of the grant to stop. decideState decides the
 // state of the task.
-func (s session) applyForcedRelease(ctx context.Context, release ForcedRelease, locked grantEnding, decideState Settle) error {
+func (s session) applyForcedRelease(ctx context.Context, release ForcedRelease, locked grantEnding, decideState DecideTaskState) error {
 	kind := "slot.release_asked"
 	if release.AtOnce {
 		kind = "slot.released"

@@ -31,7 +31,7 @@ func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
 // Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest first. settle decides the states of their tasks.
 // Replicas may call Reap concurrently, because it skips grants that another transaction ends or renews. If one grant cannot be ended, Reap
 // ends the other grants and also returns the error.
-func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle Settle) ([]Reaped, error) {
+func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle DecideTaskState) ([]Reaped, error) {
 	rows, latest := cutoffs.rowsJSON()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
 		SELECT g.task FROM {lapses} JOIN grants g ON `+longestLease+` = lapses.lease_ms
@@ -56,7 +56,7 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 }
 
 // reapTasks ends the grants of the tasks taskIDs in one transaction, except grants whose lease has not ended according to cutoffs.
-func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle Settle) ([]Reaped, error) {
+func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle DecideTaskState) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
 		endings, err = tx.lockLapsedGrants(ctx, taskIDs, cutoffs)

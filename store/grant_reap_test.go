@@ -133,7 +133,7 @@ func TestABadGrantKeepsNoOtherFromBeingReaped(t *testing.T) {
 	}
 	lapses := l.lapsesAt(l.awaitLapsed())
 	l.must(l.AskCancel(l.Context(), ids[1], l.grantToken(ids[1]), "bad"))
-	reaped, err := l.Reap(l.Context(), lapses, 10, func(e store.SettleInput) store.Settlement {
+	reaped, err := l.Reap(l.Context(), lapses, 10, func(e store.EndedGrantFacts) store.NextTaskState {
 		s := settleEnding(e)
 		if e.CancelWhy == "bad" {
 			s.State = "no such state"

@@ -17,7 +17,7 @@ const maxRecording = 8
 // The first result of each task is recorded in one common transaction, except results without a grant in force, with a dropped output, or
 // with locked rows. These results and the later results of a task get a transaction each, in their order, so that a slow or failing result
 // does not affect the others.
-func (s grants) RecordResults(ctx context.Context, results []Result, settle Settle) []ResultOutcome {
+func (s grants) RecordResults(ctx context.Context, results []Result, settle DecideTaskState) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
 	left := s.recordResultsInOneTx(ctx, results, outcomes, settle)
 	var running rescue.Group
@@ -39,7 +39,7 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Sett
 // recordResultsInOneTx records results in one transaction and sets their outcomes. unrecordedIndexesByTask has, for each task, the indexes of
 // the results that it did not record. If the answer to the COMMIT was lost, unrecordedIndexesByTask is empty, and the devices send the results
 // again.
-func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle Settle) (unrecordedIndexesByTask map[int64][]int) {
+func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle DecideTaskState) (unrecordedIndexesByTask map[int64][]int) {
 	unrecordedIndexesByTask = make(map[int64][]int, len(results))
 	var firsts []reportedRow
 	for i, r := range results {
@@ -73,7 +73,7 @@ func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outc
 
 // endReportedGrants ends the grants in force of firstResults. firstResults has the first result of each task, and N is the index of a result in
 // results. endReportedGrants skips locked grants. To lock a row, it never waits, so it cannot be part of a deadlock.
-func (s session) endReportedGrants(ctx context.Context, firstResults []reportedRow, results []Result, settle Settle) ([]grantEnding, error) {
+func (s session) endReportedGrants(ctx context.Context, firstResults []reportedRow, results []Result, settle DecideTaskState) ([]grantEnding, error) {
 	endings, err := collect(ctx, s, endingScanDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
 			AND d.blocked IS NOT TRUE, `+endingTaskColumns+`, `+grantOnlyColumns+`
@@ -92,7 +92,7 @@ func (s session) endReportedGrants(ctx context.Context, firstResults []reportedR
 // maxLateResults is the maximum number of stored results per device and kind (late or unknown).
 const maxLateResults = 100
 
-func (s grants) recordResult(ctx context.Context, result Result, settle Settle) ResultOutcome {
+func (s grants) recordResult(ctx context.Context, result Result, settle DecideTaskState) ResultOutcome {
 	var outcome ResultOutcome
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
@@ -107,7 +107,7 @@ func (s grants) recordResult(ctx context.Context, result Result, settle Settle) 
 }
 
 // handleResult records one result. settle decides the state of the task.
-func (s session) handleResult(ctx context.Context, result Result, settle Settle) (ResultOutcome, error) {
+func (s session) handleResult(ctx context.Context, result Result, settle DecideTaskState) (ResultOutcome, error) {
 	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other transaction
 	// creates or ends the grant.
 	task, err := s.lockTask(ctx, result.Task)
@@ -138,7 +138,7 @@ func (s session) lockGrant(ctx context.Context, task int64) (Grant, error) {
 }
 
 // endGrantByResult ends grant, the grant of task, because of result.
-func (s session) endGrantByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle Settle) (ResultOutcome, error) {
+func (s session) endGrantByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle DecideTaskState) (ResultOutcome, error) {
 	e := grantEnding{task: task, grant: grant}
 	e.applyResult(result, settle)
 	if err := s.endGrants(ctx, []grantEnding{e}); err != nil {

@@ -186,7 +186,7 @@ func TestABadResultFailsAlone(t *testing.T) {
 			g := l.mustGrant(ids[i], d, "p", i)
 			results = append(results, store.Result{Device: d, Task: g.Task, Token: g.Token, Cause: store.BySuccess})
 		}
-		failing := func(e store.SettleInput) store.Settlement {
+		failing := func(e store.EndedGrantFacts) store.NextTaskState {
 			s := settleEnding(e)
 			if e.Cause == store.ByFailure {
 				s.State = "no such state"

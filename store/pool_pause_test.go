@@ -72,18 +72,18 @@ func TestAPauseCanStopRunningTasks(t *testing.T) {
 		if err != nil || outcomes[0].Grant.CancelWhy != "paused" || outcomes[1].Grant.CancelWhy != "" {
 			l.Errorf("renewals: %+v, %v", outcomes, err)
 		}
-		wantInput := func(cause store.EndCause, state store.TaskState) store.Settle {
-			return func(in store.SettleInput) store.Settlement {
+		wantInput := func(cause store.EndCause, state store.TaskState) store.DecideTaskState {
+			return func(in store.EndedGrantFacts) store.NextTaskState {
 				if in.Cause != cause || in.CancelWhy != "paused" {
 					l.Errorf("settled by %+v, want the cause %s", in, cause)
 				}
-				return store.Settlement{State: state}
+				return store.NextTaskState{State: state}
 			}
 		}
 		for _, end := range []struct {
 			grant  store.Grant
 			cause  store.EndCause
-			settle store.Settle
+			settle store.DecideTaskState
 		}{{stopped, store.ByFailure, wantInput(store.ByReturn, store.Pending)}, {done, store.BySuccess, wantInput(store.BySuccess, store.Succeeded)}} {
 			result := store.Result{Device: end.grant.Device, Task: end.grant.Task, Token: end.grant.Token, Cause: end.cause, Error: "paused"}
 			l.must(l.RecordResults(l.Context(), []store.Result{result}, end.settle)[0].Err)

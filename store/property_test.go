@@ -84,7 +84,7 @@ func (m *ledgerModel) recordGrant(g store.Grant) {
 
 func (m *ledgerModel) endGrant(id int64, cause store.EndCause) store.TaskState {
 	task := m.tasks[id]
-	s := settleEnding(store.SettleInput{Cause: cause, Attempts: task.attempts, MaxAttempts: modelAttempts, CancelWhy: task.grant.CancelWhy})
+	s := settleEnding(store.EndedGrantFacts{Cause: cause, Attempts: task.attempts, MaxAttempts: modelAttempts, CancelWhy: task.grant.CancelWhy})
 	task.state = s.State
 	if s.Counted {
 		task.attempts++

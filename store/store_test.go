@@ -174,7 +174,7 @@ func TestWhatWasNotSentToCommitIsNotUnknown(t *testing.T) {
 		g := l.mustGrant(ids[0], "a", "p", 0)
 		ctx, cancel := context.WithCancel(l.Context())
 		r := store.Result{Device: "a", Task: g.Task, Token: g.Token, Cause: store.BySuccess}
-		o := l.RecordResults(ctx, []store.Result{r}, func(e store.SettleInput) store.Settlement {
+		o := l.RecordResults(ctx, []store.Result{r}, func(e store.EndedGrantFacts) store.NextTaskState {
 			cancel()
 			return settleEnding(e)
 		})[0]

@@ -252,20 +252,20 @@ func (l *ledger) lapsesAt(end time.Time) store.LapseCutoffs {
 
 // settleEnding decides the state of a task whose grant ends, by simpler rules than in production: a failed or lost task is tried again
 // until it has had MaxAttempts attempts.
-func settleEnding(e store.SettleInput) store.Settlement {
-	again := store.Settlement{State: store.Pending, Counted: true, Delay: e.RetryBackoff}
+func settleEnding(e store.EndedGrantFacts) store.NextTaskState {
+	again := store.NextTaskState{State: store.Pending, Counted: true, Delay: e.RetryBackoff}
 	last := e.Attempts+1 >= e.MaxAttempts
 	switch {
 	case e.Cause == store.BySuccess:
-		return store.Settlement{State: store.Succeeded, Counted: true}
+		return store.NextTaskState{State: store.Succeeded, Counted: true}
 	case e.CancelWhy != "":
-		return store.Settlement{State: store.Cancelled, Counted: true}
+		return store.NextTaskState{State: store.Cancelled, Counted: true}
 	case e.Cause == store.ByReturn:
-		return store.Settlement{State: store.Pending, Returned: true, Delay: e.RetryAfter}
+		return store.NextTaskState{State: store.Pending, Returned: true, Delay: e.RetryAfter}
 	case e.Cause == store.ByReject, e.Cause == store.ByFailure && last:
-		return store.Settlement{State: store.Failed, Counted: true}
+		return store.NextTaskState{State: store.Failed, Counted: true}
 	case e.Cause == store.ByLapse && last:
-		return store.Settlement{State: store.TimedOut, Counted: true}
+		return store.NextTaskState{State: store.TimedOut, Counted: true}
 	}
 	return again
 }

@@ -92,8 +92,8 @@ func (c EndCause) isResult() bool {
 	return c == BySuccess || c == ByFailure || c == ByReject || c == ByReturn
 }
 
-// SettleInput holds everything that decides the state of a task whose grant ends.
-type SettleInput struct {
+// EndedGrantFacts holds everything that decides the state of a task whose grant ends.
+type EndedGrantFacts struct {
 	Cause        EndCause
 	CancelWhy    string // if not empty, the device was asked to stop
 	Attempts     int    // number of counted attempts before the attempt that ends
@@ -105,17 +105,17 @@ type SettleInput struct {
 	RetryAfter   time.Duration // requested by the device; only with ByReturn
 }
 
-// Settlement is the resulting state of a task whose grant ends.
-type Settlement struct {
+// NextTaskState is the resulting state of a task whose grant ends.
+type NextTaskState struct {
 	State    TaskState     // Pending or a terminal state
 	Delay    time.Duration // if State is Pending, the time from now for which the task is not granted again
 	Counted  bool          // whether the attempt counts against MaxAttempts
 	Returned bool          // whether the attempt counts as handed back
 }
 
-// Settle decides the state of a task whose grant ends. It is called inside the transaction that ends the grant, so it must not block. It
-// must be safe for concurrent use.
-type Settle func(SettleInput) Settlement
+// DecideTaskState decides the state of a task whose grant ends. It is called inside the transaction that ends the grant, so it must not block.
+// It must be safe for concurrent use.
+type DecideTaskState func(EndedGrantFacts) NextTaskState
 
 // taskColumns are the columns of task t, its batch b and its grant g. The columns of g are NULL if the task has no grant.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,

@@ -29,7 +29,7 @@ type Ledger interface {
 type leaseLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	StoreClockPair(ctx context.Context, pair store.ClockPair) error
-	Reap(ctx context.Context, cutoffs store.LapseCutoffs, limit int, settle store.Settle) ([]store.Reaped, error)
+	Reap(ctx context.Context, cutoffs store.LapseCutoffs, limit int, settle store.DecideTaskState) ([]store.Reaped, error)
 }
 
 // batchLedger ends tasks of batches and updates windows and counts.
@@ -70,11 +70,11 @@ type Semaphore interface {
 
 // Config configures a Keeper.
 type Config struct {
-	Ledger       Ledger
-	Semaphore    Semaphore
-	Waiters      *waiters.Notifier
-	Settle       store.Settle // decides the state of a task whose grant ended
-	ReportPeriod time.Duration
+	Ledger          Ledger
+	Semaphore       Semaphore
+	Waiters         *waiters.Notifier
+	DecideTaskState store.DecideTaskState // decides the state of a task whose grant ended
+	ReportPeriod    time.Duration
 
 	Meters   *meters.Set
 	Logger   *slog.Logger

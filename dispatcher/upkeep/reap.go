@@ -35,7 +35,7 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 		return result, err
 	}
 	for more := len(lapses) > 0; more; {
-		reaped, err := k.config.Ledger.Reap(ctx, lapses, grantsPerReap, k.config.Settle)
+		reaped, err := k.config.Ledger.Reap(ctx, lapses, grantsPerReap, k.config.DecideTaskState)
 		k.releaseAll(ctx, k.countReapedLeases(reaped, &result))
 		k.wakeCallers(reaped)
 		if err != nil && len(reaped) == 0 { // only grants that cannot be ended are left

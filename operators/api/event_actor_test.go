@@ -20,8 +20,8 @@ func (b *testAPI) reapAll() {
 	for _, length := range clock.Lengths {
 		cutoffs[length] = time.Now().Add(24 * time.Hour)
 	}
-	settle := func(store.SettleInput) store.Settlement {
-		return store.Settlement{State: store.TimedOut, Counted: true}
+	settle := func(store.EndedGrantFacts) store.NextTaskState {
+		return store.NextTaskState{State: store.TimedOut, Counted: true}
 	}
 	if _, err := b.store.Reap(b.Context(), cutoffs, 10, settle); err != nil {
 		b.Fatal(err)

@@ -39,7 +39,7 @@ func (b *testReplica) expectTwoReapers() {
 	for _, length := range clock.Lengths {
 		cutoffs[length] = time.Now().Add(24 * time.Hour) // so that the lease has ended
 	}
-	if _, err := b.store.Reap(b.Context(), cutoffs, 1, func(store.SettleInput) store.Settlement { return store.Settlement{State: store.TimedOut} }); err != nil {
+	if _, err := b.store.Reap(b.Context(), cutoffs, 1, func(store.EndedGrantFacts) store.NextTaskState { return store.NextTaskState{State: store.TimedOut} }); err != nil {
 		b.Fatal(err)
 	}
 	actors := regexp.MustCompile(`<a href="(/activity\?actor_kind=[^"]*)">([^<]*)</a>`)

@@ -22,37 +22,37 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a slot is claimed so late that reconciliation may have freed it",
 		},
 		{
-			Package: "dispatcher", Func: "attempt.grantUnderPolicies",
+			Package: "dispatcher", Func: "grantAttempt.grantUnderPolicies",
 			Old: `} else { a.d.Policies.Settle(`, New: `} else if err == nil { a.d.Policies.Settle(`,
 			Breaks: "a start that got no slot stays reserved in its policies",
 		},
 		{
-			Package: "dispatcher", Func: "attempt.claim",
+			Package: "dispatcher", Func: "grantAttempt.claim",
 			Old: `default: a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)`, New: `default:`,
 			Breaks: "a slot whose claim was refused stays held",
 		},
 		{
-			Package: "dispatcher", Func: "Dispatcher.handle",
+			Package: "dispatcher", Func: "Dispatcher.handleReport",
 			Old: `context.WithTimeout(context.WithoutCancel(ctx), handleLimit)`, New: `context.WithTimeout(ctx, handleLimit)`,
 			Breaks: "a report whose connection breaks is left half handled",
 		},
 		{
-			Package: "dispatcher", Func: "stopReason",
+			Package: "dispatcher", Func: "cancelReason",
 			Old: `case outcome.Grant.CancelWhy != "": return outcome.Grant.CancelWhy`, New: ``,
 			Breaks: "the device of a cancelled task that runs is not told to stop",
 		},
 		{
 			Package: "dispatcher", Func: "retryOrEnd",
-			Old: `input.Attempts+1 >= input.MaxAttempts`, New: `input.Attempts >= input.MaxAttempts`,
+			Old: `facts.Attempts+1 >= facts.MaxAttempts`, New: `facts.Attempts >= facts.MaxAttempts`,
 			Breaks: "a task gets one attempt more than its batch allows",
 		},
 		{
-			Package: "dispatcher", Func: "settleReturnedTask",
+			Package: "dispatcher", Func: "decideReturnedTaskState",
 			Old: `if delay == 0 {`, New: `if delay != 0 {`,
 			Breaks: "a returned task is granted again without a pause, or without the pause that its device asked for",
 		},
 		{
-			Package: "dispatcher", Func: "Leaser.ownsHolder",
+			Package: "dispatcher", Func: "Leaser.isOwnHolder",
 			Old: `store.HolderDevice(l.Name, "")`, New: `strings.TrimSuffix(store.HolderDevice(l.Name, ""), "/")`,
 			Breaks: "a caller ends the lease of a caller whose name begins with its own", Tests: []string{"dispatcher", "operators/api"},
 		},
@@ -132,7 +132,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{
-			Package: "dispatcher", Func: "Dispatcher.admit",
+			Package: "dispatcher", Func: "Dispatcher.admitCaller",
 			Old: ` && caller.Via != devices.ViaSession`, New: ``,
 			Breaks: "the results of a device that was blocked are recorded over MQTT", Tests: []string{"dispatcher"},
 		},
