@@ -66,8 +66,9 @@ local function keep_first(key, earlier)
   end
 end
 
--- fill_subject: stores the starts of one subject. ARGV[i] is its first argument, s the spec table of the
--- rule, key its Redis key. Returns the index in ARGV of the next subject.
+-- fill_subject: stores the starts of one subject. ARGV[i] is the first argument of the subject, s is the spec
+-- table of the rule, and key is the Redis key of the subject. Returns the index in ARGV at which the next
+-- subject begins.
 local function fill_subject(s, key, i)
   local earlier = tonumber(ARGV[i])
   local n = tonumber(ARGV[i + 1])

@@ -132,16 +132,16 @@ CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
 -- Used to find the urgent batches of one pool.
 CREATE INDEX batches_urgent_of_pool ON batches (pool, id) WHERE lane = 'urgent';
--- Two indexes used to list the batches with open tasks: of all pools, and of one pool.
+-- Two indexes used to list the batches with open tasks. The first serves all pools, the second one pool.
 CREATE INDEX batches_open ON batches (id) WHERE ended_at IS NULL;
 CREATE INDEX batches_open_of_pool ON batches (pool, id) WHERE ended_at IS NULL;
--- Two indexes used to list the cancelled batches: of all pools, and of one pool.
+-- Two indexes used to list the cancelled batches. The first serves all pools, the second one pool.
 CREATE INDEX batches_cancelled ON batches (id) WHERE cancelled_at IS NOT NULL;
 CREATE INDEX batches_cancelled_of_pool ON batches (pool, id) WHERE cancelled_at IS NOT NULL;
--- Two indexes used to list the batches with the most failures first: of all pools, and of one pool.
+-- Two indexes used to list batches, the most failures first. The first serves all pools, the second one pool.
 CREATE INDEX batches_failed ON batches (failed_tasks, id) WHERE failed_tasks > 0;
 CREATE INDEX batches_failed_of_pool ON batches (pool, failed_tasks, id) WHERE failed_tasks > 0;
--- Two indexes used to list the ended batches, the latest end first: of all pools, and of one pool.
+-- Two indexes used to list ended batches, the latest end first. The first serves all pools, the second one pool.
 CREATE INDEX batches_ended ON batches (ended_at, id) WHERE ended_at IS NOT NULL;
 CREATE INDEX batches_ended_of_pool ON batches (pool, ended_at, id) WHERE ended_at IS NOT NULL;
 

@@ -1,8 +1,8 @@
 -- queue: decides which waiter gets the next free slot of a pool. batch_order.lua decides which batch is first.
--- This file decides which waiter of the batch is first. scripts.go puts it in front of the scripts that need it
--- as the table `queue`. The keys of the queue are hints. A wrong key delays grants, but never causes a grant
--- beyond the capacity (core.lua). If a key is lost, the queue is emptied, and the next reports of the devices
--- fill it again.
+-- This file decides which waiter of the batch is first. scripts.go puts this file in front of the scripts that
+-- need it as the table `queue`. The keys of the queue are hints. A wrong key delays grants, but never causes a
+-- grant beyond the capacity (core.lua). If a key is lost, the queue is emptied, and the next reports of the
+-- devices fill it again.
 
 -- Terms of this file:
 --   waiter      a device that was refused a slot and waits for one
@@ -166,9 +166,9 @@ local function move_waiter(q, w, class)
     redis.call('ZREM', q.timer, w.device)
     redis.call('ZREM', q.owed, w.device)
   else
-    -- Time at which handle_timers must handle w. If w has a sent offer, the offer lapses then. If w has an
-    -- unsent offer, the script returns the offer to a replica once more then, so that the replica sends it. If w
-    -- has no offer, it leaves the queue then, unless it reports before.
+    -- Time at which handle_timers must handle waiter w. If w has an offer that was sent, the offer lapses at this
+    -- time. If w has an offer that was not sent, the script returns the offer once more, so that a replica sends
+    -- it. If w has no offer, w leaves the queue at this time, unless its device reports before.
     local timer_at = w.offer and (w.told and w.ends or math.min(w.ends, q.now + RESEND_AFTER))
       or turn.timer(q.pace, w)
     redis.call('ZADD', q.queue, 0, member())
@@ -496,7 +496,8 @@ local function keep_for_poller(q, first_batch)
       and not b.closed
       and ratio <= max_ratio
       and (ratio < 0 or order.is_below_share(q, b) or is_owed)
-    -- The devices are sorted by the due times of their reports, so `<` chooses the earliest of equal ratios.
+    -- The devices are sorted by the due times of their reports. So with equal ratios, `<` chooses the device
+    -- whose report is due first.
     if is_suitable and (not w or ratio < least_ratio) then
       w = poller
       least_ratio = ratio

@@ -64,8 +64,8 @@ local function steady_wait(w, asker, ahead)
     local from = w.class .. '|' .. w.batch .. '|'
     return redis.call('ZLEXCOUNT', KEYS[5], '[' .. from, '(' .. from .. w.order .. '|' .. w.device) + 1
   end
-  -- w did not get the grant that it was expected to get. So the rank of w in its batch becomes the new estimate
-  -- of `ahead`.
+  -- Waiter w was expected to get a grant, but did not get it. So the rank of w in its batch becomes the new
+  -- estimate of `ahead`.
   if w.reach > 0 and ahead <= 0 then
     ahead = batch_rank()
   end
