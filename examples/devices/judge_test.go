@@ -93,7 +93,8 @@ func (j *judge) stays() []stay {
 // readingDelay is the longest time by which the judge may record an event late, on a busy machine.
 const readingDelay = 150 * time.Millisecond
 
-// violations returns what the stays violate: two devices inside at the same time, or a grant that was started twice.
+// violations returns what the stays violate: two devices in the external system at the same time, or a grant that was
+// started twice.
 func (j *judge) violations() []string {
 	var found []string
 	grants := map[grantKey]bool{}

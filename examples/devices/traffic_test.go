@@ -189,8 +189,8 @@ func (t *traffic) status(grant grantKey) (status string, outcomes []string) {
 	return t.statuses[grant], slices.Clone(t.outcomes[grant])
 }
 
-// leavingDelay is the longest time after the end of its lease that a device may be inside. It covers a busy machine, and
-// is shorter than the delay of a grant by the step isolate.
+// leavingDelay is the longest time after the end of its lease that a device may be in the external system. It covers a busy machine, and is
+// shorter than the delay of a grant by the step isolate.
 const leavingDelay = 800 * time.Millisecond
 
 // stoppingDelay is the longest time from a cancel until the device has left: a task looks once a second whether it must stop.

@@ -58,7 +58,7 @@ func formatTable(rooms map[string]budget.Figures) string {
 	return out.String()
 }
 
-// readBudget returns the values of budget.txt, with keys of the form "room column".
+// readBudget returns the values of budget.txt, with keys of the form "room column". A room is a folder of the root.
 func readBudget(t *testing.T) map[string]int {
 	t.Helper()
 	content, err := os.ReadFile(budgetFile)

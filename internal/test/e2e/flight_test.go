@@ -172,7 +172,7 @@ func (f *liveComparison) doneShare(screens []*screen) float64 {
 	return least
 }
 
-// watch sends an observation for each moment that an open page shows.
+// watch sends an observation for each moment (position of the event log) that an open page shows.
 func (f *liveComparison) watch(ctx context.Context, one *tab, s *screen, observations chan<- observation) {
 	last := ""
 	_ = poll(ctx, 2*ledgerPause, func() bool {

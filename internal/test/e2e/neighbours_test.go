@@ -95,7 +95,7 @@ func TestNeighbours(t *testing.T) { //nolint:tparallel // tries come one after a
 	})
 }
 
-// crowd is an experiment with neighbours.
+// crowd is an experiment with hostile neighbours.
 type crowd struct {
 	*experiment
 	client  *http.Client

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// artifactServer sends the image slowly to the devices, and counts the open downloads, which are the devices inside. It does not know the
-// slots.
+// artifactServer sends the image slowly to the devices, and counts the open downloads, which are the devices in the external system. It does not
+// know the slots.
 type artifactServer struct {
 	http.Server
 
@@ -115,7 +115,7 @@ func sendSlowly(response http.ResponseWriter, request *http.Request, content []b
 	}
 }
 
-// enter counts a device as inside until leave is called.
+// enter counts a device as being in the external system until leave is called.
 func (a *artifactServer) enter(device string) (over time.Duration, isCut bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,7 +140,7 @@ func (a *artifactServer) leave(device string) {
 	}
 }
 
-// counts returns the highest number of devices that were inside at the same time, and the number of downloads.
+// counts returns the highest number of devices that were in the external system at the same time, and the number of downloads.
 func (a *artifactServer) counts() (highest, downloads int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -86,10 +86,9 @@ func (d *device) failOnce() {
 	}
 }
 
-// TestSwupdate updates devices that run an unmodified swupdate through a pool, while faults happen to them. The artifact server must never
-// see more devices inside than the capacity plus the devices whose lease ended while they worked. Each of these devices must be recorded.
-//
-// With -short, each fault but the last two happens to one device. Otherwise there are 20 devices, each in a network of its own.
+// TestSwupdate updates devices that run an unmodified swupdate through a pool, while faults happen to them. The artifact server must never count
+// more devices in the external system than the capacity plus the devices whose lease ended while they worked. Each of these devices must be
+// recorded.  With -short, each fault but the last two happens to one device. Otherwise there are 20 devices, each in a network of its own.
 func TestSwupdate(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -142,7 +141,7 @@ func (f *fleet) update(devices []*device) {
 	}
 }
 
-// checkInside checks the number of devices that were inside at the same time.
+// checkInside checks the number of devices that were in the external system at the same time.
 func (f *fleet) checkInside(devices []*device) {
 	f.Helper()
 	lapsed, overruns := 0, 0
