@@ -54,7 +54,7 @@ func (b *testBench) expectClockDistrusted() {
 	b.must(err)
 	b.must(b.store.StoreClockPair(b.ctx, store.ClockPair{Ledger: clock.StoredPair.Ledger.Add(-2 * time.Hour), Wall: clock.StoredPair.Wall}))
 	start := time.Now()
-	// By this clock, the first reading of the database clock takes a minute. The database clock itself advances by far less in this test.
+	// By the clock of this replica, the first reading of the database clock takes a minute. The database clock advances by far less.
 	var readings []time.Time
 	other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Now: func() time.Time {
 		if len(readings) == 0 {

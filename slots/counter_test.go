@@ -150,7 +150,7 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	c, s, pool := newCounterAndPool(t)
 	c.tryEnter(t) // this holder vanishes
 	for range 5 {
-		// Instead of a wait of 299 s, this statement leaves 1 s of the TTL of the key.
+		// The test does not wait for 299 s. Instead, this statement reduces the TTL of the key to 1 s.
 		if err := c.client.PExpire(t.Context(), c.key, time.Second).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -85,7 +85,8 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 		t.Fatalf("%+v, want a grant", reply)
 	}
 	redis.Kill()
-	// Each attempt to change pool q makes the replica call Redis, until the replica notices that it cannot reach Redis.
+	// Each change of pool q makes the replica call Redis. The test changes the pool until the replica notices that it
+	// cannot reach Redis.
 	eventually(t, "Redis missed", func() bool {
 		i.callOperator(t, http.MethodPut, "/v1/pools/q", fmt.Sprintf(`{"capacity":%d}`, time.Now().UnixNano()%1000))
 		return a.semaphore.Outages() > 0

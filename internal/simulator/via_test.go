@@ -43,8 +43,8 @@ type reportShape struct {
 }
 
 // receiveReports runs one device that reports in the way via. The function answer returns the server's answer to the
-// n-th report, counted from 1. receiveReports returns the shapes of the first reports, as many as the parameter reports
-// says.
+// n-th report, counted from 1. receiveReports waits for as many reports as the parameter reports says, and returns
+// their shapes.
 func receiveReports(t *testing.T, via Via, period time.Duration, reports int, answer func(n int, w http.ResponseWriter, r report) any) []reportShape {
 	t.Helper()
 	seen := make(chan reportShape, 1000)

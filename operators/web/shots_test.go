@@ -14,11 +14,15 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestPicturesOfARunningOne takes pictures of the pages of a running dispatcher:  dispatcher dev --simulate 500 mkdir
-// /tmp/shots WEB_URL=http://127.0.0.1:8080 WEB_DATA=.dispatcher WEB_SHOTS=/tmp/shots go test ./operators/web -run
-// 'TestPicturesOfARunningOne$'  In addition to the simulated fleet, the test creates devices of its own (meters). The
-// tasks of some of them fail. The leases of the tasks last until the last picture is taken. WEB_DATA is the data folder
-// of the dispatcher, which contains the tokens.
+// TestPicturesOfARunningOne takes pictures of the pages of a running dispatcher:
+//
+//	dispatcher dev --simulate 500
+//	mkdir /tmp/shots
+//	WEB_URL=http://127.0.0.1:8080 WEB_DATA=.dispatcher WEB_SHOTS=/tmp/shots go test ./operators/web -run 'TestPicturesOfARunningOne$'
+//
+// In addition to the simulated fleet, the test creates devices of its own (meters). Some tasks of the meters fail. The
+// leases of the tasks last until the last picture is taken. WEB_DATA is the data folder of the dispatcher, which
+// contains the tokens.
 func TestPicturesOfARunningOne(t *testing.T) {
 	t.Parallel()
 	url := os.Getenv("WEB_URL")

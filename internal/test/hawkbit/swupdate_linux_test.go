@@ -88,7 +88,9 @@ func (d *device) failOnce() {
 
 // TestSwupdate updates devices that run an unmodified swupdate through a pool, while faults happen to them. The artifact server must never count
 // more devices in the external system than the capacity plus the devices whose lease ended while they worked. Each of these devices must be
-// recorded.  With -short, each fault but the last two happens to one device. Otherwise there are 20 devices, each in a network of its own.
+// recorded.
+//
+// With -short, each fault but the last two happens to one device. Otherwise there are 20 devices, each in a network of its own.
 func TestSwupdate(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
