@@ -21,7 +21,6 @@ type waitingBench struct {
 	held  devices.Task
 }
 
-// runWithWaiter runs a test on a waitingBench.
 func runWithWaiter(t *testing.T, test func(b *waitingBench)) {
 	t.Helper()
 	runWithMarks(t, func(b *testBench, s *storeSpies, clock *stoppedClock) {

@@ -16,7 +16,6 @@ import (
 	"time"
 )
 
-// newTestClient returns a client of a test server with this handler.
 func newTestClient(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(handler)

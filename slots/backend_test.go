@@ -25,7 +25,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// redisSemaphore is a semaphore in a running Redis.
 type redisSemaphore struct {
 	servers.RedisAt
 	*slots.Semaphore

@@ -78,7 +78,6 @@ func (l *ledger) openSealed() (check func(name string, run func())) {
 	}
 }
 
-// columnsOf returns the names of the columns of a table.
 func (l *ledger) columnsOf(table string) []string {
 	l.Helper()
 	rows, err := l.DB().QueryContext(l.Context(), `SELECT * FROM `+table+` LIMIT 0`)

@@ -373,7 +373,6 @@ func (m *ledgerModel) compareTasks(rt *rapid.T, l *ledger) {
 	}
 }
 
-// compareCounts compares the counts of all batches of the run with the model.
 func (m *ledgerModel) compareCounts(rt *rapid.T, l *ledger, batches []int64) {
 	want := map[int64]map[store.TaskState]int64{}
 	for _, task := range m.tasks {

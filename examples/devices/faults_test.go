@@ -91,7 +91,6 @@ type faults struct {
 	devices map[string]*deviceFaults
 }
 
-// deviceFaults is the state of one device.
 type deviceFaults struct {
 	name        string
 	note        func(format string, values ...any)

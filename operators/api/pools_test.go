@@ -14,7 +14,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// createExpiredToken creates an operator token that has expired.
 func createExpiredToken(b *testAPI) string {
 	b.Helper()
 	secret, past := credentials.NewToken(), time.Unix(1, 0)

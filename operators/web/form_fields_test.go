@@ -36,7 +36,6 @@ func TestFormsHaveTheRulesOfTheAPI(t *testing.T) {
 	expectInputs(t, poolFields(), operators.PoolPatch{}, renderForm(t, "pool-edit", changedPool), "limits", "paused")
 }
 
-// renderForm returns the HTML of a page with a form.
 func renderForm(t *testing.T, templateName string, data any) (html string) {
 	t.Helper()
 	var text strings.Builder

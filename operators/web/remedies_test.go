@@ -102,7 +102,6 @@ func locationHeader(answer string) string {
 	return m[1]
 }
 
-// waitReasonCodes returns the codes of the reasons for which a task waits.
 func (b *testReplica) waitReasonCodes(task int64) (codes []string) {
 	b.Helper()
 	var why struct{ Reasons []struct{ Code string } }

@@ -90,7 +90,6 @@ type container struct {
 	}
 }
 
-// inspect returns the container of a service.
 func (d *deployment) inspect(ctx context.Context, service string) (c container, err error) {
 	id, err := d.compose(ctx, "ps", "--all", "--quiet", service)
 	if err != nil {

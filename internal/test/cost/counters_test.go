@@ -81,7 +81,6 @@ func (l *countedDatabase) execSQL(text string) {
 	}
 }
 
-// counterValues holds the values of all counters.
 type counterValues struct {
 	statements map[string]int64
 	commands   map[string]int64

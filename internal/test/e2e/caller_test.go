@@ -145,7 +145,6 @@ func (c *callers) collectOutput() error {
 	return nil
 }
 
-// lastOutput returns the last output of the processes.
 func (c *callers) lastOutput() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +226,6 @@ func (c *caller) work(ctx context.Context, leases operators.Leases, l operators.
 	}
 }
 
-// renew renews the lease and returns the new end of the lease.
 func (c *caller) renew(ctx context.Context, leases operators.Leases, l operators.Lease, end time.Time) (time.Time, error) {
 	within, cancel := context.WithDeadline(ctx, end.Add(-callerGrace))
 	defer cancel()

@@ -268,7 +268,6 @@ func (x *experiment) waitForAllGrants(ctx context.Context) error {
 	return nil
 }
 
-// pauseFault returns a fault that pauses the process p for the time d.
 func pauseFault(p *servers.Process, d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		p.Pause()

@@ -13,7 +13,6 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// browser is a browser of one test.
 type browser struct {
 	t   *testing.T
 	ctx context.Context //nolint:containedctx // chromedp needs this context for each action

@@ -56,7 +56,6 @@ type pollAnswer struct {
 	} `json:"_links"`
 }
 
-// link is a link in an answer.
 type link struct {
 	Href string `json:"href"`
 }
@@ -205,7 +204,6 @@ func (d *Device) confirmCancel(ctx context.Context, href string) error {
 	return d.send(ctx, http.MethodPost, href+"/feedback", newFeedbackBody("closed", "success", "stopped"), nil)
 }
 
-// sendFeedback sends a feedback about an action.
 func (d *Device) sendFeedback(ctx context.Context, actionID, execution, finished, detail string) error {
 	return d.send(ctx, http.MethodPost, d.URL+"/controller/v1/"+d.ID+"/deploymentBase/"+actionID+"/feedback", newFeedbackBody(execution, finished, detail), nil)
 }

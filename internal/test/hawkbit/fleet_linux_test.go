@@ -80,7 +80,6 @@ func startFleet(t *testing.T, capacity int, lease time.Duration) *fleet {
 	return f
 }
 
-// startDispatcher starts `dispatcher dev`.
 func (f *fleet) startDispatcher() {
 	f.Helper()
 	var err error
@@ -169,7 +168,6 @@ func (f *fleet) taskState(device string) string {
 	return list.Tasks[0].State
 }
 
-// events returns the events of a kind of one device.
 func (f *fleet) events(device, kind string) []event {
 	f.Helper()
 	var list struct {

@@ -206,7 +206,6 @@ func (s *semaphoreRun) runExchange(exchange slots.Exchange) slots.ExchangeResult
 	return done
 }
 
-// averageRun returns the average of several runs of the model.
 func (p pollingModel) averageRun() (sum pollingResult) {
 	const runs = 5
 	for p.seed = range uint64(runs) {
