@@ -2,13 +2,11 @@ package app
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
 	"github.com/fleetslots/dispatcher/operators/web"
 )
@@ -23,25 +21,24 @@ const replaceConnsEvery = 15 * time.Second
 // newPasses returns the passes that every replica runs, with their intervals and time limits. docs/architecture.md lists them.
 func (a *App) newPasses(servers backends) *passes {
 	const limit = 30 * time.Second
-	c := loggedPasses{a.dispatcher, a.log}
 	keep, seen := a.dispatcher.Upkeep, a.dispatcher.Seen
-	reap := &pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: c.reap}
+	reap := &pass{name: "reap", every: a.config.ReapInterval, limit: limit, run: a.reap}
 	p := newPasses(
 		a.log, a.dispatcher.Panicked,
-		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: c.withReconcileLog(keep.FollowChanges), quiet: true},
+		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.withReconcileLog(keep.FollowChanges), quiet: true},
 		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.Follow, quiet: true},
 		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.DropChangedTokens, quiet: true},
 		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.ForgetChanged, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},
-		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: c.settlePolicyReservations},
-		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: c.withReconcileLog(keep.Reconcile)},
+		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: a.settlePolicyReservations},
+		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.withReconcileLog(keep.Reconcile)},
 		reap,
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.deleteOldHistory},
-		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: c.withCountLog("tasks expired", "tasks", keep.Expire)},
-		&pass{name: "accounts", every: time.Second, limit: limit, run: c.withCountLog("accounts at the broker updated to match the devices", "accounts", a.updateBrokerAccounts)},
-		&pass{name: "cancel", every: time.Second, limit: limit, run: c.withCountLog("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
+		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: a.withCountLog("tasks expired", "tasks", keep.Expire)},
+		&pass{name: "accounts", every: time.Second, limit: limit, run: a.withCountLog("accounts at the broker updated to match the devices", "accounts", a.updateBrokerAccounts)},
+		&pass{name: "cancel", every: time.Second, limit: limit, run: a.withCountLog("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
-		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: c.fold},
+		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: a.fold},
 		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
 		&pass{name: "seal", every: 5 * time.Second, limit: limit, run: keep.SealEvents},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
@@ -59,7 +56,7 @@ func (a *App) newPasses(servers backends) *passes {
 		p.all = append(p.all, &pass{name: "age", every: advanceTTLsEvery, limit: time.Minute, run: func(context.Context) error {
 			servers.advanceTTLs(advanceTTLsEvery)
 			return nil
-		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{devices: servers.store, log: a.log}).warnIfTooLarge, quiet: true})
+		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{countReporting: servers.store.CountReporting, log: a.log}).warnIfTooLarge, quiet: true})
 	}
 	p.addBackground(func(ctx context.Context) { p.reapAfterLeaseEnds(ctx, reap, servers.store.NextLapse) })
 	return p
@@ -87,59 +84,53 @@ func (a *App) deleteOldHistory(ctx context.Context) error {
 	return err
 }
 
-// loggedPasses contains the passes whose results are logged.
-type loggedPasses struct {
-	dispatcher *dispatcher.Dispatcher
-	log        *slog.Logger
-}
-
 // withCountLog returns a pass that calls run. If run returns a count above 0, the pass logs message and the count under the
 // name attribute.
-func (c loggedPasses) withCountLog(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
+func (a *App) withCountLog(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)
 		if n > 0 {
-			c.log.InfoContext(ctx, message, attribute, n) //nolint:sloglint // the message is a constant of each pass
+			a.log.InfoContext(ctx, message, attribute, n) //nolint:sloglint // the message is a constant of each pass
 		}
 		return err
 	}
 }
 
 // reap is a pass that ends the grants whose lease has ended, and logs their numbers.
-func (c loggedPasses) reap(ctx context.Context) error {
-	result, err := c.dispatcher.Upkeep.Reap(ctx)
+func (a *App) reap(ctx context.Context) error {
+	result, err := a.dispatcher.Upkeep.Reap(ctx)
 	if result.Retried+result.Ended > 0 {
-		c.log.InfoContext(ctx, "slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
+		a.log.InfoContext(ctx, "slots of silent devices taken back", "tasks_pending_again", result.Retried, "tasks_ended", result.Ended)
 	}
 	return err
 }
 
 // settlePolicyReservations is a pass that resolves the reservations that replicas left open, and adds the starts that are missing in
 // Redis to the counts there.
-func (c loggedPasses) settlePolicyReservations(ctx context.Context) error {
-	done, err := c.dispatcher.Policies.SettleAll(ctx)
+func (a *App) settlePolicyReservations(ctx context.Context) error {
+	done, err := a.dispatcher.Policies.SettleAll(ctx)
 	if done.Invalidated > 0 {
-		c.log.InfoContext(ctx, "counts of policies restarted: tasks started while Redis was unreachable", "policies", done.Invalidated)
+		a.log.InfoContext(ctx, "counts of policies restarted: tasks started while Redis was unreachable", "policies", done.Invalidated)
 	}
 	return err
 }
 
 // withReconcileLog returns a pass that calls run and logs the repairs if the semaphore and the ledger disagreed.
-func (c loggedPasses) withReconcileLog(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
+func (a *App) withReconcileLog(run func(context.Context) (upkeep.ReconcileResult, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		result, err := run(ctx)
 		if result.Drift() > 0 {
-			c.log.InfoContext(ctx, "slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
+			a.log.InfoContext(ctx, "slots reconciled", "freed", result.Freed, "added", result.Added, "refused", result.Refused)
 		}
 		return err
 	}
 }
 
 // fold is a pass that adds the changes of task states to the counts of batches, and logs the batches that it paused.
-func (c loggedPasses) fold(ctx context.Context) error {
-	aborted, err := c.dispatcher.Upkeep.Fold(ctx)
+func (a *App) fold(ctx context.Context) error {
+	aborted, err := a.dispatcher.Upkeep.Fold(ctx)
 	if len(aborted) > 0 {
-		c.log.WarnContext(ctx, "batches paused by their abort rule", "batches", aborted)
+		a.log.WarnContext(ctx, "batches paused by their abort rule", "batches", aborted)
 	}
 	return err
 }

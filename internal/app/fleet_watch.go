@@ -14,22 +14,17 @@ const (
 	fleetWatchEvery = time.Minute
 )
 
-// deviceCounter counts the devices that have reported within a time. *store.Store implements it.
-type deviceCounter interface {
-	CountReporting(ctx context.Context, within time.Duration) (int, error)
-}
-
 // fleetWatch warns if the fleet is larger than the embedded mode can serve.
 type fleetWatch struct {
-	devices deviceCounter
-	log     *slog.Logger
+	countReporting func(ctx context.Context, within time.Duration) (int, error) // counts the devices that have reported within a time
+	log            *slog.Logger
 
 	isTooLarge bool // the latest count was above embeddedFleet
 }
 
 // warnIfTooLarge is a pass that counts the reporting devices, and warns when they become too many.
 func (w *fleetWatch) warnIfTooLarge(ctx context.Context) error {
-	n, err := w.devices.CountReporting(ctx, fleetWatchEvery)
+	n, err := w.countReporting(ctx, fleetWatchEvery)
 	if err != nil {
 		return err //nolint:wrapcheck // the error of the store names the operation
 	}

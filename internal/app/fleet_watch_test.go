@@ -9,21 +9,14 @@ import (
 	"time"
 )
 
-// devicesReporting is a deviceCounter that always returns this number.
-type devicesReporting int
-
-func (n devicesReporting) CountReporting(context.Context, time.Duration) (int, error) {
-	return int(n), nil
-}
-
 // TestATooLargeFleetIsLogged checks the warning of the embedded mode about a fleet that is too large: it is logged once, and again only
 // after the fleet was smaller in between.
 func TestATooLargeFleetIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	w := &fleetWatch{log: slog.New(slog.NewTextHandler(&log, nil))}
-	for _, n := range []devicesReporting{embeddedFleet, embeddedFleet + 7, embeddedFleet + 8, 10, embeddedFleet + 9} {
-		w.devices = n
+	for _, n := range []int{embeddedFleet, embeddedFleet + 7, embeddedFleet + 8, 10, embeddedFleet + 9} {
+		w.countReporting = func(context.Context, time.Duration) (int, error) { return n, nil }
 		if err := w.warnIfTooLarge(t.Context()); err != nil {
 			t.Fatal(err)
 		}

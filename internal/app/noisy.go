@@ -11,6 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/pace"
+	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
@@ -21,16 +22,11 @@ const (
 	maxNoisyWrites = 100
 )
 
-// noisyLedger records noisy devices. *store.Store implements it.
-type noisyLedger interface {
-	RecordNoisy(ctx context.Context, device, detail string) (isNew bool, err error)
-}
-
 // noisyWatch records the noisy devices of this replica in the ledger. A noisy device exceeds its limit of reports.
 type noisyWatch struct {
 	limiter *pace.Limiter
 	limit   string // reports a second, for people
-	ledger  noisyLedger
+	ledger  *store.Store
 	suspend func(ctx context.Context, device devices.ID) error // disables the account of the device at the broker for a while; nil if accounts are not suspended
 	log     *slog.Logger
 	now     func() time.Time
@@ -38,7 +34,7 @@ type noisyWatch struct {
 	written map[string]time.Time // by device and way to authenticate: when the noisy device was last written
 }
 
-func (a *App) newNoisyWatch(ledger noisyLedger) *noisyWatch {
+func (a *App) newNoisyWatch(ledger *store.Store) *noisyWatch {
 	w := &noisyWatch{limiter: a.pace, limit: a.config.ReportRate, ledger: ledger, log: a.log, now: time.Now}
 	if a.config.MQTTProvision == provisionDynsec && a.config.MQTTSuspend > 0 {
 		w.suspend = func(ctx context.Context, device devices.ID) error {

@@ -69,15 +69,9 @@ func (c Config) webSettings() []web.Setting {
 	return list
 }
 
-// presenceStore stores the heartbeats of replicas. *store.Store implements it.
-type presenceStore interface {
-	RecordHeartbeat(ctx context.Context, beat store.Heartbeat) error
-	RemoveReplica(ctx context.Context, id string) error
-}
-
 // presence records this replica in the ledger, where the other replicas read it.
 type presence struct {
-	ledger  presenceStore
+	ledger  *store.Store
 	id      string // id of this process
 	host    string
 	version string
@@ -85,7 +79,7 @@ type presence struct {
 }
 
 // newPresence returns the presence of this process, with a new random id. started is the time at which the process started.
-func newPresence(ledger presenceStore, version string, started time.Time) *presence {
+func newPresence(ledger *store.Store, version string, started time.Time) *presence {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
