@@ -75,7 +75,7 @@ func (c *connection) sendCommand(ctx context.Context, words []any, onlyOnce bool
 		cmd.SetFirstKeyPos(3) // index of the first key, which selects the node of a Cluster
 	}
 	if onlyOnce {
-		_ = c.client.Process(ctx, unrepeated{cmd})
+		_ = c.client.Process(ctx, redisconn.SentOnce{Cmder: cmd})
 	} else {
 		_ = c.client.Process(ctx, cmd) // cmd contains the error
 	}
@@ -96,12 +96,6 @@ func (c *connection) sendPipeline(ctx context.Context, scopeName string, addComm
 	}
 	return sent, nil
 }
-
-// unrepeated is a command that the Redis client sends only once, even if the network loses it.
-type unrepeated struct{ redis.Cmder }
-
-// NoRetry returns true: the Redis client does not resend the command.
-func (unrepeated) NoRetry() bool { return true }
 
 func wrapUnavailable(scopeName string, cause error) error {
 	return fmt.Errorf("limits of %s: %w: %w", scopeName, ErrUnavailable, cause)

@@ -76,7 +76,7 @@ func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		all := make([]redis.Cmder, len(cmds))
 		for i, cmd := range cmds {
-			all[i] = noRetryCmd{cmd}
+			all[i] = SentOnce{cmd}
 		}
 		err := next(ctx, all)
 		if !slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return ownerMayHaveChanged(cmd.Err()) }) {
@@ -90,11 +90,12 @@ func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// noRetryCmd is a command of a pipeline that the library must not resend. The library decides this before it calls the hooks.
-type noRetryCmd struct{ redis.Cmder }
+// SentOnce is a command that the library does not resend, even if the network loses it. For a pipeline, the library decides this before it
+// calls the hooks.
+type SentOnce struct{ redis.Cmder }
 
 // NoRetry returns true: the library must not resend the command.
-func (noRetryCmd) NoRetry() bool { return true }
+func (SentOnce) NoRetry() bool { return true }
 
 // unansweredError replaces an error for which the library would resend a command.
 type unansweredError struct{ text string }
