@@ -15,23 +15,15 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// viewLedger reads views of devices. A view is a device with its open tasks and its grant. The result has one view for each name, in the
-// order of the names.
-type viewLedger interface {
+// reportLedger reads devices, records the contents of reports, and makes, repeats and ends grants. Suppress ends tasks that get no grant. A
+// method with a list of inputs returns one result for each, in their order.
+type reportLedger interface {
 	DeviceRegistrations(ctx context.Context, devices []string) ([]store.DeviceView, error)
 	DeviceViews(ctx context.Context, devices []string) ([]store.DeviceView, error)
-}
-
-// reportLedger records the contents of reports.
-type reportLedger interface {
 	RecordResults(ctx context.Context, results []store.Result, decideState store.DecideTaskState) []store.ResultOutcome
 	Renew(ctx context.Context, renewals []store.Renewal) ([]store.RenewalOutcome, error)
 	AskCancel(ctx context.Context, task, token int64, reason string) error
 	MergeAttributes(ctx context.Context, deviceID string, patch json.RawMessage) error
-}
-
-// grantLedger makes, repeats and ends grants. Suppress ends tasks that get no grant. Claim and Suppress return one outcome per input.
-type grantLedger interface {
 	Claim(ctx context.Context, claims []store.Claim, waitForLock bool) ([]store.ClaimOutcome, error)
 	Suppress(ctx context.Context, suppressions []store.Suppression) ([]bool, error)
 	Redeliver(ctx context.Context, task, token int64) (store.Grant, error)
@@ -60,9 +52,7 @@ type explanationLedger interface {
 // Store is the part of the ledger that this package and the packages below it use. *store.Store implements it on
 // Postgres and on SQLite.
 type Store interface {
-	viewLedger
 	reportLedger
-	grantLedger
 	leaseLedger
 	explanationLedger
 	policies.Ledger

@@ -66,7 +66,7 @@ type viewCalls = coalesce.Calls[fullView, string, store.DeviceView]
 // fullView selects everything that reports need (true) or only the registrations of devices (false).
 type fullView bool
 
-func newViewCalls(ledger viewLedger, onPanic rescue.PanicHandler) *viewCalls {
+func newViewCalls(ledger reportLedger, onPanic rescue.PanicHandler) *viewCalls {
 	view := func(ctx context.Context, all fullView, names []string) ([]store.DeviceView, error) {
 		if all {
 			return ledger.DeviceViews(ctx, names)
@@ -86,7 +86,7 @@ const allPools = "" // no pool has this name
 // grantedFunc is called with the holders of grants that were just committed.
 type grantedFunc func(ctx context.Context, holders []string)
 
-func newClaimCalls(ledger grantLedger, onGranted grantedFunc, now func() time.Time, onPanic rescue.PanicHandler) *claimCalls {
+func newClaimCalls(ledger reportLedger, onGranted grantedFunc, now func() time.Time, onPanic rescue.PanicHandler) *claimCalls {
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		done, err := claimAll(ctx, ledger, now(), all, pool != allPools)
 		var holders []string
@@ -143,7 +143,7 @@ func certainlyChangedNothing(callErr error) bool {
 
 // claimAll commits, in one transaction, the grants for the slots in acquired, and returns one result for each. A slot that was acquired
 // more than claimAge before now is not claimed, but marked as late. If waitForLock is true, claimAll waits for locked pools.
-func claimAll(ctx context.Context, ledger grantLedger, now time.Time, acquired []acquiredSlot, waitForLock bool) ([]claimResult, error) {
+func claimAll(ctx context.Context, ledger reportLedger, now time.Time, acquired []acquiredSlot, waitForLock bool) ([]claimResult, error) {
 	done := make([]claimResult, len(acquired))
 	var claims []store.Claim
 	var indexes []int

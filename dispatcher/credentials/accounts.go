@@ -41,11 +41,11 @@ type Accounts interface {
 type accounts struct {
 	Accounts // nil if the broker has no accounts
 
-	ledger accountLedger
+	ledger tokenLedger
 	turn   chan struct{} // holds one element, which a goroutine takes before its transaction and returns after it
 }
 
-func newAccounts(brokerAccounts Accounts, ledger accountLedger) *accounts {
+func newAccounts(brokerAccounts Accounts, ledger tokenLedger) *accounts {
 	turn := make(chan struct{}, 1)
 	turn <- struct{}{}
 	return &accounts{Accounts: brokerAccounts, ledger: ledger, turn: turn}

@@ -77,7 +77,7 @@ func (r *Registry) importWithAccounts(ctx context.Context, actor string, newDevi
 // staging creates the accounts of an import at the broker, before the import registers the devices.
 type staging struct {
 	registry *Registry
-	ledger   importLedger
+	ledger   deviceLedger
 	stage    store.Stage
 	ids      []string
 	accounts []devices.Account // the account of each of the ids

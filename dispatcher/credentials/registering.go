@@ -18,7 +18,7 @@ type registerCalls = coalesce.Calls[struct{}, store.Registration, store.Register
 // registerLimit is the time limit of one call to the ledger. It is less than half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
-func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *registerCalls {
+func newRegisterCalls(ledger tokenLedger, panicked rescue.PanicHandler) *registerCalls {
 	ensure := func(ctx context.Context, _ struct{}, all []store.Registration) ([]store.Registered, error) {
 		return ledger.RegisterDevices(ctx, all...)
 	}
@@ -29,7 +29,7 @@ func newRegisterCalls(ledger admissionLedger, panicked rescue.PanicHandler) *reg
 // ownTokenCalls records the first use of devices' own tokens. It combines concurrent calls into one call to the ledger.
 type ownTokenCalls = coalesce.Calls[struct{}, string, struct{}]
 
-func newOwnTokenCalls(ledger admissionLedger, panicked rescue.PanicHandler) *ownTokenCalls {
+func newOwnTokenCalls(ledger tokenLedger, panicked rescue.PanicHandler) *ownTokenCalls {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
 	}

@@ -33,13 +33,10 @@ const (
 // Ledger stores devices and their credentials. *store.Store implements it.
 type Ledger interface {
 	deviceLedger
-	importLedger
-	accountLedger
-	admissionLedger
 	tokenLedger
 }
 
-// deviceLedger changes single devices for operators.
+// deviceLedger changes and imports devices for operators. Before an import, it records which accounts are created at the broker.
 type deviceLedger interface {
 	CreateDevice(ctx context.Context, actor, id string, spec store.DeviceSpec, tokenHash []byte, setAccount store.SetAccount) (store.Device, error)
 	RotateDeviceToken(ctx context.Context, actor, id string, tokenHash []byte, overlap time.Duration, set store.SetAccount) (olderUntil time.Time, err error)
@@ -47,31 +44,19 @@ type deviceLedger interface {
 	SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error)
 	DeleteDevice(ctx context.Context, actor, id string, cancelOpenTasks bool) (store.DeviceRemoval, error)
 	DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error)
-}
-
-// importLedger registers many devices in one transaction. Before that, it records which accounts are created at the broker.
-type importLedger interface {
 	ImportDevices(ctx context.Context, actor string, newDevices []store.NewDevice, onExisting store.OnExisting, overlap time.Duration, stage store.Stage) (gotToken []bool, err error)
 	StageAccounts(ctx context.Context, stage store.Stage, newDevices []store.NewDevice, onExisting store.OnExisting, keepFor time.Duration) ([]store.StagedDevice, error)
 	SetStagedAccounts(ctx context.Context, stage store.Stage, devices []string, keepFor time.Duration, setAccounts func(context.Context) error) error
 	DropStage(ctx context.Context, stage store.Stage, devices []string) error
 }
 
-// accountLedger applies the recorded changes of accounts at the broker.
-type accountLedger interface {
+// tokenLedger finds tokens, registers devices when they report, and applies the recorded changes of accounts at the broker.
+type tokenLedger interface {
 	ApplyAccountChanges(ctx context.Context, limit int, applyTimeout time.Duration, apply store.ApplyAccount) (applied int, err error)
 	SuspendAccount(ctx context.Context, device string, duration time.Duration, disable func(context.Context) error) (isSuspended bool, err error)
-}
-
-// admissionLedger registers devices when they report, and records the first use of their own tokens.
-type admissionLedger interface {
 	RegisterDevices(ctx context.Context, all ...store.Registration) ([]store.Registered, error)
 	EnrollDevice(ctx context.Context, id string, tokenHash []byte, set store.SetAccount) error
 	MarkOwnTokens(ctx context.Context, devices ...string) error
-}
-
-// tokenLedger finds tokens by their hash, and lists the tokens that were changed.
-type tokenLedger interface {
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error)
 	ChangedTokens(ctx context.Context, since int64) (store.TokenChanges, error)
 }

@@ -17,23 +17,17 @@ import (
 
 // Ledger is the part of the store that the passes use. *store.Store implements it.
 type Ledger interface {
-	leaseLedger
-	batchLedger
+	taskLedger
 	poolLedger
-	idleLedger
 	minuteLedger
 	Retain(ctx context.Context, keep time.Duration, limit int) (store.DeletedCounts, error)
 }
 
-// leaseLedger reads and stores the clocks that say which leases are over, and ends the grants of these leases.
-type leaseLedger interface {
+// taskLedger ends grants whose leases are over and tasks of batches, and updates windows and counts.
+type taskLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	StoreClockPair(ctx context.Context, pair store.ClockPair) error
 	Reap(ctx context.Context, cutoffs store.LapseCutoffs, limit int, settle store.DecideTaskState) ([]store.Reaped, error)
-}
-
-// batchLedger ends tasks of batches and updates windows and counts.
-type batchLedger interface {
 	Expire(ctx context.Context, limit int) (int, error)
 	ExpireWaited(ctx context.Context, after store.ExpiryPosition, maxSearched int) (int, store.ExpiryPosition, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)
@@ -41,7 +35,7 @@ type batchLedger interface {
 	Fold(ctx context.Context, limit int) (folded int, aborted []int64, err error)
 }
 
-// poolLedger reads the pools and their grants.
+// poolLedger reads the pools and their grants, and divides the counting of idle slots among the replicas.
 type poolLedger interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 	Pools(ctx context.Context, afterName string, limit int) ([]store.Pool, error)
@@ -49,10 +43,6 @@ type poolLedger interface {
 	Grants(ctx context.Context, pool string) ([]store.Grant, error)
 	LiveLeases(ctx context.Context, leaseIDs []string) (map[string]bool, error)
 	EndedLeases(ctx context.Context, leases []store.TaskLease) ([]string, error)
-}
-
-// idleLedger divides the counting of idle slots among the replicas.
-type idleLedger interface {
 	OpenPools(ctx context.Context) ([]store.OpenPool, error)
 	CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, after string, limit int) (store.WaitingCount, error)
 	TakeIdleTime(ctx context.Context, minElapsed time.Duration) (time.Duration, error)
