@@ -143,16 +143,6 @@ type updateArgs struct {
 	Batch  string     `json:"batch"`
 }
 
-type offerReply struct {
-	Device string  `json:"device"`
-	Batch  textInt `json:"batch"`
-	Task   textInt `json:"task"`
-	Reach  Reach   `json:"reach"`
-	ID     textInt `json:"id"`
-	Left   int64   `json:"left"`
-	Age    int64   `json:"age"`
-}
-
 func (r *serveReply) offers() []Offer {
 	var offers []Offer
 	for _, o := range r.Offers {

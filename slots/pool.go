@@ -83,7 +83,8 @@ func (s *Semaphore) Adopt(ctx context.Context, pool string, holders []LedgerGran
 	}
 	adopted = make([]bool, 0, len(holders))
 	for part := range slices.Chunk(holders, chunk) {
-		reply, err := s.runScript(ctx, s.scripts.adopt, pool, adoptArgs{Holders: newHolderArgs(part)}).Int64Slice()
+		args := map[string][]holderArgs{"holders": newHolderArgs(part)}
+		reply, err := s.runScript(ctx, s.scripts.adopt, pool, args).Int64Slice()
 		if err != nil {
 			return nil, wrapUnavailable("adopting grants into", pool, err)
 		}
@@ -121,10 +122,6 @@ type restoreArgs struct {
 	Offset  int          `json:"offset"`
 	Last    bool         `json:"last"`
 	Holders []holderArgs `json:"holders,omitempty"`
-}
-
-type adoptArgs struct {
-	Holders []holderArgs `json:"holders"`
 }
 
 type holderArgs struct {

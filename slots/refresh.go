@@ -26,9 +26,9 @@ func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refresh
 	}
 	askAfter = make([]time.Duration, 0, len(refreshes))
 	for part := range slices.Chunk(refreshes, chunk) {
-		args := refreshArgs{Pace: pace.toArgs(), Askers: make([]refreshAskerArgs, len(part))}
+		args := serveArgs{Pace: pace.toArgs(), Askers: make([]askerArgs, len(part))}
 		for i, r := range part {
-			args.Askers[i] = refreshAskerArgs{Device: r.Device, Reach: r.Reach, Chance: min(max(r.Chance, 0), 1)}
+			args.Askers[i] = askerArgs{Device: r.Device, Reach: r.Reach, Chance: min(max(r.Chance, 0), 1)}
 		}
 		reply, err := s.runScript(ctx, s.scripts.refresh, pool, args).Int64Slice()
 		if err == nil && len(reply) != len(part) {
@@ -42,15 +42,4 @@ func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refresh
 		}
 	}
 	return askAfter, nil
-}
-
-type refreshArgs struct {
-	Pace   paceArgs           `json:"pace"`
-	Askers []refreshAskerArgs `json:"askers"`
-}
-
-type refreshAskerArgs struct {
-	Device string  `json:"device"`
-	Reach  Reach   `json:"reach"`
-	Chance float64 `json:"chance"`
 }

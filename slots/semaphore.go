@@ -205,14 +205,22 @@ type serveArgs struct {
 }
 
 type serveReply struct {
-	Freed    luaList[string]           `json:"freed"`
-	Answers  luaList[acquisitionReply] `json:"answers"`
-	Offers   luaList[offerReply]       `json:"offers"`
-	Capacity int                       `json:"capacity"` // Capacity and the fields after it are set only with State
-	Held     int                       `json:"held"`
-	Reserved int                       `json:"reserved"`
-	Ready    int                       `json:"ready"`
-	Waiting  int                       `json:"waiting"`
+	Freed   luaList[string]           `json:"freed"`
+	Answers luaList[acquisitionReply] `json:"answers"`
+	Offers  luaList[struct {
+		Device string  `json:"device"`
+		Batch  textInt `json:"batch"`
+		Task   textInt `json:"task"`
+		Reach  Reach   `json:"reach"`
+		ID     textInt `json:"id"`
+		Left   int64   `json:"left"`
+		Age    int64   `json:"age"`
+	}] `json:"offers"`
+	Capacity int `json:"capacity"` // Capacity and the fields after it are set only with State
+	Held     int `json:"held"`
+	Reserved int `json:"reserved"`
+	Ready    int `json:"ready"`
+	Waiting  int `json:"waiting"`
 }
 
 type acquisitionReply struct {

@@ -93,7 +93,7 @@ type (
 		Device string     `json:"device"`
 		Reach  Reach      `json:"reach"`
 		Chance float64    `json:"chance"`
-		Wants  []wantArgs `json:"wants"`
+		Wants  []wantArgs `json:"wants,omitempty"`
 	}
 	joinerArgs struct {
 		wantArgs
