@@ -24,7 +24,7 @@ func advanceTime(d time.Duration) {
 }
 
 // startPasses starts these passes and stops them at the end of the test.
-func startPasses(t *testing.T, all ...*pass) *passes {
+func startPasses(t *testing.T, all ...*pass) {
 	t.Helper()
 	p := newPasses(slog.New(slog.DiscardHandler), nil, all...)
 	p.start()
@@ -34,7 +34,6 @@ func startPasses(t *testing.T, all ...*pass) *passes {
 		}
 	})
 	synctest.Wait()
-	return p
 }
 
 func countingPass(runs *atomic.Int32, every time.Duration) *pass {
