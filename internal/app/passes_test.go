@@ -24,7 +24,7 @@ func advanceTime(d time.Duration) {
 }
 
 // startPasses starts these passes and stops them at the end of the test.
-func startPasses(t *testing.T, all ...*pass) {
+func startPasses(t *testing.T, all ...*pass) *passes {
 	t.Helper()
 	p := newPasses(slog.New(slog.DiscardHandler), nil, all...)
 	p.start()
@@ -34,6 +34,7 @@ func startPasses(t *testing.T, all ...*pass) {
 		}
 	})
 	synctest.Wait()
+	return p
 }
 
 func countingPass(runs *atomic.Int32, every time.Duration) *pass {
