@@ -18,7 +18,7 @@ func closesTooSoon(opening store.Opening, task *store.Candidate, now time.Time) 
 
 // Closed reports whether the windows of a pool or a batch forbid a task with this lease to start now. opening is their current or next
 // opening, or zero if they are always open. If finishInside is true, the window must stay open for the whole lease. The SQL of claims repeats
-// this rule (windowOpen in package store).
+// this rule (windowOpenSQL in package store).
 func Closed(opening store.Opening, lease time.Duration, finishInside bool, now time.Time) bool {
 	return isClosedNow(opening, now) || closesTooSoon(opening, &store.Candidate{Lease: lease, FinishInside: finishInside}, now)
 }
