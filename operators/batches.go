@@ -204,9 +204,9 @@ func (c Batches) Create(ctx context.Context, batch NewBatch, mode QueueMode) (Ba
 }
 
 // Stream is like Create, with tasks in CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON). Each time the request is sent, Stream calls
-// open, which must return the tasks from the beginning. Devices, Tasks and Select of batch must be empty.
-func (c Batches) Stream(ctx context.Context, batch NewBatch, mode QueueMode, mediaType string, open func() (io.ReadCloser, error)) (BatchCreated, error) {
-	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: queryParams(mode), OpenBody: open, ContentType: mediaType, Key: idempotencyKey(ctx)}
+// openTasks, which must return the tasks from the beginning. Devices, Tasks and Select of batch must be empty.
+func (c Batches) Stream(ctx context.Context, batch NewBatch, mode QueueMode, mediaType string, openTasks func() (io.ReadCloser, error)) (BatchCreated, error) {
+	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: queryParams(mode), OpenBody: openTasks, ContentType: mediaType, Key: idempotencyKey(ctx)}
 	if err := AddToQuery(batch, r.Query); err != nil {
 		return BatchCreated{}, err
 	}

@@ -85,7 +85,7 @@ func New(config Config) (*Client, error) {
 	}}
 	c.Pools.client, c.Leases.client, c.Batches.client, c.Tasks.client = c, c, c, c
 	c.Devices.client, c.Limits.client, c.Events.client = c, c, c
-	c.bindCalls()
+	c.initializeCalls()
 	return c, nil
 }
 
@@ -121,16 +121,15 @@ func Path(names ...string) string {
 
 // Call sends a request and returns the body of the response, or nil if the body is empty. If the server refuses the request, the error is
 // a *Problem. If the request did not reach the server, or the response was lost, the error is a *LostError.
-func (c *Client) Call(ctx context.Context, request Request) (json.RawMessage, error) {
-	var text json.RawMessage
-	err := c.sendAndRead(ctx, request, func(body io.Reader) error {
-		content, err := io.ReadAll(body)
-		if len(content) > 0 {
-			text = content
+func (c *Client) Call(ctx context.Context, request Request) (answer json.RawMessage, err error) {
+	err = c.sendAndRead(ctx, request, func(body io.Reader) error {
+		text, err := io.ReadAll(body)
+		if len(text) > 0 {
+			answer = text
 		}
 		return err
 	})
-	return text, err
+	return answer, err
 }
 
 // Do sends a request and decodes the body of the response, if there is one, into the value that answer points to. If
@@ -148,7 +147,7 @@ func (c *Client) Do(ctx context.Context, request Request, answer any) error {
 
 // Get sends a GET request for path with query and returns the body of the response, or nil if the body is empty. It returns the same
 // errors as Call.
-func (c *Client) Get(ctx context.Context, path string, query url.Values) (json.RawMessage, error) {
+func (c *Client) Get(ctx context.Context, path string, query url.Values) (answer json.RawMessage, err error) {
 	return c.Call(ctx, Request{Method: http.MethodGet, Path: path, Query: query})
 }
 
@@ -163,10 +162,10 @@ func (c *Client) Copy(ctx context.Context, request Request, out io.Writer) error
 	})
 }
 
-// sendAndRead sends a request and passes the body of a 2xx response to read. Any other status becomes a *Problem. The method retry decides
-// whether the request is sent again.
-func (c *Client) sendAndRead(ctx context.Context, request Request, read func(io.Reader) error) error {
-	return c.retry(ctx, request, func() error {
+// sendAndRead sends a request and passes the body of a 2xx response to readBody. Any other status becomes a *Problem. The method
+// sendWithRetries decides whether the request is sent again.
+func (c *Client) sendAndRead(ctx context.Context, request Request, readBody func(io.Reader) error) error {
+	return c.sendWithRetries(ctx, request, func() error {
 		response, err := c.sendOnce(ctx, request)
 		if err != nil {
 			return err
@@ -175,7 +174,7 @@ func (c *Client) sendAndRead(ctx context.Context, request Request, read func(io.
 		if response.StatusCode/100 != 2 {
 			return readProblem(response)
 		}
-		err = read(response.Body)
+		err = readBody(response.Body)
 		if broken, ok := errors.AsType[*partialBodyError](err); ok {
 			return broken
 		}
@@ -186,9 +185,9 @@ func (c *Client) sendAndRead(ctx context.Context, request Request, read func(io.
 	})
 }
 
-// sendOnce sends call once and returns the response, even if its HTTP status is an error.
-func (c *Client) sendOnce(ctx context.Context, call Request) (*http.Response, error) {
-	request, err := c.newRequest(ctx, call)
+// sendOnce sends apiRequest once and returns the response, even if its HTTP status is an error.
+func (c *Client) sendOnce(ctx context.Context, apiRequest Request) (*http.Response, error) {
+	request, err := c.newRequest(ctx, apiRequest)
 	if err != nil {
 		return nil, err
 	}
@@ -201,24 +200,24 @@ func (c *Client) sendOnce(ctx context.Context, call Request) (*http.Response, er
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, &LostError{URL: c.URL(), Err: unwrapURLError(err), Reached: connected.Load(), ReadOnly: call.Method == http.MethodGet}
+	return nil, &LostError{URL: c.URL(), Err: unwrapURLError(err), Reached: connected.Load(), ReadOnly: apiRequest.Method == http.MethodGet}
 }
 
-func (c *Client) newRequest(ctx context.Context, call Request) (*http.Request, error) {
-	body, content, err := call.encodeBody()
+func (c *Client) newRequest(ctx context.Context, apiRequest Request) (*http.Request, error) {
+	body, content, err := apiRequest.encodeBody()
 	if err != nil {
 		return nil, err
 	}
-	address := c.base.String() + call.Path
-	if len(call.Query) > 0 {
-		address += "?" + call.Query.Encode()
+	address := c.base.String() + apiRequest.Path
+	if len(apiRequest.Query) > 0 {
+		address += "?" + apiRequest.Query.Encode()
 	}
-	request, err := http.NewRequestWithContext(ctx, call.Method, address, body)
+	request, err := http.NewRequestWithContext(ctx, apiRequest.Method, address, body)
 	if err != nil {
 		return nil, err
 	}
 	for name, value := range map[string]string{
-		"Content-Type": content, "Accept": call.Accept, "Idempotency-Key": call.Key, "Last-Event-ID": call.LastEventID, "Prefer": call.Prefer, "User-Agent": c.config.Agent,
+		"Content-Type": content, "Accept": apiRequest.Accept, "Idempotency-Key": apiRequest.Key, "Last-Event-ID": apiRequest.LastEventID, "Prefer": apiRequest.Prefer, "User-Agent": c.config.Agent,
 	} {
 		if value != "" {
 			request.Header.Set(name, value)

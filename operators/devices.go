@@ -167,11 +167,11 @@ type Devices struct {
 }
 
 // Import registers all devices of a file, or none of them, and writes their tokens to tokensOut. mediaType is the format of the file
-// (TypeCSV or TypeNDJSON), and tokensType is the format of the tokens. onExisting sets what happens to devices that exist already: refuse
-// (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
-func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, onExisting, tokensType string, tokensOut io.Writer) error {
+// (TypeCSV or TypeNDJSON), and tokensMediaType is the format of the tokens. onExisting sets what happens to devices that exist already:
+// refuse (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
+func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, onExisting, tokensMediaType string, tokensOut io.Writer) error {
 	return c.client.Copy(ctx, Request{
-		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", onExisting), ContentType: mediaType, Accept: tokensType, Key: idempotencyKey(ctx), NoRetry: true,
+		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", onExisting), ContentType: mediaType, Accept: tokensMediaType, Key: idempotencyKey(ctx), NoRetry: true,
 		OpenBody: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
 	}, tokensOut)
 }
@@ -201,10 +201,10 @@ func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, bl
 }
 
 // changeMatching sends the requests of an operation (such as retag) on all devices that match filter, and returns the sum of their
-// results. options are more query parameters. body may be nil.
-func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, options url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
+// results. extraQuery are more query parameters. body may be nil.
+func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, extraQuery url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
 	q := queryParams(filter)
-	maps.Copy(q, options)
+	maps.Copy(q, extraQuery)
 	q.Set("page_size", "1000")
 	if dryRun {
 		q.Set("dry_run", "true")

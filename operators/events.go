@@ -85,7 +85,7 @@ type EventSealList struct {
 	NextPageToken string      `json:"next_page_token,omitempty"`
 }
 
-// Seals yields all seals with Last > after, in their order. If after is -1, it begins with the first seal.
-func (c Events) Seals(ctx context.Context, after int64) iter.Seq2[EventSeal, error] {
-	return listEntries[EventSeal](ctx, c.client, Path("events", "seals"), Query("after", strconv.FormatInt(after, 10)))
+// Seals yields all seals with Last > afterEvent, in their order. If afterEvent is -1, it begins with the first seal.
+func (c Events) Seals(ctx context.Context, afterEvent int64) iter.Seq2[EventSeal, error] {
+	return listEntries[EventSeal](ctx, c.client, Path("events", "seals"), Query("after", strconv.FormatInt(afterEvent, 10)))
 }

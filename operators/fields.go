@@ -106,8 +106,8 @@ type keyOfContext struct{}
 // WithKey returns a context with an Idempotency-Key of 1 to 255 visible ASCII characters for a call that creates
 // something. Within 24 hours, the same request with this key takes effect once, even if several processes send it. Later it
 // takes effect again. Without WithKey, each call makes a new key.
-func WithKey(ctx context.Context, key string) context.Context {
-	return context.WithValue(ctx, keyOfContext{}, key)
+func WithKey(ctx context.Context, idempotencyKey string) context.Context {
+	return context.WithValue(ctx, keyOfContext{}, idempotencyKey)
 }
 
 // idempotencyKey returns the Idempotency-Key of ctx (see WithKey), or a new random key.

@@ -218,17 +218,17 @@ func (c Leases) leaveQueue(ctx context.Context, pool, holder string, leaseID int
 
 // Renew extends a lease that holds a slot, and returns the lease. renewal has its fencing token and its new length. If the lease is lost,
 // the error is a *Problem with the code lease_lost.
-func (c Leases) Renew(ctx context.Context, pool string, lease int64, renewal LeaseRenewal) (Lease, error) {
-	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, lease, "renew"), Body: renewal})
+func (c Leases) Renew(ctx context.Context, pool string, leaseID int64, renewal LeaseRenewal) (Lease, error) {
+	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, leaseID, "renew"), Body: renewal})
 }
 
-// Release ends a lease. If the lease holds a slot, token must be its fencing token. If token is 0, Release removes a waiting lease from the
-// queue.
-func (c Leases) Release(ctx context.Context, pool string, lease, token int64) error {
-	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, lease), Query: Query("token", decimalOrEmpty(token))}, nil)
+// Release ends a lease. If the lease holds a slot, fencingToken must be its fencing token. If fencingToken is 0, Release removes a waiting
+// lease from the queue.
+func (c Leases) Release(ctx context.Context, pool string, leaseID, fencingToken int64) error {
+	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, leaseID), Query: Query("token", decimalOrEmpty(fencingToken))}, nil)
 }
 
 // leasePath returns the API path of a lease of a pool, followed by segments.
-func leasePath(pool string, lease int64, segments ...string) string {
-	return Path(append([]string{"pools", pool, "leases", strconv.FormatInt(lease, 10)}, segments...)...)
+func leasePath(pool string, leaseID int64, segments ...string) string {
+	return Path(append([]string{"pools", pool, "leases", strconv.FormatInt(leaseID, 10)}, segments...)...)
 }

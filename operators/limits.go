@@ -89,47 +89,47 @@ type LimitSets struct {
 
 // Take sends a take to a limit set. The take is counted if it is allowed. If the take has an ID and its response is lost, the request is
 // sent again. The take is counted once.
-func (c LimitSets) Take(ctx context.Context, set string, take Take) (Taken, error) {
-	return callJSON[Taken](ctx, c.client, takeRequest(set, "take", take, take.ID != ""))
+func (c LimitSets) Take(ctx context.Context, limitSet string, take Take) (Taken, error) {
+	return callJSON[Taken](ctx, c.client, takeRequest(limitSet, "take", take, take.ID != ""))
 }
 
 // TakeEach sends at most 100 takes, which are decided independently. It returns one response for each take, in the same order. If all takes
 // have an ID and the response is lost, the request is sent again. Each take is counted once.
-func (c LimitSets) TakeEach(ctx context.Context, set string, takes []Take) ([]Taken, error) {
+func (c LimitSets) TakeEach(ctx context.Context, limitSet string, takes []Take) ([]Taken, error) {
 	hasNoID := func(t Take) bool { return t.ID == "" }
-	answer, err := callJSON[TakenList](ctx, c.client, takeRequest(set, "take", Takes{takes}, !slices.ContainsFunc(takes, hasNoID)))
+	answer, err := callJSON[TakenList](ctx, c.client, takeRequest(limitSet, "take", Takes{takes}, !slices.ContainsFunc(takes, hasNoID)))
 	return answer.Takes, err
 }
 
 // Peek returns the response that Take would return for the same take, but does not count the take.
-func (c LimitSets) Peek(ctx context.Context, set string, take Take) (Taken, error) {
-	return callJSON[Taken](ctx, c.client, takeRequest(set, "peek", take, true))
+func (c LimitSets) Peek(ctx context.Context, limitSet string, take Take) (Taken, error) {
+	return callJSON[Taken](ctx, c.client, takeRequest(limitSet, "peek", take, true))
 }
 
 // Return gives back the cost take.Cost of the earlier take with the same ID and facts. It returns the total cost of the earlier take that
 // was given back so far.
-func (c LimitSets) Return(ctx context.Context, set string, take Take) (int64, error) {
-	answer, err := callJSON[Returned](ctx, c.client, takeRequest(set, "return", take, true))
+func (c LimitSets) Return(ctx context.Context, limitSet string, take Take) (givenBack int64, err error) {
+	answer, err := callJSON[Returned](ctx, c.client, takeRequest(limitSet, "return", take, true))
 	return answer.Returned, err
 }
 
-// takeRequest returns the request for an action (take, peek or return) of a limit set. isIdempotent becomes Request.Idempotent.
-func takeRequest(set, action string, body any, isIdempotent bool) Request {
-	return Request{Method: http.MethodPost, Path: Path("limits", set, action), Body: body, Idempotent: isIdempotent}
+// takeRequest returns the request for an action (take, peek or return) of limitSet. isIdempotent becomes Request.Idempotent.
+func takeRequest(limitSet, action string, body any, isIdempotent bool) Request {
+	return Request{Method: http.MethodPost, Path: Path("limits", limitSet, action), Body: body, Idempotent: isIdempotent}
 }
 
-// HighestUse returns at most limit (1 to 100) usages of the policies of a set: those with the largest share of their maximum.
-func (c LimitSets) HighestUse(ctx context.Context, set string, limit int) ([]PolicyUse, error) {
-	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", set, "usage"), Query: Query("limit", strconv.Itoa(limit))})
+// HighestUse returns at most limit (1 to 100) usages of the policies of limitSet: those with the largest share of their maximum.
+func (c LimitSets) HighestUse(ctx context.Context, limitSet string, limit int) ([]PolicyUse, error) {
+	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", limitSet, "usage"), Query: Query("limit", strconv.Itoa(limit))})
 	return usage.Highest, err
 }
 
 // SubjectUse returns, for each policy of a limit set, how much the subject with these facts has used.
-func (c LimitSets) SubjectUse(ctx context.Context, set string, facts map[string]string) ([]PolicyUse, error) {
+func (c LimitSets) SubjectUse(ctx context.Context, limitSet string, facts map[string]string) ([]PolicyUse, error) {
 	query := url.Values{}
 	for name, value := range facts {
 		query.Set("facts."+name, value)
 	}
-	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", set, "usage"), Query: query})
+	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", limitSet, "usage"), Query: query})
 	return usage.Usage, err
 }

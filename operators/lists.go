@@ -32,7 +32,7 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 			query = url.Values{}
 		}
 		for {
-			query.Set("page_size", strconv.Itoa(pageSize(left, limit)))
+			query.Set("page_size", strconv.Itoa(nextPageSize(left, limit)))
 			page, next, err := c.fetchPage(ctx, listPath, query)
 			if err != nil {
 				yield(nil, err)
@@ -56,14 +56,14 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 	}, hasMore
 }
 
-// pageSize returns the size of the next page. left is the number of entries that List may yield before it reaches its limit. The page has
-// one entry more, which tells List whether the list continues beyond the limit. No page has more than maxPage entries. If limit is 0,
-// there is no limit.
-func pageSize(left, limit int) int {
+// nextPageSize returns the size of the next page. entriesLeft is the number of entries that List may yield before it reaches its limit. The
+// page has one entry more, which tells List whether the list continues beyond the limit. No page has more than maxPage entries. If limit is
+// 0, there is no limit.
+func nextPageSize(entriesLeft, limit int) int {
 	if limit == 0 {
 		return maxPage
 	}
-	return min(left+1, maxPage)
+	return min(entriesLeft+1, maxPage)
 }
 
 // fetchPage reads one page of a list. nextToken is the token of the next page. It is empty after the last page.
@@ -162,9 +162,9 @@ func (c *Client) followOnce(ctx context.Context, path string, query url.Values, 
 }
 
 // readEvents parses the fields id and data of an event stream. The server writes each field in one line. readEvents calls onLine for each
-// line, calls handle with the data of each event, and updates position. An event is complete only after the empty line that follows it. The
-// server sends an incomplete event again on the next connection.
-func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePosition, handle func(json.RawMessage) error) error {
+// line, calls handleEntry with the data of each event, and updates position. An event is complete only after the empty line that follows
+// it. The server sends an incomplete event again on the next connection.
+func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePosition, handleEntry func(json.RawMessage) error) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxEventLine)
 	begun := false
@@ -183,7 +183,7 @@ func (c *Client) readEvents(body io.Reader, onLine func(), position *LivePositio
 			}
 			begun = begun || id != ""
 			if data != "" {
-				if err := handle(json.RawMessage(data)); err != nil {
+				if err := handleEntry(json.RawMessage(data)); err != nil {
 					return &handleError{err}
 				}
 			}

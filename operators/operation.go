@@ -28,8 +28,8 @@ type Operation struct {
 	IsLogged bool   // what it changes is written to the audit log; the tag log:"none" says that nothing is
 }
 
-// readOperation returns the row that tag contains. ok is false if tag contains no row.
-func readOperation(tag reflect.StructTag) (row Operation, ok bool) {
+// readOperation returns the operation in tag, a row of the table. ok is false if tag contains no row.
+func readOperation(tag reflect.StructTag) (operation Operation, ok bool) {
 	method, path, ok := strings.Cut(tag.Get("op"), " ")
 	status, _ := strconv.Atoi(tag.Get("status")) // an absent status means 200
 	return Operation{
@@ -59,12 +59,12 @@ func (c *Client) visitOperations(visit func(row Operation, field reflect.Value))
 	}
 }
 
-// bindCalls sets each call of the client to a function that sends the request of its operation.
-func (c *Client) bindCalls() {
+// initializeCalls sets each call of the client to a function that sends the request of its operation.
+func (c *Client) initializeCalls() {
 	c.visitOperations(func(row Operation, field reflect.Value) {
 		if field.CanSet() {
-			if call, ok := reflect.TypeAssert[interface{ bind(*Client, Operation) }](field.Addr()); ok {
-				call.bind(c, row)
+			if call, ok := reflect.TypeAssert[interface{ initialize(*Client, Operation) }](field.Addr()); ok {
+				call.initialize(c, row)
 			}
 		}
 	})
@@ -117,34 +117,34 @@ func (o Operation) newRequest(ctx context.Context, arguments ...any) Request {
 // Call is an operation with one argument: the name or id of an object, or the input of the request.
 type Call[Argument, Answer any] func(ctx context.Context, argument Argument) (Answer, error)
 
-func (f *Call[Argument, Answer]) bind(client *Client, row Operation) {
+func (f *Call[Argument, Answer]) initialize(client *Client, operation Operation) {
 	*f = func(ctx context.Context, argument Argument) (Answer, error) {
-		return callJSON[Answer](ctx, client, row.newRequest(ctx, argument))
+		return callJSON[Answer](ctx, client, operation.newRequest(ctx, argument))
 	}
 }
 
 // CallWith is an operation on an object with a second argument: the input, or the number of a part of the object.
 type CallWith[Key, Input, Answer any] func(ctx context.Context, key Key, input Input) (Answer, error)
 
-func (f *CallWith[Key, Input, Answer]) bind(client *Client, row Operation) {
+func (f *CallWith[Key, Input, Answer]) initialize(client *Client, operation Operation) {
 	*f = func(ctx context.Context, key Key, input Input) (Answer, error) {
-		return callJSON[Answer](ctx, client, row.newRequest(ctx, key, input))
+		return callJSON[Answer](ctx, client, operation.newRequest(ctx, key, input))
 	}
 }
 
 // Remove is an operation on an object. The response has no body.
 type Remove[Key any] func(ctx context.Context, key Key) error
 
-func (f *Remove[Key]) bind(client *Client, row Operation) {
-	*f = func(ctx context.Context, key Key) error { return client.Do(ctx, row.newRequest(ctx, key), nil) }
+func (f *Remove[Key]) initialize(client *Client, operation Operation) {
+	*f = func(ctx context.Context, key Key) error { return client.Do(ctx, operation.newRequest(ctx, key), nil) }
 }
 
 // List yields the entries of a list that match filter, page by page. It ends after an error.
 type List[Filter, Entry any] func(ctx context.Context, filter Filter) iter.Seq2[Entry, error]
 
-func (f *List[Filter, Entry]) bind(client *Client, row Operation) {
+func (f *List[Filter, Entry]) initialize(client *Client, operation Operation) {
 	*f = func(ctx context.Context, filter Filter) iter.Seq2[Entry, error] {
-		request := row.newRequest(ctx, filter)
+		request := operation.newRequest(ctx, filter)
 		return listEntries[Entry](ctx, client, request.Path, request.Query)
 	}
 }
@@ -152,9 +152,9 @@ func (f *List[Filter, Entry]) bind(client *Client, row Operation) {
 // ListOf yields the entries of a list that belongs to an object, page by page. It ends after an error.
 type ListOf[Key, Filter, Entry any] func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error]
 
-func (f *ListOf[Key, Filter, Entry]) bind(client *Client, row Operation) {
+func (f *ListOf[Key, Filter, Entry]) initialize(client *Client, operation Operation) {
 	*f = func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error] {
-		request := row.newRequest(ctx, key, filter)
+		request := operation.newRequest(ctx, key, filter)
 		return listEntries[Entry](ctx, client, request.Path, request.Query)
 	}
 }

@@ -101,9 +101,9 @@ func (e *LostError) Unwrap() error { return e.Err }
 // partialBodyError is the error of a download that ended after a part of the body was written.
 type partialBodyError struct{ error }
 
-// retry calls send, which sends request once, until the response is final or the maximum number of tries is reached. It sends a request
-// again only if the request is a GET, has an Idempotency-Key, or has the field Idempotent set.
-func (c *Client) retry(ctx context.Context, request Request, send func() error) error {
+// sendWithRetries calls send, which sends request once, until the response is final or the maximum number of tries is reached. It sends a
+// request again only if the request is a GET, has an Idempotency-Key, or has the field Idempotent set.
+func (c *Client) sendWithRetries(ctx context.Context, request Request, send func() error) error {
 	tries := c.config.MaxTries
 	if tries == 0 {
 		tries = defaultTries
@@ -128,12 +128,12 @@ func (c *Client) retry(ctx context.Context, request Request, send func() error) 
 	}
 }
 
-// retryPause returns the pause after a try that ended with lastErr. tries is the number of tries so far. The pause is duePause, or longer
-// if the server asks for a longer pause. mayRetry is false if there must be no next try. If the first try reached no server, there is no
-// next try. If a later try reaches no server, there is a next one, because the server may be restarting.
-func retryPause(lastErr error, duePause time.Duration, tries int) (wait time.Duration, mayRetry bool) {
+// retryPause returns the pause after a try that ended with lastErr. triesSoFar is the number of tries, with this one. The pause is
+// duePause, or longer if the server asks for a longer pause. mayRetry is false if there must be no next try. If the first try reached no
+// server, there is no next try. If a later try reaches no server, there is a next one, because the server may be restarting.
+func retryPause(lastErr error, duePause time.Duration, triesSoFar int) (wait time.Duration, mayRetry bool) {
 	if lost, ok := errors.AsType[*LostError](lastErr); ok {
-		return duePause, lost.Reached || tries > 1
+		return duePause, lost.Reached || triesSoFar > 1
 	}
 	if p, ok := errors.AsType[*Problem](lastErr); ok && p.isTransient() {
 		return min(max(duePause, p.RetryAfter), longestPause), true

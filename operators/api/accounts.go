@@ -38,29 +38,29 @@ type ProfilePath struct {
 	Profile string `path:"profile" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-type profiles struct {
+type profileOperations struct {
 	ledger profileStore
-	warner limitWarner
+	warner policyWarner
 }
 
-func (p *profiles) register(r *routes) {
+func (p *profileOperations) register(r *routes) {
 	registerList[operators.ProfileList](r, r.describeOperation("listProfiles"), p.list)
 	register(r, r.describeOperation("getProfile"), p.get)
 	registerResponse(r, documentStatus[operators.ProfileChanged](r, r.describeOperation("putProfile"), http.StatusCreated), p.put)
 	registerResponse(r, r.describeOperation("deleteProfile"), p.delete)
 }
 
-func (p *profiles) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
+func (p *profileOperations) list(ctx context.Context, in *Page) (page listPage[operators.Profile], err error) {
 	found, err := p.ledger.Profiles(ctx, in.after, in.Size)
 	return newPage(found, in.isFull(len(found)), toAPIProfile, func(p store.Profile) string { return p.Name }), err
 }
 
-func (p *profiles) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
+func (p *profileOperations) get(ctx context.Context, in *ProfilePath) (operators.Profile, error) {
 	found, err := p.ledger.Profile(ctx, in.Profile)
 	return toAPIProfile(found), err
 }
 
-func (p *profiles) put(ctx context.Context, in *struct {
+func (p *profileOperations) put(ctx context.Context, in *struct {
 	ProfilePath
 	Body profilePut
 },
@@ -77,7 +77,7 @@ func (p *profiles) put(ctx context.Context, in *struct {
 	return &createdResponse[operators.ProfileChanged]{createdStatus(isNew), operators.ProfileChanged{Profile: toAPIProfile(put), WarningList: warned}}, err
 }
 
-func (p *profiles) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
+func (p *profileOperations) delete(ctx context.Context, in *ProfilePath) (*struct{}, error) {
 	return &struct{}{}, p.ledger.DeleteProfile(ctx, operatorName(ctx), in.Profile)
 }
 
@@ -94,9 +94,9 @@ type tokenStore interface {
 	RevokeToken(ctx context.Context, actor string, id int64) (store.Token, error)
 }
 
-type tokens struct{ ledger tokenStore }
+type tokenOperations struct{ ledger tokenStore }
 
-func (t *tokens) register(r *routes) {
+func (t *tokenOperations) register(r *routes) {
 	registerList[operators.TokenList](r, r.describeOperation("listTokens"), t.list)
 	register(r, r.describeOperation("createToken"), t.create)
 	register(r, r.describeOperation("rotateOperatorToken"), t.rotate)
@@ -108,12 +108,12 @@ type tokenQuery struct {
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
-func (t *tokens) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
+func (t *tokenOperations) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
 	found, err := t.ledger.OperatorTokens(ctx, in.afterNumber, in.Order == "newest", in.Size)
 	return newPage(found, in.isFull(len(found)), toAPIToken, func(t store.Token) string { return formatDecimal(t.ID) }), err
 }
 
-func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
+func (t *tokenOperations) create(ctx context.Context, in *struct{ Body operators.NewToken }) (operators.TokenCreated, error) {
 	token := store.Token{Name: in.Body.Name, Role: in.Body.Role, Pools: in.Body.Pools, LimitSets: in.Body.LimitSets, ExpiresAt: in.Body.ExpiresAt}
 	if err := credentials.CheckToken(token); err != nil {
 		return operators.TokenCreated{}, invalidProblem("%v", err)
@@ -124,14 +124,14 @@ func (t *tokens) create(ctx context.Context, in *struct{ Body operators.NewToken
 	return operators.TokenCreated{Token: toAPIToken(made), Secret: secretUnlessReplay(ctx, secret)}, err
 }
 
-func (t *tokens) rotate(ctx context.Context, in *IDPath) (operators.TokenCreated, error) {
+func (t *tokenOperations) rotate(ctx context.Context, in *IDPath) (operators.TokenCreated, error) {
 	secret := credentials.NewToken()
 	hash := credentials.HashToken(secret)
 	rotated, err := t.ledger.RotateToken(ctx, operatorName(ctx), in.ID, hash[:])
 	return operators.TokenCreated{Token: toAPIToken(rotated), Secret: secret}, err
 }
 
-func (t *tokens) revoke(ctx context.Context, in *IDPath) (operators.Token, error) {
+func (t *tokenOperations) revoke(ctx context.Context, in *IDPath) (operators.Token, error) {
 	gone, err := t.ledger.RevokeToken(ctx, operatorName(ctx), in.ID)
 	return toAPIToken(gone), err
 }

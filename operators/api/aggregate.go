@@ -138,26 +138,26 @@ type binStep struct {
 	power int
 }
 
-// binIndex returns the number of the bin that contains x. It corrects the quotient by comparing x with the edges of the bin, because a
-// division rounds: 0.57 / 0.01 is less than 57.
-func (s binStep) binIndex(x float64) (index float64) {
-	n := math.Floor(x / s.times / math.Pow10(s.power))
+// binIndex returns the number of the bin that contains number. It corrects the quotient by comparing number with the edges of the bin,
+// because a division rounds: 0.57 / 0.01 is less than 57.
+func (s binStep) binIndex(number float64) (index float64) {
+	n := math.Floor(number / s.times / math.Pow10(s.power))
 	switch {
-	case s.lowerEdge(n) > x:
+	case s.lowerEdge(n) > number:
 		return n - 1
-	case s.lowerEdge(n+1) <= x:
+	case s.lowerEdge(n+1) <= number:
 		return n + 1
 	}
 	return n
 }
 
-// lowerEdge returns the lower edge of bin n. For a negative power it divides by the positive power of ten, because a negative power of ten
-// is not exact in a float64.
-func (s binStep) lowerEdge(n float64) float64 {
+// lowerEdge returns the lower edge of the bin with this index. For a negative power it divides by the positive power of ten, because a
+// negative power of ten is not exact in a float64.
+func (s binStep) lowerEdge(index float64) float64 {
 	if s.power < 0 {
-		return n * s.times / math.Pow10(-s.power)
+		return index * s.times / math.Pow10(-s.power)
 	}
-	return n * s.times * math.Pow10(s.power)
+	return index * s.times * math.Pow10(s.power)
 }
 
 // chooseBinStep returns the smallest bin width with which the numbers from low to high need at most maxBins bins. ok is false

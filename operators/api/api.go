@@ -72,8 +72,8 @@ func New(options Options) *API {
 		auth: &authenticator{adminToken: options.AdminToken, metricsToken: options.MetricsToken, tokens: d.Devices, tokenUse: d.Seen.Tokens, gate: options.Gate},
 		mux:  http.NewServeMux(), streams: http.NewServeMux(), largeTurns: fair.NewShares(maxLargeBodies, 1),
 	}
-	a.registerDevices(a.mux)
-	a.registerOperators()
+	a.registerDevicePaths(a.mux)
+	a.registerOperatorPaths()
 	a.health.register(a.mux)
 	a.mux.Handle("GET /metrics", a.metricsHandler())
 	return a
@@ -85,7 +85,7 @@ func (a *API) Handler() http.Handler { return a.guardRequests(a.mux) }
 // DeviceHandler returns a handler for the paths that devices and load balancers need.
 func (a *API) DeviceHandler() http.Handler {
 	mux := http.NewServeMux()
-	a.registerDevices(mux)
+	a.registerDevicePaths(mux)
 	a.health.register(mux)
 	return a.guardRequests(mux)
 }
@@ -93,7 +93,7 @@ func (a *API) DeviceHandler() http.Handler {
 // FailReadiness makes the readiness check fail from now on, so that load balancers stop sending requests before the listener closes.
 func (a *API) FailReadiness() { a.health.stopping.Store(true) }
 
-func (a *API) registerDevices(mux *http.ServeMux) {
+func (a *API) registerDevicePaths(mux *http.ServeMux) {
 	mux.Handle("POST /v1/devices/{device}/report", a.options.Reports)
 	if a.options.Hawkbit != nil {
 		a.options.Hawkbit.Register(mux)
@@ -103,23 +103,23 @@ func (a *API) registerDevices(mux *http.ServeMux) {
 // DevicePaths adds the paths of another wire of devices to a router.
 type DevicePaths interface{ Register(mux *http.ServeMux) }
 
-// registerOperators adds the operations on all resources (pools, batches, ...), in the order of the OpenAPI document.
-func (a *API) registerOperators() {
+// registerOperatorPaths adds the operations on all resources (pools, batches, ...), in the order of the OpenAPI document.
+func (a *API) registerOperatorPaths() {
 	o, d, ledger := a.options, a.options.Dispatcher, a.options.Store
 	r := newRoutes(newOperations(a.mux, o.Version, a.auth, o.Logger), newOperations(a.streams, o.Version, a.auth, o.Logger), a.largeTurns)
-	leaseMin, warner := leaseMinimum(o.LeaseMin), limitWarner{ledger}
-	(&pools{ledger, d.Upkeep, d.Policies, d.ForceRelease, warner, leaseMin, o.Logger}).register(r)
-	(&leases{ledger, dispatcher.Leases{Dispatcher: d}, leaseMin, o.LongPollMax, fair.NewShares(maxLeaseRequests, maxLeaseRequestsPerToken)}).register(r)
-	(&batches{ledger, d.Waiters, warner, leaseMin, o.PublicURL, o.Limits, &spool{o.SpoolDir, fair.NewShares(maxSpooled, maxSpooledPerToken)}, fair.NewSharesWithoutReserve(1, 1)}).register(r)
-	(&results{ledger}).register(r)
-	(&tasks{ledger, ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
-	(&waiting{d.Explainer, ledger}).register(r)
-	(&failures{ledger}).register(r)
+	leaseMin, warner := leaseMinimum(o.LeaseMin), policyWarner{ledger}
+	(&poolOperations{ledger, d.Upkeep, d.Policies, d.ForceRelease, warner, leaseMin, o.Logger}).register(r)
+	(&leaseOperations{ledger, dispatcher.Leases{Dispatcher: d}, leaseMin, o.LongPollMax, fair.NewShares(maxLeaseRequests, maxLeaseRequestsPerToken)}).register(r)
+	(&batchOperations{ledger, d.Waiters, warner, leaseMin, o.PublicURL, o.Limits, &spool{o.SpoolDir, fair.NewShares(maxSpooled, maxSpooledPerToken)}, fair.NewSharesWithoutReserve(1, 1)}).register(r)
+	(&resultOperations{ledger}).register(r)
+	(&taskOperations{ledger, ledger, d.Waiters, d.Explainer.ExplainTask}).register(r)
+	(&waitingOperations{d.Explainer, ledger}).register(r)
+	(&failureOperations{ledger}).register(r)
 	(&deviceOperations{ledger, ledger, d.Devices, o.Recent, d.Explainer.DeviceMark, d.Explainer.ExplainDevice, o.Limits, fair.NewShares(maxImports, 1)}).register(r)
-	(&profiles{ledger, warner}).register(r)
-	(&limitSets{ledger, d.Policies.Sets}).register(r)
-	(&tokens{ledger}).register(r)
+	(&profileOperations{ledger, warner}).register(r)
+	(&limitSetOperations{ledger, d.Policies.Sets}).register(r)
+	(&tokenOperations{ledger}).register(r)
 	(&finder{ledger}).register(r)
-	(&events{ledger, a.auth, &a.health.stopping}).register(r)
+	(&eventOperations{ledger, a.auth, &a.health.stopping}).register(r)
 	devicehttp.Describe(r.API, problemResponse(r.API))
 }

@@ -33,11 +33,11 @@ func (o Operator) shareKey() (key string, isAdmin bool) {
 	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
 
-// awaitTurn waits until turns (a limit on concurrent operations) has room for the operator of the request. The caller must call endTurn
-// when its operation has ended.
-func awaitTurn(ctx context.Context, turns *fair.Shares) (endTurn func(), err error) {
+// startWhenFree waits until limit (a limit on concurrent operations) has room for the operator of the request. The caller must call
+// endOperation when its operation has ended.
+func startWhenFree(ctx context.Context, limit *fair.Shares) (endOperation func(), err error) {
 	key, admin := operatorOf(ctx).shareKey()
-	return turns.StartWhenFree(ctx, key, admin)
+	return limit.StartWhenFree(ctx, key, admin)
 }
 
 func operatorName(ctx context.Context) string { return operatorOf(ctx).Name }
@@ -97,13 +97,13 @@ func equalsConfiguredToken(configured, token string) bool {
 	return configured != "" && subtle.ConstantTimeCompare([]byte(configured), []byte(token)) == 1
 }
 
-// recordRefusal passes refusal, a request that was refused because of cause, to the gate refusals. The HTTP status of cause determines the
+// recordRefusal passes refusal, a request that was refused because of cause, to refusalGate. The HTTP status of cause determines the
 // reason of refusal. If this status is not 401, 403 or 429, recordRefusal does nothing.
-func recordRefusal(ctx context.Context, refusals *gate.Gate, cause error, refusal gate.Refusal) {
+func recordRefusal(ctx context.Context, refusalGate *gate.Gate, cause error, refusal gate.Refusal) {
 	reasons := map[int]gate.Reason{http.StatusUnauthorized: gate.Unauthenticated, http.StatusForbidden: gate.Forbidden, http.StatusTooManyRequests: gate.LockedOut}
 	if reason, ok := reasons[asProblem(cause).Status]; ok {
 		refusal.Reason = reason
-		refusals.CountRefusal(ctx, refusal)
+		refusalGate.CountRefusal(ctx, refusal)
 	}
 }
 
@@ -123,12 +123,12 @@ func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, er
 		return operator, nil
 	}
 	r, _ := humago.Unwrap(ctx)
-	return a.tokenSender(r)
+	return a.bearerTokenOwner(r)
 }
 
-// tokenSender returns the owner of the bearer token of r. If it returns an error, operator still has the address of the sender and, for the
-// token of a device, the name of the device.
-func (a *authenticator) tokenSender(r *http.Request) (operator Operator, err error) {
+// bearerTokenOwner returns the owner of the bearer token of r. If it returns an error, operator still has the address of the sender and,
+// for the token of a device, the name of the device.
+func (a *authenticator) bearerTokenOwner(r *http.Request) (operator Operator, err error) {
 	from, token := a.gate.ClientAddress(r), devicehttp.Bearer(r.Header.Get("Authorization"))
 	lockout, err := a.gate.CheckToken(r.Context(), gate.Attempt{EntryPoint: gate.API, From: from, Token: token}, func(ctx context.Context) (err error) {
 		operator, err = a.tokenOperator(ctx, token)

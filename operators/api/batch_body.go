@@ -26,7 +26,7 @@ const maxMember = 1 << 20 // maximum size in bytes of a field, and of an entry o
 
 // separateTasks is a step that separates the list of tasks of a new batch from its other fields, so that huma reads only these fields into
 // memory. With CSV and NDJSON the list is the body, and the fields are in the query.
-func (b *batches) separateTasks(operations huma.API) middleware {
+func (b *batchOperations) separateTasks(operations huma.API) middleware {
 	return func(ctx huma.Context, next func(huma.Context)) error {
 		switch form, _, _ := mime.ParseMediaType(ctx.Header("Content-Type")); form {
 		case operators.TypeCSV, operators.TypeNDJSON:
@@ -37,7 +37,7 @@ func (b *batches) separateTasks(operations huma.API) middleware {
 				return err
 			}
 			list := taskOpener(func() (taskList, func(), error) { return b.storeTaskLines(ctx, form) })
-			withProblems(&bodyContext{huma.WithValue(ctx, taskOpenerKey{}, list), bytes.NewReader(fields), query}, next)
+			useProblemStatus(&bodyContext{huma.WithValue(ctx, taskOpenerKey{}, list), bytes.NewReader(fields), query}, next)
 		case "", operators.TypeJSON:
 			return b.separateJSON(ctx, next)
 		default:
@@ -55,7 +55,7 @@ type taskOpenerKey struct{}
 
 // readTasks returns the tasks that a request adds to a new batch. batch has the fields that huma has decoded. The caller must call release
 // when the ledger has stored the tasks.
-func (b *batches) readTasks(ctx context.Context, batch operators.NewBatch) (tasks store.NewBatchTasks, release func(), err error) {
+func (b *batchOperations) readTasks(ctx context.Context, batch operators.NewBatch) (tasks store.NewBatchTasks, release func(), err error) {
 	open, isSeparate := ctx.Value(taskOpenerKey{}).(taskOpener)
 	kinds := 0
 	for _, given := range []bool{len(batch.Devices) > 0, len(batch.Tasks) > 0, isSeparate, batch.Select != nil} {
@@ -75,12 +75,12 @@ func (b *batches) readTasks(ctx context.Context, batch operators.NewBatch) (task
 	if err != nil {
 		return tasks, nil, err
 	}
-	endTurn, err := b.awaitDuplicateTurn(ctx, batch)
+	endSearch, err := b.startDuplicateSearch(ctx, batch)
 	if err != nil {
 		closeList()
 		return tasks, nil, err
 	}
-	return store.NewBatchTasks{Tasks: checkedTasks(batch, list, b.limits)}, func() { endTurn(); closeList() }, nil
+	return store.NewBatchTasks{Tasks: checkedTasks(batch, list, b.limits)}, func() { endSearch(); closeList() }, nil
 }
 
 // taskSourceProblem returns the problem for a batch that does not have exactly one of devices, tasks and select.
@@ -89,11 +89,11 @@ func taskSourceProblem() error {
 }
 
 // storeTaskLines stores the body of a request. mediaType is the media type of the body, CSV or NDJSON. It returns the tasks in its lines.
-func (b *batches) storeTaskLines(ctx huma.Context, mediaType string) (list taskList, release func(), err error) {
+func (b *batchOperations) storeTaskLines(ctx huma.Context, mediaType string) (list taskList, release func(), err error) {
 	body := b.limits.newBodyReader(ctx, b.limits.MaxStreamBytes)
 	stored, release, err := b.spool.storeBody(ctx.Context(), body)
 	if err != nil {
-		return list, nil, body.readError(err)
+		return list, nil, body.requestError(err)
 	}
 	return taskList{linePlace, readLines(stored, mediaType, taskMembers, taskCSVFormat())}, release, nil
 }
@@ -185,20 +185,20 @@ func (c *bodyContext) SetReadDeadline(time.Time) error { return nil }
 
 // separateJSON separates the list of tasks or devices from a JSON body of more than smallBody bytes, and stores it. The spool limits how
 // many of these bodies are stored at once.
-func (b *batches) separateJSON(ctx huma.Context, next func(huma.Context)) error {
+func (b *batchOperations) separateJSON(ctx huma.Context, next func(huma.Context)) error {
 	body := b.limits.newBodyReader(ctx, maxBatchBody)
 	start := new(bytes.Buffer)
 	_, err := io.CopyN(start, body, smallBody)
 	if errors.Is(err, io.EOF) {
-		withProblems(&bodyContext{ctx, start, nil}, next)
+		useProblemStatus(&bodyContext{ctx, start, nil}, next)
 		return nil
 	}
 	if err != nil {
-		return body.readError(err)
+		return body.requestError(err)
 	}
 	stored, release, err := b.spool.storeBody(ctx.Context(), io.MultiReader(start, body))
 	if err != nil {
-		return body.readError(err)
+		return body.requestError(err)
 	}
 	defer release()
 	l := &bodyList{body: stored}
@@ -207,10 +207,10 @@ func (b *batches) separateJSON(ctx huma.Context, next func(huma.Context)) error 
 		return bodyProblem(err)
 	}
 	if l.name != "" {
-		list := taskOpener(func() (taskList, func(), error) { return taskList{l.name + "[%d]", l.entries}, func() {}, nil })
+		list := taskOpener(func() (taskList, func(), error) { return taskList{l.name + "[%d]", l.yieldEntries}, func() {}, nil })
 		ctx = huma.WithValue(ctx, taskOpenerKey{}, list)
 	}
-	withProblems(&bodyContext{ctx, bytes.NewReader(fields), nil}, next)
+	useProblemStatus(&bodyContext{ctx, bytes.NewReader(fields), nil}, next)
 	return nil
 }
 
@@ -301,8 +301,8 @@ func (l *bodyList) skipList(decoder *json.Decoder, input *limitedReader, field s
 	return err
 }
 
-// entries yields the tasks of the list. Each call reads the list from the beginning.
-func (l *bodyList) entries(yield func(listEntry[operators.NewTask]) bool) {
+// yieldEntries yields the tasks of the list. Each call reads the list from the beginning.
+func (l *bodyList) yieldEntries(yield func(listEntry[operators.NewTask]) bool) {
 	from := &limitedReader{from: l.body, left: maxMember, limitErr: errLongMember}
 	_, err := l.body.Seek(l.offset, io.SeekStart)
 	d := json.NewDecoder(from)

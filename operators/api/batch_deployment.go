@@ -9,11 +9,11 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// deploymentWarnings returns the warnings about the payload of a new batch and the devices that speak hawkBit's DDI. wrongWire is the number
-// of tasks that these devices cannot read. publicURL is the address under which devices reach the dispatcher. It may be empty.
-func deploymentWarnings(batch store.Batch, wrongWire int64, publicURL string) (warnings []string) {
+// deploymentWarnings returns the warnings about the payload of a new batch and the devices that speak hawkBit's DDI. unreadableTasks is the
+// number of tasks that these devices cannot read. publicURL is the address under which devices reach the dispatcher. It may be empty.
+func deploymentWarnings(batch store.Batch, unreadableTasks int64, publicURL string) (warnings []string) {
 	payload, err := hawkbit.ParsePayload(batch.Payload)
-	if wrongWire > 0 {
+	if unreadableTasks > 0 {
 		why := "it has no member deployment, and the profiles of the devices do not allow metadata_only or it is longer than 256 bytes"
 		if hasDeployment(batch.Payload) && err != nil {
 			why = err.Error()
@@ -21,7 +21,7 @@ func deploymentWarnings(batch store.Batch, wrongWire int64, publicURL string) (w
 		if err == nil {
 			why = "their tasks have a payload of their own"
 		}
-		warnings = append(warnings, fmt.Sprintf("wrong_wire: %d tasks are for devices that report by hawkBit's DDI, and these devices cannot read the payload: %s", wrongWire, why))
+		warnings = append(warnings, fmt.Sprintf("wrong_wire: %d tasks are for devices that report by hawkBit's DDI, and these devices cannot read the payload: %s", unreadableTasks, why))
 	} else if err != nil && hasDeployment(batch.Payload) {
 		warnings = append(warnings, "devices that report by hawkBit's DDI cannot read the payload: "+err.Error())
 	}

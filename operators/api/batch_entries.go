@@ -44,7 +44,7 @@ func decodedTasks(batch operators.NewBatch) taskList {
 // checkedTasks yields each task of list. batch has the settings of these tasks. If an entry is invalid, it yields an error, which refuses
 // the whole batch.
 func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
-	shared, repeats := newOverlay(batch.Payload), newDuplicates(batch)
+	shared, repeats := newPayloadMerger(batch.Payload), newDuplicateFinder(batch)
 	return func(yield func(store.NewTask, error) bool) {
 		count := 0
 		for l := range list.entries {
@@ -103,7 +103,7 @@ func nilIfNull(value json.RawMessage) json.RawMessage {
 
 // newTask checks one entry of a batch and returns its task. sharedPayload is the payload of the batch, which newTask merges with the payload of
 // the entry.
-func newTask(entry operators.NewTask, batch operators.NewBatch, sharedPayload overlay) (store.NewTask, error) {
+func newTask(entry operators.NewTask, batch operators.NewBatch, sharedPayload payloadMerger) (store.NewTask, error) {
 	if _, err := devices.ParseID(entry.Device); err != nil {
 		return store.NewTask{}, err
 	}
@@ -122,7 +122,7 @@ func newTask(entry operators.NewTask, batch operators.NewBatch, sharedPayload ov
 
 // checkTaskTimes returns an error for a task that could never start, because its own times and the times of its batch contradict each other.
 func checkTaskTimes(entry operators.NewTask, batch operators.NewBatch) error {
-	if err := checkYears(entry.NotBefore, entry.NotAfter); err != nil {
+	if err := checkStorableTimes(entry.NotBefore, entry.NotAfter); err != nil {
 		return err
 	}
 	switch {
@@ -145,38 +145,38 @@ const (
 // errDuplicate is the error of a task that equals an earlier task of its batch.
 var errDuplicate = errors.New("is the same task")
 
-// duplicates finds equal tasks of one batch. A nil *duplicates allows them.
-type duplicates struct {
+// duplicateFinder finds equal tasks of one batch. A nil *duplicates allows them.
+type duplicateFinder struct {
 	refuse  bool
 	kind    string
 	payload json.RawMessage // payload of tasks without a payload of their own
 	repeats *limits.DuplicateFinder
 }
 
-// newDuplicates returns the check for equal tasks that batch asks for, or nil if it allows equal tasks.
-func newDuplicates(batch operators.NewBatch) *duplicates {
+// newDuplicateFinder returns the check for equal tasks that batch asks for, or nil if it allows equal tasks.
+func newDuplicateFinder(batch operators.NewBatch) *duplicateFinder {
 	if batch.Duplicates != refuseDuplicates && batch.Duplicates != skipDuplicates {
 		return nil
 	}
-	return &duplicates{refuse: batch.Duplicates == refuseDuplicates, kind: batch.Kind, payload: nilIfNull(batch.Payload), repeats: limits.NewDuplicateFinder()}
+	return &duplicateFinder{refuse: batch.Duplicates == refuseDuplicates, kind: batch.Kind, payload: nilIfNull(batch.Payload), repeats: limits.NewDuplicateFinder()}
 }
 
-// awaitDuplicateTurn waits until no other long batch searches for equal tasks, because only one may do so at a time. If batch allows equal
-// tasks, it does not wait. The caller must call endTurn after the search.
-func (b *batches) awaitDuplicateTurn(ctx context.Context, batch operators.NewBatch) (endTurn func(), err error) {
-	if newDuplicates(batch) == nil {
+// startDuplicateSearch waits until no other long batch searches for equal tasks, because only one may do so at a time. If batch allows equal
+// tasks, it does not wait. The caller must call endSearch after the search.
+func (b *batchOperations) startDuplicateSearch(ctx context.Context, batch operators.NewBatch) (endSearch func(), err error) {
+	if newDuplicateFinder(batch) == nil {
 		return func() {}, nil
 	}
-	if endTurn, err = awaitTurn(ctx, b.duplicateTurns); err != nil {
+	if endSearch, err = startWhenFree(ctx, b.duplicateTurns); err != nil {
 		return nil, fmt.Errorf("waiting for the duplicate check of another batch: %w", err)
 	}
-	return endTurn, nil
+	return endSearch, nil
 }
 
 // checkTask looks for an earlier task that equals task. If there is one and d.refuse is true, it returns an error. If d.refuse is false, it
 // marks task to be skipped. For error messages, positionFormat is the format of a position in the request, and number is the position of
 // task.
-func (d *duplicates) checkTask(task *store.NewTask, positionFormat string, number int) error {
+func (d *duplicateFinder) checkTask(task *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil
 	}
@@ -192,21 +192,21 @@ func (d *duplicates) checkTask(task *store.NewTask, positionFormat string, numbe
 	return nil
 }
 
-// overlay computes the payload of a task from the payload that its batch shares and the task's own payload.
-type overlay struct {
+// payloadMerger computes the payload of a task from the payload that its batch shares and the task's own payload.
+type payloadMerger struct {
 	shared json.RawMessage // nil means that there is no shared payload, or that it is not an object
 }
 
-func newOverlay(shared json.RawMessage) overlay {
+func newPayloadMerger(shared json.RawMessage) payloadMerger {
 	if _, ok := objectMembers(shared); !ok {
-		return overlay{}
+		return payloadMerger{}
 	}
-	return overlay{shared}
+	return payloadMerger{shared}
 }
 
 // mergePayload returns the payload of a task. If payload is an object, it is a merge patch (RFC 7396) to the shared payload. Otherwise
 // mergePayload returns payload unchanged. If the result is nil, the task has the payload of the batch.
-func (o overlay) mergePayload(payload json.RawMessage) json.RawMessage {
+func (o payloadMerger) mergePayload(payload json.RawMessage) json.RawMessage {
 	if _, ok := objectMembers(payload); !ok || o.shared == nil {
 		return payload
 	}

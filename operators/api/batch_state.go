@@ -12,7 +12,7 @@ import (
 
 const (
 	rateSpan    = 5 * time.Minute  // the length of the period whose ended tasks Batch.Recent counts
-	minRateSpan = 10 * time.Second // minimum period for ratePerMinute
+	minRateSpan = 10 * time.Second // minimum period for endedTasksPerMinute
 	maxETA      = 10 * 365 * 24 * time.Hour
 )
 
@@ -55,9 +55,9 @@ func countOpenTasks(batch store.Batch) int64 {
 	return batch.Counts[store.Pending] + batch.Counts[store.Dispatched]
 }
 
-// ratePerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or since the earliest start if that
-// was later. The period is at least minRateSpan. The result is nil if the batch has not begun.
-func ratePerMinute(batch store.Batch) *float64 {
+// endedTasksPerMinute returns the number of tasks of the batch that ended per minute in the last rateSpan, or since the earliest start if
+// that was later. The period is at least minRateSpan. The result is nil if the batch has not begun.
+func endedTasksPerMinute(batch store.Batch) *float64 {
 	began := earliestStart(batch)
 	if batch.ReadAt.Before(began) {
 		return nil
@@ -74,13 +74,13 @@ func earliestStart(batch store.Batch) time.Time {
 	return batch.CreatedAt
 }
 
-// expectedEnd returns the time at which the last task of the batch ends if perMinute tasks end per minute. If the time is unknown, it
+// expectedEnd returns the time at which the last task of the batch ends if tasksPerMinute tasks end per minute. If the time is unknown, it
 // returns nil.
-func expectedEnd(batch store.Batch, perMinute *float64) *operators.Time {
-	if perMinute == nil || *perMinute == 0 || batchCondition(batch) != "running" {
+func expectedEnd(batch store.Batch, tasksPerMinute *float64) *operators.Time {
+	if tasksPerMinute == nil || *tasksPerMinute == 0 || batchCondition(batch) != "running" {
 		return nil
 	}
-	left := math.Round(float64(countOpenTasks(batch)) / *perMinute * float64(time.Minute))
+	left := math.Round(float64(countOpenTasks(batch)) / *tasksPerMinute * float64(time.Minute))
 	if left > float64(maxETA) {
 		return nil
 	}

@@ -34,10 +34,10 @@ type batchStore interface {
 	ChangeBatch(ctx context.Context, actor string, id int64, change func(*store.Batch) error) (store.Batch, error)
 }
 
-type batches struct {
+type batchOperations struct {
 	ledger         batchStore
 	waiters        *waiters.Notifier
-	warner         limitWarner
+	warner         policyWarner
 	leaseMin       leaseMinimum
 	publicURL      string // address under which devices reach this API; empty means that it is not known
 	limits         BodyLimits
@@ -45,7 +45,7 @@ type batches struct {
 	duplicateTurns *fair.Shares // limits long batches with a search for duplicate tasks, which keeps each task in memory
 }
 
-func (b *batches) register(r *routes) {
+func (b *batchOperations) register(r *routes) {
 	create := r.describeOperation("createBatch")
 	create = documentStatus[operators.BatchCreated](r, create, http.StatusOK) // the status of a dry run
 	create.MaxBodyBytes = maxBatchBody
@@ -61,7 +61,7 @@ func (b *batches) register(r *routes) {
 	register(r, r.describeOperation("cancelBatch"), b.cancel)
 }
 
-func (b *batches) create(ctx context.Context, in *struct {
+func (b *batchOperations) create(ctx context.Context, in *struct {
 	operators.QueueMode
 	Body operators.NewBatch
 },
@@ -80,7 +80,7 @@ func (b *batches) create(ctx context.Context, in *struct {
 
 // queueBatch queues newTasks as the batch, or only checks them in a dry run. request has the fields as the client sent them, and batch
 // has the same fields in the form of the ledger.
-func (b *batches) queueBatch(ctx context.Context, request operators.NewBatch, batch store.Batch, newTasks store.NewBatchTasks, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
+func (b *batchOperations) queueBatch(ctx context.Context, request operators.NewBatch, batch store.Batch, newTasks store.NewBatchTasks, mode operators.QueueMode) (*createdResponse[operators.BatchCreated], error) {
 	newTasks.DryRun, newTasks.RegisteredOnly = mode.DryRun, mode.UnknownDevices == "refuse"
 	warned, err := b.warner.findWarnings(ctx, request.Limits)
 	if err != nil {
@@ -125,7 +125,7 @@ func noDeviceMessage(tags map[string]string) string {
 }
 
 // readSettings checks the fields of a batch in a request, except its tasks, and converts them to the form of the ledger.
-func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) {
+func (b *batchOperations) readSettings(request operators.NewBatch) (store.Batch, error) {
 	if err := checkPayload(request.Payload); err != nil {
 		return store.Batch{}, err
 	}
@@ -134,7 +134,7 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 			return store.Batch{}, err
 		}
 	}
-	if err := checkSpan(request.NotBefore, request.NotAfter); err != nil {
+	if err := checkStartPeriod(request.NotBefore, request.NotAfter); err != nil {
 		return store.Batch{}, err
 	}
 	windows, err := toStoredWindows(request.Windows)
@@ -157,7 +157,7 @@ func (b *batches) readSettings(request operators.NewBatch) (store.Batch, error) 
 	}, nil
 }
 
-func (b *batches) get(ctx context.Context, in *IDPath) (operators.Batch, error) {
+func (b *batchOperations) get(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	found, err := b.ledger.Batch(ctx, in.ID)
 	shown := toAPIBatch(found)
 	shown.Payload = found.Payload // a list has no payloads, because a payload may be long
@@ -169,7 +169,7 @@ type batchQuery struct {
 	NumberPage
 }
 
-func (b *batches) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
+func (b *batchOperations) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
 	if err := checkDeviceAndPoolNames("", in.Pool); err != nil {
 		return page, err
 	}
@@ -203,7 +203,7 @@ func toAPIBatch(batch store.Batch) operators.Batch {
 	for _, state := range store.TaskStates() {
 		counts[string(state)] = batch.Counts[state]
 	}
-	rate := ratePerMinute(batch)
+	rate := endedTasksPerMinute(batch)
 	return operators.Batch{
 		ID: batch.ID, Name: batch.Name, Pool: batch.Pool, Kind: batch.Kind, State: batchState(batch), Condition: batchCondition(batch),
 		Priority: batch.Priority, Weight: batch.Weight, Lane: string(batch.Lane), System: batch.System, NotBefore: apiTimePointer(batch.NotBefore), NotAfter: apiTimePointer(batch.NotAfter), MaxWaitMS: batch.MaxWait.Milliseconds(),
@@ -216,7 +216,7 @@ func toAPIBatch(batch store.Batch) operators.Batch {
 	}
 }
 
-func (b *batches) patch(ctx context.Context, in *struct {
+func (b *batchOperations) patch(ctx context.Context, in *struct {
 	IDPath
 	Body operators.BatchPatch
 },
@@ -245,10 +245,10 @@ func applyPatch(patch operators.BatchPatch, batch *store.Batch) error {
 	if patch.NotAfter.Present {
 		batch.NotAfter = patch.NotAfter.Value
 	}
-	return checkSpan(batch.NotBefore, batch.NotAfter)
+	return checkStartPeriod(batch.NotBefore, batch.NotAfter)
 }
 
-func (b *batches) pause(ctx context.Context, in *struct {
+func (b *batchOperations) pause(ctx context.Context, in *struct {
 	IDPath
 	Body *operators.PauseReason
 },
@@ -256,7 +256,7 @@ func (b *batches) pause(ctx context.Context, in *struct {
 	return b.removeWaitersAfterChange(b.ledger.PauseBatch(ctx, operatorName(ctx), in.ID, pauseReasonText(in.Body)))
 }
 
-func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
+func (b *batchOperations) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	batch, err := b.ledger.ResumeBatch(ctx, operatorName(ctx), in.ID)
 	if err == nil {
 		b.waiters.Offers.AdmitBatch(batch.Pool, batch.ID)
@@ -264,13 +264,13 @@ func (b *batches) resume(ctx context.Context, in *IDPath) (operators.Batch, erro
 	return b.offerSlotsAfterChange(batch, err)
 }
 
-func (b *batches) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
+func (b *batchOperations) cancel(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	return b.removeWaitersAfterChange(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
 // offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. changed and
 // changeErr are the result of the change, which it returns in the form of the API. If changeErr is not nil, it offers no slots.
-func (b *batches) offerSlotsAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
+func (b *batchOperations) offerSlotsAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
 	if changeErr == nil {
 		b.waiters.Filler.Fill(changed.Pool)
 	}
@@ -280,7 +280,7 @@ func (b *batches) offerSlotsAfterChange(changed store.Batch, changeErr error) (o
 // removeWaitersAfterChange removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
 // starts of its tasks. changed and changeErr are the result of the change, which it returns in the form of the API. If changeErr is not nil,
 // it removes no device.
-func (b *batches) removeWaitersAfterChange(changed store.Batch, changeErr error) (answer operators.Batch, err error) {
+func (b *batchOperations) removeWaitersAfterChange(changed store.Batch, changeErr error) (answer operators.Batch, err error) {
 	if changeErr == nil {
 		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)
 	}

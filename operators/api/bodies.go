@@ -70,9 +70,9 @@ func (r *longBodyReader) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// readError returns the error for a request whose body was read with r and parsed. parseErr is the error of the parser. If parseErr is nil,
-// readError returns nil. If the body could not be read, it returns the read error instead of parseErr.
-func (r *longBodyReader) readError(parseErr error) error {
+// requestError returns the error for a request whose body was read with r and parsed. parseErr is the error of the parser. If parseErr is
+// nil, requestError returns nil. If the body could not be read, it returns the read error instead of parseErr.
+func (r *longBodyReader) requestError(parseErr error) error {
 	var large *http.MaxBytesError
 	switch {
 	case parseErr == nil || r.readErr == nil:
@@ -117,9 +117,9 @@ type spool struct {
 
 // storeBody reads the complete body and returns a reader of the stored bytes. The caller may use stored until
 // it calls release. If body cannot be read to its end, the caller gets the reason from
-// longBodyReader.readError(err).
+// longBodyReader.requestError(err).
 func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSeeker, release func(), err error) {
-	leave, err := awaitTurn(ctx, s.turns)
+	leave, err := startWhenFree(ctx, s.turns)
 	if err != nil {
 		return nil, nil, fmt.Errorf("waiting to read a body: %w", err)
 	}
@@ -143,7 +143,7 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 func (s *spool) createUnnamedFile(body io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(s.dir, "dispatcher-batch-*")
 	if err != nil {
-		return nil, noRoomProblem(err)
+		return nil, diskFullProblem(err)
 	}
 	if err = os.Remove(file.Name()); err == nil {
 		_, err = io.Copy(file, body)
@@ -152,11 +152,11 @@ func (s *spool) createUnnamedFile(body io.Reader) (*os.File, error) {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, errors.Join(noRoomProblem(err), file.Close())
+		return nil, errors.Join(diskFullProblem(err), file.Close())
 	}
 	return file, nil
 }
 
-func noRoomProblem(err error) error {
+func diskFullProblem(err error) error {
 	return newProblem(http.StatusInsufficientStorage, codeNoRoom, "body: no space left to buffer it").withCause(err)
 }

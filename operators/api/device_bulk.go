@@ -55,7 +55,7 @@ type bulkBlock struct {
 
 // newBlockMatchingHandler returns a handler that blocks one page of the devices that match a filter if mustBlock is true, and otherwise
 // unblocks them.
-func (d *deviceOperations) newBlockMatchingHandler(mustBlock bool) func(context.Context, *bulkBlock) (operators.DevicesChanged, error) {
+func (d *deviceOperations) newBlockMatchingHandler(mustBlock bool) (handler func(context.Context, *bulkBlock) (operators.DevicesChanged, error)) {
 	return func(ctx context.Context, in *bulkBlock) (operators.DevicesChanged, error) {
 		ids, next, err := d.selectDevices(ctx, &in.DeviceSelection)
 		if err != nil {

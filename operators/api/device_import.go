@@ -54,7 +54,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	if err != nil {
 		return nil, nil, err
 	}
-	leave, err := awaitTurn(ctx.Context(), d.imports)
+	leave, err := startWhenFree(ctx.Context(), d.imports)
 	if err != nil {
 		return nil, nil, fmt.Errorf("waiting for other imports: %w", err)
 	}
@@ -62,7 +62,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	body := d.limits.newBodyReader(ctx, maxImportBody)
 	read, err := readDevices(body, contentType)
 	if err != nil {
-		return nil, nil, body.readError(err)
+		return nil, nil, body.requestError(err)
 	}
 	tokens, err = d.credentials.ImportDevices(ctx.Context(), operatorName(ctx.Context()), read.list, existing, defaultOverlap)
 	var bad *store.EntryError

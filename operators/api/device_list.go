@@ -60,7 +60,7 @@ func (d *deviceOperations) listRecent(ctx context.Context, in *deviceQuery) (pag
 			sightings = sightings[len(chunk):]
 			var registered []store.Device
 			registered, err = d.ledger.DevicesByID(ctx, deviceIDs(chunk))
-			part = append(part, joinSightings(chunk, registered)...)
+			part = append(part, orderDevicesBySighting(chunk, registered)...)
 		}
 		return part, err
 	}, approximateDeviceBytes)
@@ -75,12 +75,12 @@ func deviceIDs(sightings []seen.Sighting) []string {
 	return ids
 }
 
-// joinSightings returns the devices of sightings (devices and the times of their last reports) in the order of sightings. found has the
-// devices that are registered. Other devices are left out. A sighting that is older than its device is left out, too, because the device
-// was deleted and created again.
-func joinSightings(sightings []seen.Sighting, found []store.Device) (shown []store.Device) {
-	registered := make(map[string]store.Device, len(found))
-	for _, d := range found {
+// orderDevicesBySighting returns the devices of sightings (devices and the times of their last reports) in the order of sightings. stored
+// has the devices that are registered. Other devices are left out. A sighting that is older than its device is left out, too, because the
+// device was deleted and created again.
+func orderDevicesBySighting(sightings []seen.Sighting, stored []store.Device) (shown []store.Device) {
+	registered := make(map[string]store.Device, len(stored))
+	for _, d := range stored {
 		registered[d.ID] = d
 	}
 	for _, s := range sightings {

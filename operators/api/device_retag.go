@@ -11,7 +11,7 @@ import (
 
 // deviceChangeOfImport returns the change that a line of an import makes to an existing device. It keeps all tags that the line does not name,
 // and the profile if the line names none.
-func deviceChangeOfImport(line operators.NewDevice) func(*store.DeviceSpec) error {
+func deviceChangeOfImport(line operators.NewDevice) (change func(*store.DeviceSpec) error) {
 	return func(spec *store.DeviceSpec) error {
 		if line.Profile != "" {
 			spec.Profile = line.Profile
@@ -20,13 +20,13 @@ func deviceChangeOfImport(line operators.NewDevice) func(*store.DeviceSpec) erro
 	}
 }
 
-// changeTags sets the tags in set (values by name) and removes the tags in unset (names) of a device.
-func changeTags(spec *store.DeviceSpec, set map[string]string, unset []string) error {
+// changeTags sets the tags in newValues (values by name) and removes the tags in removedNames of a device.
+func changeTags(spec *store.DeviceSpec, newValues map[string]string, removedNames []string) error {
 	if spec.Tags == nil {
 		spec.Tags = map[string]string{}
 	}
-	maps.Copy(spec.Tags, set)
-	for _, name := range unset {
+	maps.Copy(spec.Tags, newValues)
+	for _, name := range removedNames {
 		delete(spec.Tags, name)
 	}
 	return checkTags(spec.Tags)

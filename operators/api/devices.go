@@ -278,7 +278,7 @@ type blockRequest struct {
 }
 
 // newBlockHandler returns a handler that blocks a device if mustBlock is true, and otherwise unblocks it.
-func (d *deviceOperations) newBlockHandler(mustBlock bool) func(context.Context, *blockRequest) (operators.Device, error) {
+func (d *deviceOperations) newBlockHandler(mustBlock bool) (handler func(context.Context, *blockRequest) (operators.Device, error)) {
 	return func(ctx context.Context, in *blockRequest) (operators.Device, error) {
 		if err := d.credentials.SetBlocked(ctx, operatorName(ctx), in.ID, mustBlock, in.Body.text()); err != nil {
 			return operators.Device{}, err

@@ -51,12 +51,12 @@ func registerDirect(r *routes, op huma.Operation, requestTypes, responseTypes []
 		}
 		return handler(ctx)
 	}
-	last := r.newMiddlewares(r.awaitLargeTurn, func(ctx huma.Context, _ func(huma.Context)) error { return run(ctx) })
+	last := r.newMiddlewares(r.limitLargeBodies, func(ctx huma.Context, _ func(huma.Context)) error { return run(ctx) })
 	r.Adapter().Handle(&op, r.Middlewares().Handler(last.Handler(func(huma.Context) {})))
 }
 
 // describeOneOf returns the description of a JSON body whose type is one of types. It adds the types to the OpenAPI document of r.
-func describeOneOf(r *routes, types []any) (mediaByType map[string]*huma.MediaType) {
+func describeOneOf(r *routes, types []any) (mediaTypeByName map[string]*huma.MediaType) {
 	schemas := make([]*huma.Schema, len(types))
 	for i, one := range types {
 		schemas[i] = r.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(one), true, "")
@@ -104,12 +104,12 @@ func readJSONBody(ctx huma.Context, into any) error {
 		}
 		return newProblem(http.StatusRequestTimeout, codeBodyIncomplete, "body: incomplete").withCause(err)
 	}
-	return decodeProblem(readLine(text, into, "the fields of this request"))
+	return decodingProblem(readLine(text, into, "the fields of this request"))
 }
 
-// decodeProblem converts err, an error of decoding a body, to a problem with the same codes as in other operations. It returns nil if err
+// decodingProblem converts err, an error of decoding a body, to a problem with the same codes as in other operations. It returns nil if err
 // is nil.
-func decodeProblem(err error) error {
+func decodingProblem(err error) error {
 	if err == nil {
 		return nil
 	}

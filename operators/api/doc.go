@@ -12,5 +12,5 @@
 //
 // The body of every error is application/problem+json with a stable code. Internal causes are logged and never sent. problem.go maps
 // errors to responses. An operation can return a problem with a more exact detail instead of an error. For example, leaseProblem,
-// takeProblem and notHeldProblem convert errors of their operations.
+// takeProblem and slotNotHeldProblem convert errors of their operations.
 package api

@@ -27,7 +27,7 @@ type eventStore interface {
 	CheckSeals(ctx context.Context, after int64, limit int) ([]store.CheckedSeal, bool, error)
 }
 
-type events struct {
+type eventOperations struct {
 	ledger   eventStore
 	auth     *authenticator
 	stopping *atomic.Bool
@@ -39,12 +39,12 @@ type eventQuery struct {
 	Order string `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order; a live stream is always oldest first"`
 }
 
-func (e *events) register(r *routes) {
+func (e *eventOperations) register(r *routes) {
 	registerLive[operators.EventList](r, r.describeOperation("listEvents"), e.list, e.streamLive)
 	registerList[operators.EventSealList](r, r.describeOperation("listEventSeals"), e.listSeals)
 }
 
-func (e *events) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {
+func (e *eventOperations) list(ctx context.Context, in *eventQuery) (page listPage[operators.Event], err error) {
 	filter, err := eventFilter(in.EventFilter)
 	if err != nil {
 		return page, err
@@ -94,7 +94,7 @@ type sealQuery struct {
 	After int64 `query:"after" minimum:"-1" maximum:"9007199254740991" default:"-1" doc:"Only seals whose last is above this event id; -1: all"`
 }
 
-func (e *events) listSeals(ctx context.Context, in *sealQuery) (page listPage[operators.EventSeal], err error) {
+func (e *eventOperations) listSeals(ctx context.Context, in *sealQuery) (page listPage[operators.EventSeal], err error) {
 	after := in.After
 	if in.Token != "" {
 		after = in.afterNumber
@@ -132,7 +132,7 @@ type eventFeed struct {
 
 // streamLive sends the events that match request, in the order of their ids. It ends when the client disconnects, its token ends or this
 // process stops. With Last-Event-ID a client resumes after that event.
-func (e *events) streamLive(ctx context.Context, response huma.Context, request *eventQuery) {
+func (e *eventOperations) streamLive(ctx context.Context, response huma.Context, request *eventQuery) {
 	_, w := humago.Unwrap(response)
 	f := eventFeed{ledger: e.ledger, write: NewStreamWriter(w, liveWriteTimeout)}
 	f.filter, _ = eventFilter(request.EventFilter) // list has checked the filter
@@ -150,7 +150,7 @@ func (e *events) streamLive(ctx context.Context, response huma.Context, request 
 
 // followEvents sends the events of feed until the client disconnects, this process stops, or the token may no longer read events. It
 // repeats the check of the role that authorize made, so both must agree.
-func (e *events) followEvents(ctx context.Context, feed *eventFeed, token string) {
+func (e *eventOperations) followEvents(ctx context.Context, feed *eventFeed, token string) {
 	tick := time.NewTicker(livePollInterval)
 	defer tick.Stop()
 	for quiet := time.Duration(0); ; quiet += livePollInterval {
@@ -236,7 +236,7 @@ func (f *eventFeed) sendPage(ctx context.Context) error {
 
 // NewStreamWriter returns a function that writes and flushes a part of a stream to the response. Each write fails after timeout.
 // NewStreamWriter removes the read deadline of the connection, which is meant for requests that end.
-func NewStreamWriter(w http.ResponseWriter, timeout time.Duration) func([]byte) error {
+func NewStreamWriter(w http.ResponseWriter, timeout time.Duration) (writePart func([]byte) error) {
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Time{}) // the ResponseWriter of a test has no deadlines
 	return func(text []byte) error {

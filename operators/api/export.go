@@ -70,7 +70,7 @@ func registerLive[Response, Request, Entry any, RequestPointer pagedQuery[Reques
 	if live != nil {
 		op.Responses["200"].Content[typeEvents] = plainTextMediaType()
 	}
-	register(r, r.inListTurn(op), func(ctx context.Context, in *Request) (response Response, err error) {
+	register(r, r.limitListReads(op), func(ctx context.Context, in *Request) (response Response, err error) {
 		page, err := readPage(ctx, in)
 		fields := reflect.ValueOf(&response).Elem()
 		fields.Field(0).Set(reflect.ValueOf(page.entries))
@@ -173,7 +173,7 @@ type entryEncoder[T any] struct {
 }
 
 // encode returns items as lines of CSV or NDJSON. The first lines of CSV follow a header line.
-func (e *entryEncoder[T]) encode(items []T) ([]byte, error) {
+func (e *entryEncoder[T]) encode(items []T) (lines []byte, err error) {
 	var out bytes.Buffer
 	if !e.csv {
 		lines := json.NewEncoder(&out)

@@ -24,11 +24,11 @@ type attemptStore interface {
 	AttemptsByDevice(ctx context.Context, scope store.TaskScope, since time.Time, handle func(store.DeviceAttempts)) (isSample bool, err error)
 }
 
-type failures struct{ ledger attemptStore }
+type failureOperations struct{ ledger attemptStore }
 
-func (f *failures) register(r *routes) {
-	ofPool := r.inListTurn(r.describeOperation("getPoolFailures"))
-	ofBatch := r.inListTurn(r.describeOperation("getBatchFailures"))
+func (f *failureOperations) register(r *routes) {
+	ofPool := r.limitListReads(r.describeOperation("getPoolFailures"))
+	ofBatch := r.limitListReads(r.describeOperation("getBatchFailures"))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
 		operators.FailureQuery
@@ -46,7 +46,7 @@ func (f *failures) register(r *routes) {
 }
 
 // countFailures counts the attempts of scope (a pool or a batch) in the groups that query asks for.
-func (f *failures) countFailures(ctx context.Context, scope store.TaskScope, query operators.FailureQuery) (operators.Failures, error) {
+func (f *failureOperations) countFailures(ctx context.Context, scope store.TaskScope, query operators.FailureQuery) (operators.Failures, error) {
 	if err := checkPeriod("since", query.Since, "", time.Time{}); err != nil {
 		return operators.Failures{}, err
 	}
@@ -151,11 +151,11 @@ func (g *failureGroups) buildResponse(isSample bool) operators.Failures {
 	return shown
 }
 
-// failureDeviation returns how much the failures depend on the value of key. For each value, it compares the number of failures with the
-// number that the total failure rate predicts. The result is the sum of the differences.
-func (g *failureGroups) failureDeviation(key string) (sum float64) {
-	for _, count := range g.byKey[key] {
-		sum += math.Abs(float64(count.Failed) - g.total.Rate*float64(count.Ended))
+// failureDeviation returns how much the failures depend on the value of the key tagOrAttribute. For each value, it compares the number of
+// failures with the number that the total failure rate predicts. The deviation is the sum of the differences.
+func (g *failureGroups) failureDeviation(tagOrAttribute string) (deviation float64) {
+	for _, count := range g.byKey[tagOrAttribute] {
+		deviation += math.Abs(float64(count.Failed) - g.total.Rate*float64(count.Ended))
 	}
-	return math.Round(sum)
+	return math.Round(deviation)
 }

@@ -163,13 +163,13 @@ const (
 	maxLargeBodies = 2        // large bodies that are read at once, at most one of each operator token; additional requests wait
 )
 
-// readInParts reads a page of at most size entries. It reads the page in parts and ends it early if the entries are large, because a page
-// is held in memory. readPart reads at most limit entries after last, and last is nil for the first part. entryBytes returns the size of an
-// entry. more reports whether there may be entries after the page.
-func readInParts[Entry any](size int, readPart func(last *Entry, limit int) ([]Entry, error), entryBytes func(Entry) int) (entries []Entry, more bool, err error) {
+// readInParts reads a page of at most pageSize entries. It reads the page in parts and ends it early if the entries are large, because a
+// page is held in memory. readPart reads at most limit entries after last, and last is nil for the first part. entryBytes returns the size
+// of an entry. hasMore reports whether there may be entries after the page.
+func readInParts[Entry any](pageSize int, readPart func(last *Entry, limit int) ([]Entry, error), entryBytes func(Entry) int) (entries []Entry, hasMore bool, err error) {
 	var last *Entry
-	for totalBytes, limit := 0, firstPartSize; len(entries) < size && totalBytes < pageBytes; {
-		limit = min(limit, size-len(entries))
+	for totalBytes, limit := 0, firstPartSize; len(entries) < pageSize && totalBytes < pageBytes; {
+		limit = min(limit, pageSize-len(entries))
 		part, err := readPart(last, limit)
 		if err != nil {
 			return nil, false, err
@@ -187,25 +187,25 @@ func readInParts[Entry any](size int, readPart func(last *Entry, limit int) ([]E
 	return entries, true, nil
 }
 
-// inListTurn returns operation with a limit on how many pages of lists are read and sent at once. Additional requests wait.
-func (r *routes) inListTurn(operation huma.Operation) huma.Operation {
-	operation.Middlewares = r.newMiddlewares(func(ctx huma.Context, next func(huma.Context)) error { return runInTurn(r.listTurns, ctx, next) })
+// limitListReads returns operation with a limit on how many pages of lists are read and sent at once. Additional requests wait.
+func (r *routes) limitListReads(operation huma.Operation) huma.Operation {
+	operation.Middlewares = r.newMiddlewares(func(ctx huma.Context, next func(huma.Context)) error { return runWhenFree(r.listTurns, ctx, next) })
 	return operation
 }
 
-// awaitLargeTurn limits how many bodies of more than smallBody bytes, or of unknown length, are read at once. Additional
+// limitLargeBodies limits how many bodies of more than smallBody bytes, or of unknown length, are read at once. Additional
 // requests wait. A body of 1 MiB, the maximum, takes 50 MiB of memory if it is a list of empty objects.
-func (r *routes) awaitLargeTurn(ctx huma.Context, next func(huma.Context)) error {
+func (r *routes) limitLargeBodies(ctx huma.Context, next func(huma.Context)) error {
 	if request, _ := humago.Unwrap(ctx); request.ContentLength < 0 || request.ContentLength > smallBody {
-		return runInTurn(r.largeTurns, ctx, next)
+		return runWhenFree(r.largeTurns, ctx, next)
 	}
 	next(ctx)
 	return nil
 }
 
-// runInTurn calls next as soon as turns (a limit on concurrent operations) has room for the operator of the request.
-func runInTurn(turns *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
-	leave, err := awaitTurn(ctx.Context(), turns)
+// runWhenFree calls next as soon as limit (a limit on concurrent operations) has room for the operator of the request.
+func runWhenFree(limit *fair.Shares, ctx huma.Context, next func(huma.Context)) error {
+	leave, err := startWhenFree(ctx.Context(), limit)
 	if err != nil {
 		return err // the client has disconnected and does not get this error
 	}

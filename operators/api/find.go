@@ -29,7 +29,7 @@ type findStore interface {
 type finder struct{ ledger findStore }
 
 func (f *finder) register(r *routes) {
-	register(r, r.inListTurn(r.describeOperation("find")), f.find)
+	register(r, r.limitListReads(r.describeOperation("find")), f.find)
 }
 
 func (f *finder) find(ctx context.Context, in *operators.FindQuery) (operators.Found, error) {

@@ -9,11 +9,11 @@ import (
 	"github.com/fleetslots/dispatcher/operators/gate"
 )
 
-// guardRequests returns a handler that passes requests to mux. It refuses requests with an unacceptable path, query or header (see requestProblem).
-// It also answers unknown paths, wrong methods and panics, so that every error response is a problem.
+// guardRequests returns a handler that passes requests to mux. It refuses requests with an unacceptable path, query or header (see
+// checkRequest). It also answers unknown paths, wrong methods and panics, so that every error response is a problem.
 func (a *API) guardRequests(mux *http.ServeMux) http.Handler {
 	return WithRecovery(a.options.Dispatcher.Panicked, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := requestProblem(r); p != nil {
+		if p := checkRequest(r); p != nil {
 			recordRefusal(r.Context(), a.options.Gate, p, gate.Refusal{EntryPoint: gate.API, From: a.options.Gate.ClientAddress(r), Detail: "two tokens"})
 			p.write(w)
 			return
@@ -61,8 +61,8 @@ func WithRecovery(panicked rescue.PanicHandler, next http.Handler) http.Handler 
 	})
 }
 
-// requestProblem returns the problem for a request with an unacceptable path, query or header. It returns nil if they are acceptable.
-func requestProblem(r *http.Request) *Problem {
+// checkRequest returns the problem for a request with an unacceptable path, query or header. It returns nil if they are acceptable.
+func checkRequest(r *http.Request) *Problem {
 	switch {
 	case !IsCanonical(r.URL.Path):
 		return newProblem(http.StatusBadRequest, codeInvalidPath, "path: a segment must not be empty, . or ..")

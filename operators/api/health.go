@@ -97,7 +97,7 @@ func (d Dependency) IsUnhealthy() bool { return !d.Since.IsZero() }
 
 func (h *health) register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})
+		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 	})
 	mux.HandleFunc("GET /readyz", h.serveReady)
 }
@@ -121,7 +121,7 @@ func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
 	if u := found.unserved; u != nil {
 		body["pools"] = map[string]int{"served": u.ServedPools, "known": u.KnownPools}
 	}
-	writeStatus(w, status, body)
+	writeJSON(w, status, body)
 }
 
 type probeResult struct {
@@ -166,13 +166,13 @@ func (h *health) probe(ctx context.Context) probeResult {
 	return found
 }
 
-// recordState stores the state of dependency, which was probed at began, and the time since which it is slow or not ok.
-func (h *health) recordState(dependency Dependency, began time.Time) {
+// recordState stores the state of dependency, which was probed at probedAt, and the time since which it is slow or not ok.
+func (h *health) recordState(dependency Dependency, probedAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	dependency.Slow = dependency.State == checkOK && h.now().Sub(began) >= slowAnswer
+	dependency.Slow = dependency.State == checkOK && h.now().Sub(probedAt) >= slowAnswer
 	if dependency.Slow || dependency.State != checkOK {
-		dependency.Since = began
+		dependency.Since = probedAt
 		if before := h.dependencies[dependency.Name]; before.IsUnhealthy() {
 			dependency.Since = before.Since
 		}
@@ -180,9 +180,9 @@ func (h *health) recordState(dependency Dependency, began time.Time) {
 	h.dependencies[dependency.Name] = dependency
 }
 
-func writeStatus(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, httpStatus int, body any) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
+	w.WriteHeader(httpStatus)
 	_ = json.NewEncoder(w).Encode(body)
 }
 
@@ -207,13 +207,13 @@ func (s *StartingHandler) SetMissingCheck(check string) { s.missingCheck.Store(&
 func (s *StartingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/healthz":
-		writeStatus(w, http.StatusOK, map[string]any{"status": "ok"})
+		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 	case "/readyz":
 		checks := make(map[string]string)
 		if missing := s.missingCheck.Load(); missing != nil {
 			checks[*missing] = "failed"
 		}
-		writeStatus(w, http.StatusServiceUnavailable, map[string]any{"status": "starting", "checks": checks})
+		writeJSON(w, http.StatusServiceUnavailable, map[string]any{"status": "starting", "checks": checks})
 	default:
 		refusal := devices.RefusalOf(devices.ErrUnavailable)
 		refusal.Detail = "starting; send again"

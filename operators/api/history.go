@@ -19,9 +19,9 @@ type historyQuery struct {
 	operators.HistoryFilter
 }
 
-func (p *pools) listHoldings(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
+func (p *poolOperations) listHoldings(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
 	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: in.From, To: in.To}
-	if f.Slots, err = readSlots(in.Slot); err != nil {
+	if f.Slots, err = parseSlotRange(in.Slot); err != nil {
 		return page, err
 	}
 	if err := checkPeriod("from", in.From, "to", in.To); err != nil {
@@ -39,8 +39,8 @@ func (p *pools) listHoldings(ctx context.Context, in *historyQuery) (page listPa
 	return newPage(found, in.isFull(len(found)), toAPIHolding, func(h store.Holding) string { return formatDecimal(h.ID) }).continueAfter(bound), err
 }
 
-// readSlots parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.
-func readSlots(text string) (*store.SlotRange, error) {
+// parseSlotRange parses a slot, or the first and the last slot of a range. If text is empty, it returns nil for all slots.
+func parseSlotRange(text string) (*store.SlotRange, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // nil means all slots
 	}
@@ -76,7 +76,7 @@ func newSeriesSpan(timeRange string) seriesSpan {
 	return seriesSpan{time.Hour, time.Minute}
 }
 
-func (p *pools) getSeries(ctx context.Context, in *struct {
+func (p *poolOperations) getSeries(ctx context.Context, in *struct {
 	PoolPath
 	operators.SeriesQuery
 },

@@ -32,7 +32,7 @@ func idempotencyKeyParam() *huma.Param {
 // can refuse the same key with a different request. The ledger keeps the response for 24 hours (answersKept of package store).
 func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	key := ctx.Header(keyHeader)
-	if !operationRowOf(ctx).Once || key == "" {
+	if !operationOf(ctx).Once || key == "" {
 		next(ctx)
 		return nil
 	}
@@ -40,7 +40,7 @@ func handleIdempotencyKey(ctx huma.Context, next func(huma.Context)) error {
 	if len(key) > maxKey || strings.ContainsFunc(key, isInvisible) {
 		return invalidProblem(keyHeader + ": 1-255 visible ASCII characters")
 	}
-	request := &onceContext{humaContext: ctx, hash: sha256.New()}
+	request := &idempotentContext{humaContext: ctx, hash: sha256.New()}
 	url := ctx.URL()
 	_, _ = fmt.Fprintf(request.hash, "%s %s\n%s\n", ctx.Method(), url.RequestURI(), ctx.Header("Content-Type")) // a hash accepts all writes
 	request.once = &store.Once{Owner: operatorOf(ctx.Context()).Token, Key: key, Digest: request.requestHash}
@@ -57,21 +57,23 @@ func secretUnlessReplay(ctx context.Context, secret string) string {
 	return secret
 }
 
-// onceContext hashes a request, and marks the response if it is a replay.
-type onceContext struct {
+// idempotentContext hashes a request, and marks the response if it is a replay.
+type idempotentContext struct {
 	humaContext
 	hash hash.Hash
 	once *store.Once
 }
 
 // Unwrap returns the huma context of the request, without the idempotency.
-func (c *onceContext) Unwrap() huma.Context { return c.humaContext }
+func (c *idempotentContext) Unwrap() huma.Context { return c.humaContext }
 
 // BodyReader returns a reader of the body that hashes everything that is read.
-func (c *onceContext) BodyReader() io.Reader { return io.TeeReader(c.humaContext.BodyReader(), c.hash) }
+func (c *idempotentContext) BodyReader() io.Reader {
+	return io.TeeReader(c.humaContext.BodyReader(), c.hash)
+}
 
 // requestHash reads the rest of the body and returns the hash of the request.
-func (c *onceContext) requestHash() (hash []byte, err error) {
+func (c *idempotentContext) requestHash() (hash []byte, err error) {
 	if _, err := io.Copy(io.Discard, c.BodyReader()); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}
@@ -79,7 +81,7 @@ func (c *onceContext) requestHash() (hash []byte, err error) {
 }
 
 // SetStatus is called just before a response is written. It adds the header Idempotency-Replayed to a replay.
-func (c *onceContext) SetStatus(status int) {
+func (c *idempotentContext) SetStatus(status int) {
 	if c.once.Replayed {
 		c.SetHeader(replayedHeader, "true")
 	}

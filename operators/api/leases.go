@@ -33,8 +33,8 @@ type leaseStore interface {
 	Pool(ctx context.Context, name string) (store.Pool, error)
 }
 
-// leases has the operations on the slots that callers (programs, not devices) hold or wait for.
-type leases struct {
+// leaseOperations has the operations on the slots that callers (programs, not devices) hold or wait for.
+type leaseOperations struct {
 	ledger   leaseStore
 	slots    dispatcher.Leases
 	leaseMin leaseMinimum
@@ -48,9 +48,9 @@ type LeasePath struct {
 	Lease int64 `path:"lease" minimum:"1" maximum:"9007199254740991"`
 }
 
-func (l *leases) register(r *routes) {
+func (l *leaseOperations) register(r *routes) {
 	ask := documentStatus[operators.Lease](r, r.describeOperation("acquireLease"), http.StatusAccepted)
-	ask.Middlewares = append(ask.Middlewares, r.newMiddlewares(l.allowWait)...)
+	ask.Middlewares = append(ask.Middlewares, r.newMiddlewares(l.extendWriteDeadline)...)
 	registerResponse(r, ask, l.acquire)
 	registerList[operators.LeaseList](r, r.describeOperation("listLeases"), l.list)
 	register(r, r.describeOperation("getLease"), l.get)
@@ -58,8 +58,8 @@ func (l *leases) register(r *routes) {
 	registerResponse(r, r.describeOperation("releaseLease"), l.release)
 }
 
-// allowWait extends the write deadline of a response that may wait for a slot. The default deadline is shorter.
-func (l *leases) allowWait(ctx huma.Context, next func(huma.Context)) error {
+// extendWriteDeadline extends the write deadline of a response that may wait for a slot. The default deadline is shorter.
+func (l *leaseOperations) extendWriteDeadline(ctx huma.Context, next func(huma.Context)) error {
 	if wait := l.preferredWait(ctx.Header("Prefer")); wait > 0 {
 		_, w := humago.Unwrap(ctx)
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + devices.AnswerAfterWait)) // unsupported in tests
@@ -70,8 +70,8 @@ func (l *leases) allowWait(ctx huma.Context, next func(huma.Context)) error {
 
 // preferredWait returns how long the response to a request with this header Prefer may wait for a slot. If it is 0, the response
 // does not wait.
-func (l *leases) preferredWait(prefer string) time.Duration {
-	return min(devicehttp.PreferredWait(http.Header{"Prefer": {prefer}}), max(l.maxWait, time.Second)).Truncate(time.Second)
+func (l *leaseOperations) preferredWait(preferHeader string) time.Duration {
+	return min(devicehttp.PreferredWait(http.Header{"Prefer": {preferHeader}}), max(l.maxWait, time.Second)).Truncate(time.Second)
 }
 
 type leaseResponse struct {
@@ -80,7 +80,7 @@ type leaseResponse struct {
 	Body              operators.Lease
 }
 
-func (l *leases) acquire(ctx context.Context, in *struct {
+func (l *leaseOperations) acquire(ctx context.Context, in *struct {
 	PoolPath
 	Prefer string `header:"Prefer" doc:"wait=25: wait at most 25 s in the queue for a slot, and keep the position for another minute"`
 	Body   operators.NewLease
@@ -90,7 +90,7 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	leave, err := awaitTurn(ctx, l.turns)
+	leave, err := startWhenFree(ctx, l.turns)
 	if err != nil {
 		return nil, err
 	}
@@ -120,22 +120,22 @@ func (l *leases) acquire(ctx context.Context, in *struct {
 
 // newLeaseRequest checks body, the body of a request for a slot of pool, and converts it to the form of package dispatcher. wait is the
 // maximum wait for a slot.
-func (l *leases) newLeaseRequest(ctx context.Context, pool string, body operators.NewLease, wait time.Duration) (request dispatcher.LeaseRequest, err error) {
+func (l *leaseOperations) newLeaseRequest(ctx context.Context, pool string, body operators.NewLease, wait time.Duration) (request dispatcher.LeaseRequest, err error) {
 	if body.Holder != "" && devices.CheckPoolName(body.Holder) != nil {
 		return request, invalidProblem("holder: 1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit")
 	}
-	metadata, err := leaseMetadata(body.Metadata)
+	metadata, err := readLeaseMetadata(body.Metadata)
 	if err != nil {
 		return request, err
 	}
 	return dispatcher.LeaseRequest{
 		Leaser: leaserOf(ctx), Pool: pool, Holder: body.Holder, Lease: milliseconds(body.LeaseMS), Metadata: metadata, Wait: wait,
-	}, l.checkLength(ctx, pool, body.LeaseMS)
+	}, l.checkLeaseLength(ctx, pool, body.LeaseMS)
 }
 
-// checkLength returns an error if a lease of lengthMS ms leaves its holder too little time or is longer than the pool allows. If the
+// checkLeaseLength returns an error if a lease of lengthMS ms leaves its holder too little time or is longer than the pool allows. If the
 // request names no length, lengthMS is 0.
-func (l *leases) checkLength(ctx context.Context, pool string, lengthMS int64) error {
+func (l *leaseOperations) checkLeaseLength(ctx context.Context, pool string, lengthMS int64) error {
 	if lengthMS == 0 {
 		return nil
 	}
@@ -152,8 +152,9 @@ func (l *leases) checkLength(ctx context.Context, pool string, lengthMS int64) e
 	return err
 }
 
-// leaseMetadata returns the metadata of a lease in text, or nil if there is none. It returns an error unless text is a short JSON object.
-func leaseMetadata(text json.RawMessage) (json.RawMessage, error) {
+// readLeaseMetadata returns the metadata of a lease in text, or nil if there is none. It returns an error unless text is a short JSON
+// object.
+func readLeaseMetadata(text json.RawMessage) (json.RawMessage, error) {
 	var object map[string]json.RawMessage
 	switch {
 	case len(text) == 0 || string(text) == "null":
@@ -198,7 +199,7 @@ type leaseQuery struct {
 	Page
 }
 
-func (l *leases) list(ctx context.Context, in *leaseQuery) (page listPage[operators.Lease], err error) {
+func (l *leaseOperations) list(ctx context.Context, in *leaseQuery) (page listPage[operators.Lease], err error) {
 	if _, err := l.ledger.Pool(ctx, in.Pool); err != nil {
 		return page, err
 	}
@@ -217,7 +218,7 @@ func toAPIHeldLease(lease store.CallerLease) operators.Lease {
 	return toAPILease(lease.Task, &lease.Grant)
 }
 
-func (l *leases) get(ctx context.Context, in *LeasePath) (operators.Lease, error) {
+func (l *leaseOperations) get(ctx context.Context, in *LeasePath) (operators.Lease, error) {
 	task, grant, _, err := l.ledger.Task(ctx, in.Lease)
 	if err != nil {
 		return operators.Lease{}, err
@@ -241,12 +242,12 @@ func toAPILease(task store.Task, held *store.Grant) operators.Lease {
 	return shown
 }
 
-func (l *leases) renew(ctx context.Context, in *struct {
+func (l *leaseOperations) renew(ctx context.Context, in *struct {
 	LeasePath
 	Body operators.LeaseRenewal
 },
 ) (operators.Lease, error) {
-	if err := l.checkLength(ctx, in.Pool, in.Body.LeaseMS); err != nil {
+	if err := l.checkLeaseLength(ctx, in.Pool, in.Body.LeaseMS); err != nil {
 		return operators.Lease{}, err
 	}
 	got, err := l.slots.Renew(ctx, leaserOf(ctx), in.Pool, in.Lease, in.Body.Token, milliseconds(in.Body.LeaseMS))
@@ -258,7 +259,7 @@ func (l *leases) renew(ctx context.Context, in *struct {
 	return shown, nil
 }
 
-func (l *leases) release(ctx context.Context, in *struct {
+func (l *leaseOperations) release(ctx context.Context, in *struct {
 	LeasePath
 	Token int64 `query:"token" minimum:"1" maximum:"9007199254740991" doc:"Fencing token, if the lease holds a slot"`
 },

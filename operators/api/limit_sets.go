@@ -31,12 +31,12 @@ type LimitSetPath struct {
 	Set string `path:"set" maxLength:"64" pattern:"^[A-Za-z0-9][A-Za-z0-9._:-]*$" doc:"1-64 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"`
 }
 
-type limitSets struct {
+type limitSetOperations struct {
 	ledger limitSetStore
 	sets   *policies.Sets
 }
 
-func (l *limitSets) register(r *routes) {
+func (l *limitSetOperations) register(r *routes) {
 	registerList[operators.LimitSetList](r, r.describeOperation("listLimitSets"), l.list)
 	register(r, r.describeOperation("getLimitSet"), l.get)
 	registerResponse(r, documentStatus[operators.LimitSet](r, r.describeOperation("putLimitSet"), http.StatusCreated), l.put)
@@ -44,17 +44,17 @@ func (l *limitSets) register(r *routes) {
 	l.registerTakes(r)
 }
 
-func (l *limitSets) list(ctx context.Context, in *Page) (page listPage[operators.LimitSet], err error) {
+func (l *limitSetOperations) list(ctx context.Context, in *Page) (page listPage[operators.LimitSet], err error) {
 	found, err := l.ledger.LimitSets(ctx, in.after, in.Size)
 	return newPage(found, in.isFull(len(found)), toAPILimitSet, func(s store.LimitSet) string { return s.Name }), err
 }
 
-func (l *limitSets) get(ctx context.Context, in *LimitSetPath) (operators.LimitSet, error) {
+func (l *limitSetOperations) get(ctx context.Context, in *LimitSetPath) (operators.LimitSet, error) {
 	found, err := l.ledger.LimitSet(ctx, in.Set)
 	return toAPILimitSet(found), err
 }
 
-func (l *limitSets) put(ctx context.Context, in *struct {
+func (l *limitSetOperations) put(ctx context.Context, in *struct {
 	LimitSetPath
 	PoolMode
 	Body limitSetPut
@@ -74,7 +74,7 @@ func (l *limitSets) put(ctx context.Context, in *struct {
 	return &createdResponse[operators.LimitSet]{createdStatus(isNew && !in.DryRun), toAPILimitSet(put)}, err
 }
 
-func (l *limitSets) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
+func (l *limitSetOperations) delete(ctx context.Context, in *LimitSetPath) (*struct{}, error) {
 	err := l.ledger.DeleteLimitSet(ctx, operatorName(ctx), in.Set)
 	if err == nil {
 		l.sets.ForgetDeleted(in.Set)
@@ -91,7 +91,7 @@ func toAPILimitSet(set store.LimitSet) operators.LimitSet {
 }
 
 // registerTakes adds to r the operations take, peek, return and usage, which callers use thousands of times a second.
-func (l *limitSets) registerTakes(r *routes) {
+func (l *limitSetOperations) registerTakes(r *routes) {
 	statusParam := &huma.Param{Name: "status", In: "query", Schema: &huma.Schema{Type: huma.TypeInteger, Enum: []any{200, 429}, Default: 200}, Description: "429: the status of a single take that is refused is 429 with Retry-After, and 503 if the take cannot be checked and is not allowed; all responses have the headers RateLimit-Policy and RateLimit"}
 	take := r.describeOperation("take")
 	take.Parameters = []*huma.Param{statusParam}

@@ -38,10 +38,10 @@ func bodyStreamType(ctx huma.Context) (mediaType string) {
 	return contentType
 }
 
-// readLines yields the entries in the lines of body, which has the media type contentType, CSV or NDJSON. members names the members of an
-// entry in NDJSON, for error messages.
-func readLines[Entry any](body io.Reader, contentType, members string, format csvFormat[Entry]) iter.Seq[listEntry[Entry]] {
-	next := (&ndjsonReader[Entry]{scanner: newLineScanner(body), members: members}).next
+// readLines yields the entries in the lines of body, which has the media type contentType, CSV or NDJSON. memberNames lists the members of
+// an entry in NDJSON, for error messages.
+func readLines[Entry any](body io.Reader, contentType, memberNames string, format csvFormat[Entry]) iter.Seq[listEntry[Entry]] {
+	next := (&ndjsonReader[Entry]{scanner: newLineScanner(body), members: memberNames}).next
 	if contentType == operators.TypeCSV {
 		next = newCSVReader(body, format).next
 	}
@@ -68,12 +68,12 @@ func newLineScanner(body io.Reader) *bufio.Scanner {
 }
 
 // next returns the next line that is not empty.
-func (n *ndjsonReader[T]) next() (l listEntry[T]) {
+func (n *ndjsonReader[T]) next() (entry listEntry[T]) {
 	for n.scanner.Scan() {
 		n.number++
 		if text := bytes.TrimSpace(n.scanner.Bytes()); len(text) > 0 {
-			l.position, l.err = n.number, readLine(text, &l.value, n.members)
-			return l
+			entry.position, entry.err = n.number, readLine(text, &entry.value, n.members)
+			return entry
 		}
 	}
 	switch err := n.scanner.Err(); {
@@ -88,8 +88,8 @@ func (n *ndjsonReader[T]) next() (l listEntry[T]) {
 
 const exampleTime = "a time such as 2026-03-01T04:05:06Z"
 
-// readLine decodes text, a JSON object, into entry with strict checks. members names its members, for error messages.
-func readLine(text []byte, entry any, members string) error {
+// readLine decodes text, a JSON object, into entry with strict checks. memberNames lists its members, for error messages.
+func readLine(text []byte, entry any, memberNames string) error {
 	if err := checkStrictJSON(text); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func readLine(text []byte, entry any, members string) error {
 		if name := invalidTimeField(text); name != "" && !isUnknownFieldError(err) {
 			return fmt.Errorf("%s: must be %s", name, exampleTime)
 		}
-		return fmt.Errorf("must be a JSON object with %s: %w", members, err)
+		return fmt.Errorf("must be a JSON object with %s: %w", memberNames, err)
 	}
 	if d.More() {
 		return errors.New("more than one JSON value")
@@ -162,15 +162,15 @@ func newCSVReader[T any](body io.Reader, format csvFormat[T]) *csvReader[T] {
 }
 
 // next returns the next line after the header line.
-func (r *csvReader[T]) next() (l listEntry[T]) {
+func (r *csvReader[T]) next() (entry listEntry[T]) {
 	if r.columns == nil {
-		l.err = r.readHeader()
+		entry.err = r.readHeader()
 	}
-	if l.err == nil {
-		l.value, l.err = r.readEntry()
+	if entry.err == nil {
+		entry.value, entry.err = r.readEntry()
 	}
-	l.position = r.number
-	return l
+	entry.position = r.number
+	return entry
 }
 
 func (r *csvReader[T]) readHeader() error {

@@ -38,11 +38,11 @@ func (a *API) metricsHandler() http.HandlerFunc {
 
 // checkScraper returns the problem for a request that may not read the metrics, or nil. If a metrics token is configured, the request needs
 // this token, or a token whose role includes the rights of viewer.
-func (a *API) checkScraper(r *http.Request) *Problem {
+func (a *API) checkScraper(r *http.Request) (refusal *Problem) {
 	if a.options.MetricsToken == "" {
 		return nil
 	}
-	operator, err := a.auth.tokenSender(r)
+	operator, err := a.auth.bearerTokenOwner(r)
 	if err == nil && operator.Role != roleMetrics && !operator.May(roleViewer) {
 		err = newProblem(http.StatusForbidden, codeForbidden, "the metrics token, or a token of the role viewer is needed")
 	}

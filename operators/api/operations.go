@@ -31,19 +31,19 @@ func newOperations(mux *http.ServeMux, version string, auth *authenticator, log 
 	config.Components.Schemas = newSchemas()
 	config.CreateHooks = nil // no $schema links in the bodies
 	config.RejectUnknownQueryParameters = true
-	config.Transformers = []huma.Transformer{shapeProblem}
+	config.Transformers = []huma.Transformer{convertErrorBody}
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"operator": {Type: "http", Scheme: "bearer", Description: "An operator token: viewer, operator, admin, verifier or caller."},
 		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
 	}
 	o := &operations{API: humago.New(mux, config), auth: auth, log: log}
 	o.UseMiddleware(o.newMiddlewares(auth.authorize, refuseIgnoredQuery, handleIdempotencyKey)...)
-	o.UseMiddleware(withProblems) // last, because the transformers need its context
+	o.UseMiddleware(useProblemStatus) // last, because the transformers need its context
 	return o
 }
 
-// withProblems is a middleware that lets a problem set its own status (see problemContext).
-func withProblems(ctx huma.Context, next func(huma.Context)) {
+// useProblemStatus is a middleware that lets a problem set its own status (see problemContext).
+func useProblemStatus(ctx huma.Context, next func(huma.Context)) {
 	next(&problemContext{humaContext: ctx})
 }
 
@@ -91,11 +91,11 @@ type routes struct {
 	listTurns, exportTurns, liveTurns, largeTurns *fair.Shares
 }
 
-// newRoutes returns routes that register operations in documented and their streamed forms in streams. largeTurns limits how many large
+// newRoutes returns routes that register operations in documented and their streamed forms in streams. largeBodyLimit limits how many large
 // bodies are read at once.
-func newRoutes(documented, streams *operations, largeTurns *fair.Shares) *routes {
+func newRoutes(documented, streams *operations, largeBodyLimit *fair.Shares) *routes {
 	return &routes{
-		operations: documented, streams: streams, table: operators.Operations(), largeTurns: largeTurns,
+		operations: documented, streams: streams, table: operators.Operations(), largeTurns: largeBodyLimit,
 		listTurns: fair.NewShares(maxListReads, maxListReadsPerToken), exportTurns: fair.NewShares(maxExports, maxExportsPerToken), liveTurns: fair.NewShares(maxLiveStreams, maxLivePerToken),
 	}
 }
@@ -143,7 +143,7 @@ func addOperation[Request, Response any](r *routes, target *operations, operatio
 	}
 	operation.Responses["default"] = problemResponse(target)
 	if operation.MaxBodyBytes == 0 {
-		operation.Middlewares = append(operation.Middlewares, target.newMiddlewares(r.awaitLargeTurn)...)
+		operation.Middlewares = append(operation.Middlewares, target.newMiddlewares(r.limitLargeBodies)...)
 	}
 	// The argument is target.API and not target, because huma looks for its own configuration type in this argument.
 	huma.Register(target.API, operation, func(ctx context.Context, in *Request) (out *Response, err error) {
@@ -188,19 +188,19 @@ func problemResponse(operations huma.API) *huma.Response {
 func newSchemas() huma.Registry {
 	schemas := huma.NewMapRegistry("#/components/schemas/", openAPITypeName)
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Time](), reflect.TypeFor[time.Time]())
-	describeChange[int](schemas)
-	describeChange[int64](schemas)
-	describeChange[bool](schemas)
-	describeChange[string](schemas)
-	describeChange[time.Time](schemas)
-	describeChange[map[string]*string](schemas)
-	describeChange[[]operators.Window](schemas)
-	describeChange[[]operators.Policy](schemas)
+	addChangeSchema[int](schemas)
+	addChangeSchema[int64](schemas)
+	addChangeSchema[bool](schemas)
+	addChangeSchema[string](schemas)
+	addChangeSchema[time.Time](schemas)
+	addChangeSchema[map[string]*string](schemas)
+	addChangeSchema[[]operators.Window](schemas)
+	addChangeSchema[[]operators.Policy](schemas)
 	return schemas
 }
 
-// describeChange documents Change[T] as its value T in schemas.
-func describeChange[Value any](schemas huma.Registry) {
+// addChangeSchema documents Change[T] as its value T in schemas.
+func addChangeSchema[Value any](schemas huma.Registry) {
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Change[Value]](), reflect.TypeFor[Value]())
 }
 

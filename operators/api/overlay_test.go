@@ -30,7 +30,7 @@ func TestPayloadsMergeAsRFC7396Says(t *testing.T) {
 		{`["a"]`, `{"a":null}`, `{"a":null}`},
 		{`{"a":1}`, ``, ``},
 	} {
-		shared := newOverlay(json.RawMessage(c.shared))
+		shared := newPayloadMerger(json.RawMessage(c.shared))
 		for range 2 { // the first task must not change the shared payload
 			if got := shared.mergePayload(json.RawMessage(c.own)); string(got) != c.want {
 				t.Errorf("%s over %s: %s, want %s", c.own, c.shared, got, c.want)
@@ -45,11 +45,11 @@ func FuzzOverlay(f *testing.F) {
 		if !json.Valid([]byte(shared)) || !json.Valid([]byte(own)) {
 			return
 		}
-		got := newOverlay(json.RawMessage(shared)).mergePayload(json.RawMessage(own))
+		got := newPayloadMerger(json.RawMessage(shared)).mergePayload(json.RawMessage(own))
 		if !json.Valid(got) {
 			t.Fatalf("%s over %s: %s", own, shared, got)
 		}
-		if again := newOverlay(got).mergePayload(json.RawMessage(own)); !bytes.Equal(compactJSON(again), compactJSON(got)) {
+		if again := newPayloadMerger(got).mergePayload(json.RawMessage(own)); !bytes.Equal(compactJSON(again), compactJSON(got)) {
 			t.Errorf("%s over %s: %s, and once more: %s", own, shared, got, again)
 		}
 	})

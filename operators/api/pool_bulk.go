@@ -13,7 +13,7 @@ type AllPools struct {
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
-func (p *pools) pauseAll(ctx context.Context, in *struct {
+func (p *poolOperations) pauseAll(ctx context.Context, in *struct {
 	AllPools
 	Body *operators.PauseAll
 },
@@ -26,12 +26,12 @@ func (p *pools) pauseAll(ctx context.Context, in *struct {
 }
 
 // resumeAll resumes the pools of one page that the operator of the request paused.
-func (p *pools) resumeAll(ctx context.Context, in *AllPools) (operators.PoolsChanged, error) {
+func (p *poolOperations) resumeAll(ctx context.Context, in *AllPools) (operators.PoolsChanged, error) {
 	return p.changePageOfPools(ctx, *in, store.PoolsPause{End: true})
 }
 
 // changePageOfPools applies change to those pools of a page that need it. The pass `follow` writes the changes to Redis.
-func (p *pools) changePageOfPools(ctx context.Context, in AllPools, change store.PoolsPause) (changed operators.PoolsChanged, err error) {
+func (p *poolOperations) changePageOfPools(ctx context.Context, in AllPools, change store.PoolsPause) (changed operators.PoolsChanged, err error) {
 	found, err := p.ledger.PoolOverviews(ctx, in.after, in.Size, 0)
 	if err != nil {
 		return changed, err

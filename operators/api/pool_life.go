@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func (p *pools) patch(ctx context.Context, in *struct {
+func (p *poolOperations) patch(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
 	Body operators.PoolPatch
@@ -42,7 +42,7 @@ func (p *pools) patch(ctx context.Context, in *struct {
 	return changed, err
 }
 
-func (p *pools) pause(ctx context.Context, in *struct {
+func (p *poolOperations) pause(ctx context.Context, in *struct {
 	PoolPath
 	Body *operators.PauseReason
 },
@@ -60,7 +60,7 @@ func pauseReasonText(body *operators.PauseReason) (reason string) {
 	return body.Reason
 }
 
-func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error) {
+func (p *poolOperations) resume(ctx context.Context, in *PoolPath) (operators.Pool, error) {
 	return p.changePool(ctx, in.Pool, "", func(spec *store.PoolSpec) error {
 		spec.Paused = false
 		return nil
@@ -68,7 +68,7 @@ func (p *pools) resume(ctx context.Context, in *PoolPath) (operators.Pool, error
 }
 
 // changePool calls change with the settings of a pool, stores them with the reason for the audit log, and updates Redis.
-func (p *pools) changePool(ctx context.Context, name, reason string, change func(*store.PoolSpec) error) (operators.Pool, error) {
+func (p *poolOperations) changePool(ctx context.Context, name, reason string, change func(*store.PoolSpec) error) (operators.Pool, error) {
 	changed, err := p.ledger.ChangePool(ctx, operatorName(ctx), name, reason, change)
 	if err == nil {
 		p.reconcileNow(ctx, name)
@@ -76,7 +76,7 @@ func (p *pools) changePool(ctx context.Context, name, reason string, change func
 	return toAPIPool(changed), err
 }
 
-func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
+func (p *poolOperations) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
 	err := p.ledger.DeletePool(ctx, operatorName(ctx), in.Pool)
 	if errors.Is(err, store.ErrOpenTasks) {
 		return nil, newProblem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for the running tasks")
@@ -90,7 +90,7 @@ func (p *pools) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
 	return &struct{}{}, nil
 }
 
-func (p *pools) releaseSlot(ctx context.Context, in *struct {
+func (p *poolOperations) releaseSlot(ctx context.Context, in *struct {
 	PoolPath
 	Slot int `path:"slot" minimum:"0" maximum:"9999"`
 	Body operators.Release
@@ -102,7 +102,7 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	}
 	g, err := p.forceRelease(ctx, in.Pool, in.Slot, store.ForcedRelease{Actor: operatorName(ctx), Reason: reason, Token: in.Body.Token, AtOnce: in.Body.AtOnce})
 	if errors.Is(err, store.ErrNotFound) {
-		err = p.notHeldProblem(ctx, in.Pool, in.Slot, in.Body.Token)
+		err = p.slotNotHeldProblem(ctx, in.Pool, in.Slot, in.Body.Token)
 	}
 	if in.Body.AtOnce {
 		return operators.Slot{Slot: in.Slot, State: "free"}, err
@@ -110,9 +110,9 @@ func (p *pools) releaseSlot(ctx context.Context, in *struct {
 	return toAPISlot(g), err
 }
 
-// notHeldProblem returns the problem for the release of a slot that is not held. Its text says whether the pool,
+// slotNotHeldProblem returns the problem for the release of a slot that is not held. Its text says whether the pool,
 // the slot or the grant does not exist.
-func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token int64) error {
+func (p *poolOperations) slotNotHeldProblem(ctx context.Context, pool string, slot int, token int64) error {
 	o, err := p.ledger.Occupancy(ctx, pool, 0)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -127,7 +127,7 @@ func (p *pools) notHeldProblem(ctx context.Context, pool string, slot int, token
 	return newProblem(http.StatusNotFound, codeNotFound, fmt.Sprintf("slot %d of pool %s is free: it has no holder", slot, pool))
 }
 
-func (p *pools) checkGrant(ctx context.Context, in *struct {
+func (p *poolOperations) checkGrant(ctx context.Context, in *struct {
 	PoolPath
 	Token int64 `path:"token" minimum:"1" maximum:"9007199254740991"`
 },

@@ -17,20 +17,20 @@ type poolQuery struct {
 	operators.PoolFilter
 }
 
-// isPlain reports whether the list can be read page by page, because it is sorted by name and not filtered.
-func (q *poolQuery) isPlain() bool { return q.Sort == "name" && q.Name == "" && !q.OnlyTrouble }
+// canReadByPage reports whether the list can be read page by page, because it is sorted by name and not filtered.
+func (q *poolQuery) canReadByPage() bool { return q.Sort == "name" && q.Name == "" && !q.OnlyTrouble }
 
-func (p *pools) list(ctx context.Context, in *poolQuery) (page listPage[operators.PoolState], err error) {
-	if !in.isPlain() {
-		return p.listRanked(ctx, in)
+func (p *poolOperations) list(ctx context.Context, in *poolQuery) (page listPage[operators.PoolState], err error) {
+	if !in.canReadByPage() {
+		return p.listByRank(ctx, in)
 	}
 	found, err := p.ledger.PoolOverviews(ctx, in.after, in.Size, maxWaitingShown)
 	return newPage(found, in.isFull(len(found)), toAPIPoolState, func(v store.PoolOverview) string { return v.Pool.Name }), err
 }
 
-// listRanked reads the sort key of all pools and sorts the pools as request says. It reads the full views only of the pools on the page.
-func (p *pools) listRanked(ctx context.Context, request *poolQuery) (page listPage[operators.PoolState], err error) {
-	last, err := request.afterPlace()
+// listByRank reads the sort key of all pools and sorts the pools as request says. It reads the full views only of the pools on the page.
+func (p *poolOperations) listByRank(ctx context.Context, request *poolQuery) (page listPage[operators.PoolState], err error) {
+	last, err := request.afterPosition()
 	if err != nil {
 		return page, err
 	}
@@ -38,15 +38,15 @@ func (p *pools) listRanked(ctx context.Context, request *poolQuery) (page listPa
 	if err != nil {
 		return page, err
 	}
-	var places []poolPlace
+	var places []poolPosition
 	for _, r := range ranks {
 		trouble := poolTroubleCodes(r.Capacity, r.Paused, r.PoolStatus)
-		place := poolPlace{poolRank(request.Sort, r, trouble), r.Name}
+		place := poolPosition{poolRank(request.Sort, r, trouble), r.Name}
 		if (!request.OnlyTrouble || len(trouble) > 0) && place.compare(last) > 0 {
 			places = append(places, place)
 		}
 	}
-	slices.SortFunc(places, poolPlace.compare)
+	slices.SortFunc(places, poolPosition.compare)
 	shown := places[:min(len(places), request.Size)]
 	order := make(map[string]int, len(shown))
 	names := make([]string, len(shown))
@@ -57,38 +57,38 @@ func (p *pools) listRanked(ctx context.Context, request *poolQuery) (page listPa
 	slices.SortFunc(found, func(a, b store.PoolOverview) int { return order[a.Pool.Name] - order[b.Pool.Name] })
 	page = newPage(found, false, toAPIPoolState, nil)
 	if len(shown) < len(places) {
-		page.next = pageToken(request.Sort + ":" + shown[len(shown)-1].key())
+		page.next = pageToken(request.Sort + ":" + shown[len(shown)-1].tokenText())
 	}
 	return page, err
 }
 
-// poolPlace is the position of a pool in a sorted list: higher ranks first, then by name.
-type poolPlace struct {
+// poolPosition is the position of a pool in a sorted list: higher ranks first, then by name.
+type poolPosition struct {
 	rank int64
 	name string
 }
 
 // compare returns a negative number if a comes before other in the list.
-func (a poolPlace) compare(other poolPlace) int {
+func (a poolPosition) compare(other poolPosition) int {
 	return cmp.Or(cmp.Compare(other.rank, a.rank), cmp.Compare(a.name, other.name))
 }
 
-// key returns the place as text, for a page token.
-func (a poolPlace) key() string { return strconv.FormatInt(a.rank, 10) + ":" + a.name }
+// tokenText returns the place as text, for a page token.
+func (a poolPosition) tokenText() string { return strconv.FormatInt(a.rank, 10) + ":" + a.name }
 
-// afterPlace returns the position after which the page starts: the name of the last pool of the previous page, and
+// afterPosition returns the position after which the page starts: the name of the last pool of the previous page, and
 // the rank that this pool had then. Its present rank may be different.
-func (q *poolQuery) afterPlace() (poolPlace, error) {
+func (q *poolQuery) afterPosition() (poolPosition, error) {
 	if q.after == "" {
-		return poolPlace{rank: 1<<63 - 1}, nil
+		return poolPosition{rank: 1<<63 - 1}, nil
 	}
 	sort, key, _ := strings.Cut(q.after, ":")
 	text, name, ok := strings.Cut(key, ":")
 	rank, err := strconv.ParseInt(text, 10, 64)
 	if !ok || err != nil || sort != q.Sort {
-		return poolPlace{}, pageTokenProblem()
+		return poolPosition{}, pageTokenProblem()
 	}
-	return poolPlace{rank, name}, nil
+	return poolPosition{rank, name}, nil
 }
 
 // poolRank returns the rank of pool in the order sortOrder. Pools with a higher rank come first. trouble has the problems of the pool. In
@@ -122,7 +122,7 @@ func poolTroubleCodes(capacity int, paused bool, status store.PoolStatus) (codes
 	return trouble
 }
 
-func (p *pools) getTotals(ctx context.Context, _ *struct{}) (totals operators.PoolTotals, err error) {
+func (p *poolOperations) getTotals(ctx context.Context, _ *struct{}) (totals operators.PoolTotals, err error) {
 	ranks, err := p.ledger.PoolRanks(ctx, "")
 	for _, r := range ranks {
 		totals.Pools++

@@ -77,19 +77,19 @@ type PoolMode struct {
 
 func (p PoolPath) checkName() error { return devices.CheckPoolName(p.Pool) }
 
-type pools struct {
+type poolOperations struct {
 	ledger       poolStore
 	upkeep       *upkeep.Keeper
 	policies     *policies.Checker
 	forceRelease func(ctx context.Context, pool string, slot int, f store.ForcedRelease) (store.Grant, error)
-	warner       limitWarner
+	warner       policyWarner
 	leaseMin     leaseMinimum
 	log          *slog.Logger
 }
 
-func (p *pools) register(r *routes) {
+func (p *poolOperations) register(r *routes) {
 	registerList[operators.PoolList](r, r.describeOperation("listPools"), p.list)
-	register(r, r.inListTurn(r.describeOperation("getTotals")), p.getTotals)
+	register(r, r.limitListReads(r.describeOperation("getTotals")), p.getTotals)
 	register(r, r.describeOperation("getPool"), p.get)
 	registerResponse(r, documentStatus[operators.PoolChanged](r, r.describeOperation("putPool"), http.StatusCreated), p.put)
 	register(r, r.describeOperation("getSlots"), p.getSlots)
@@ -107,12 +107,12 @@ func (p *pools) register(r *routes) {
 	register(r, r.describeOperation("getUsageOfPool"), p.getUsage)
 }
 
-func (p *pools) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
+func (p *poolOperations) get(ctx context.Context, in *PoolPath) (operators.Pool, error) {
 	found, err := p.ledger.Pool(ctx, in.Pool)
 	return toAPIPool(found), err
 }
 
-func (p *pools) put(ctx context.Context, in *struct {
+func (p *poolOperations) put(ctx context.Context, in *struct {
 	PoolPath
 	PoolMode
 	Body poolPut
@@ -139,14 +139,14 @@ func (p *pools) put(ctx context.Context, in *struct {
 
 // reconcileNow updates Redis after a change of a pool. The ledger already enforces the change. The update only saves devices the
 // wait for the next reconciliation.
-func (p *pools) reconcileNow(ctx context.Context, name string) {
-	if _, err := p.upkeep.ReconcilePool(ctx, name); err != nil {
-		p.log.WarnContext(ctx, "pool not updated in Redis; reconciliation updates it", "pool", name, "err", err)
+func (p *poolOperations) reconcileNow(ctx context.Context, poolName string) {
+	if _, err := p.upkeep.ReconcilePool(ctx, poolName); err != nil {
+		p.log.WarnContext(ctx, "pool not updated in Redis; reconciliation updates it", "pool", poolName, "err", err)
 	}
 }
 
 // readSpec checks the settings in body and converts them to the form of the ledger.
-func (p *pools) readSpec(body poolPut) (store.PoolSpec, error) {
+func (p *poolOperations) readSpec(body poolPut) (store.PoolSpec, error) {
 	spec := store.PoolSpec{
 		Capacity: body.Capacity, Callers: body.Callers, Lease: millisecondsOr(body.LeaseMS, defaultLease),
 		Longest: millisecondsOr(body.LongestLeaseMS, store.DefaultLongestLease), Sleep: millisecondsOr(body.LongestSleepMS, store.DefaultLongestSleep),
@@ -205,7 +205,7 @@ func toAPIPool(pool store.Pool) operators.Pool {
 	}
 }
 
-func (p *pools) getSlots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
+func (p *poolOperations) getSlots(ctx context.Context, in *PoolPath) (operators.Slots, error) {
 	o, err := p.ledger.Occupancy(ctx, in.Pool, maxWaitingShown)
 	if err != nil {
 		return operators.Slots{}, err
@@ -213,16 +213,16 @@ func (p *pools) getSlots(ctx context.Context, in *PoolPath) (operators.Slots, er
 	return toAPISlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
 }
 
-// toAPISlots converts the slots in occupancy to the form of the API. reserved are the devices for which a slot is reserved. It shows each
+// toAPISlots converts the slots in occupancy to the form of the API. reservedFor are the devices for which a slot is reserved. It shows each
 // reserved slot at the lowest free number, because only the grant decides the number of the slot.
-func toAPISlots(occupancy store.Occupancy, reserved []string) operators.Slots {
-	reserved = reserved[:min(len(reserved), max(occupancy.Pool.Capacity-len(occupancy.Grants), 0))]
-	shown := operators.Slots{Pool: occupancy.Pool.Name, Capacity: occupancy.Pool.Capacity, Held: len(occupancy.Grants), Reserved: len(reserved), Waiting: occupancy.Waiting, Oldest: apiTimePointer(occupancy.Oldest)}
+func toAPISlots(occupancy store.Occupancy, reservedFor []string) operators.Slots {
+	reservedFor = reservedFor[:min(len(reservedFor), max(occupancy.Pool.Capacity-len(occupancy.Grants), 0))]
+	shown := operators.Slots{Pool: occupancy.Pool.Name, Capacity: occupancy.Pool.Capacity, Held: len(occupancy.Grants), Reserved: len(reservedFor), Waiting: occupancy.Waiting, Oldest: apiTimePointer(occupancy.Oldest)}
 	shown.Slots = make([]operators.Slot, 0, max(occupancy.Pool.Capacity, len(occupancy.Grants)))
 	showFree := func(slot int) {
 		one := operators.Slot{Slot: slot, State: "free"}
-		if len(reserved) > 0 {
-			one.State, one.Device, reserved = "reserved", reserved[0], reserved[1:]
+		if len(reservedFor) > 0 {
+			one.State, one.Device, reservedFor = "reserved", reservedFor[0], reservedFor[1:]
 			one.Caller = operators.HolderName(one.Device)
 		}
 		shown.Slots = append(shown.Slots, one)

@@ -91,7 +91,7 @@ func asDependencyProblem(err error) *Problem {
 	case errors.Is(err, store.ErrOutcomeUnknown) && !errors.Is(err, devices.ErrUnavailable):
 		return newProblem(http.StatusServiceUnavailable, codeOutcomeUnknown, "outcome unknown: check the state before you send again").withCause(err)
 	}
-	for _, r := range ledgerRefusals() {
+	for _, r := range ledgerErrorMappings() {
 		if errors.Is(err, r.target) {
 			return newProblem(r.status, r.code, r.detail).withCause(err)
 		}
@@ -106,20 +106,19 @@ func unavailableProblem(server, detail string) *Problem {
 	return p
 }
 
-// ledgerRefusal maps target, an error of the ledger, to a problem.
-type ledgerRefusal struct {
+// ledgerErrorMapping maps target, an error of the ledger, to a problem.
+type ledgerErrorMapping struct {
 	target error
 	status int
 	code   string
 	detail string
 }
 
-// ledgerRefusals maps the errors with which the ledger refuses an operation. If a name or number in the path does not
-// exist, the error is store.ErrNotFound for every kind of object. If the field pool of a body names no pool, the
-// error is store.ErrUnknownPool. notHeldProblem and leaseProblem have texts of their own for a pool that does not
-// exist.
-func ledgerRefusals() (refusals []ledgerRefusal) {
-	return []ledgerRefusal{
+// ledgerErrorMappings returns the mappings of the errors with which the ledger refuses an operation. If a name or number in the path does
+// not exist, the error is store.ErrNotFound for every kind of object. If the field pool of a body names no pool, the error is
+// store.ErrUnknownPool. slotNotHeldProblem and leaseProblem have texts of their own for a pool that does not exist.
+func ledgerErrorMappings() (mappings []ledgerErrorMapping) {
+	return []ledgerErrorMapping{
 		{store.ErrOpenTasks, http.StatusConflict, codeOpenTasks, "the device has open tasks; cancel=true cancels them"},
 		{store.ErrUnknownPool, http.StatusUnprocessableEntity, codeUnknownPool, "pool: no such pool"},
 		{store.ErrUnknownProfile, http.StatusUnprocessableEntity, codeUnknownProfile, "profile: no such profile"},
@@ -181,8 +180,8 @@ func (c *problemContext) SetStatus(status int) {
 	c.humaContext.SetStatus(status)
 }
 
-// shapeProblem converts body to a problem if it is one of huma's own errors. It returns any other body unchanged.
-func shapeProblem(ctx huma.Context, _ string, body any) (any, error) {
+// convertErrorBody converts body to a problem if it is one of huma's own errors. It returns any other body unchanged.
+func convertErrorBody(ctx huma.Context, _ string, body any) (converted any, err error) {
 	context, _ := ctx.(*problemContext)
 	var p *Problem
 	switch e := body.(type) {
@@ -229,7 +228,7 @@ func convertHumaError(humaError *huma.ErrorModel) *Problem {
 			p.Status, p.Title, p.Code = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), codeUnknownField
 		}
 		if i < maxListedErrors {
-			p.Errors = append(p.Errors, operators.ProblemField{Field: detail.Location, Detail: expandExponent(detail.Message)})
+			p.Errors = append(p.Errors, operators.ProblemField{Field: detail.Location, Detail: writeWithoutExponent(detail.Message)})
 		}
 	}
 	if len(p.Errors) > 0 {
@@ -241,8 +240,8 @@ func convertHumaError(humaError *huma.ErrorModel) *Problem {
 	return p
 }
 
-// expandExponent rewrites the number at the end of huma's message without an exponent: 86400000, not 8.64e+07.
-func expandExponent(message string) string {
+// writeWithoutExponent rewrites the number at the end of huma's message without an exponent: 86400000, not 8.64e+07.
+func writeWithoutExponent(message string) string {
 	space := strings.LastIndexByte(message, ' ') + 1
 	if n, err := strconv.ParseFloat(message[space:], 64); err == nil {
 		return message[:space] + strconv.FormatFloat(n, 'f', -1, 64)

@@ -24,12 +24,12 @@ type resultStore interface {
 	TopErrors(ctx context.Context, filter store.ResultFilter, sample, limit int) ([]store.ErrorCount, error)
 }
 
-type results struct{ ledger resultStore }
+type resultOperations struct{ ledger resultStore }
 
-func (s *results) register(r *routes) {
+func (s *resultOperations) register(r *routes) {
 	op := r.describeOperation("listResults")
 	op.Responses = listResponses()
-	register(r, r.inListTurn(op), s.get)
+	register(r, r.limitListReads(op), s.get)
 	registerStream(r, op, s.export)
 }
 
@@ -65,7 +65,7 @@ func (q *resultQuery) sampleSize() int {
 }
 
 // list reads one page. The caller has checked that the batch exists.
-func (s *results) list(ctx context.Context, request *resultQuery) (page listPage[operators.Result], err error) {
+func (s *resultOperations) list(ctx context.Context, request *resultQuery) (page listPage[operators.Result], err error) {
 	filter := request.filter(request.afterNumber)
 	bound, err := s.ledger.ResultSearchBound(ctx, filter)
 	if err != nil {
@@ -94,7 +94,7 @@ func toAPIResult(result store.TaskResult, fields []string) operators.Result {
 	return shown
 }
 
-func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Results, err error) {
+func (s *resultOperations) get(ctx context.Context, in *resultQuery) (answer operators.Results, err error) {
 	if err := in.check(); err != nil {
 		return answer, err
 	}
@@ -114,7 +114,7 @@ func (s *results) get(ctx context.Context, in *resultQuery) (answer operators.Re
 }
 
 // summarize returns the summary of the results of batch that request asks for.
-func (s *results) summarize(ctx context.Context, request *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
+func (s *resultOperations) summarize(ctx context.Context, request *resultQuery, batch store.Batch) (*operators.ResultSummary, error) {
 	sum := &operators.ResultSummary{Errors: []operators.ErrorCount{}, Matching: countEndedTasks(batch, store.TaskState(request.State))}
 	collector := newResultCollector(request)
 	sample := store.SampleSpec{ResultFilter: request.filter(0), MaxResults: request.sampleSize(), ReadAll: sum.Matching <= int64(request.sampleSize()), WithTags: request.ByTag != ""}

@@ -13,7 +13,7 @@ import (
 )
 
 // export streams all results that match request. As CSV, the outputs have one column for each field.
-func (s *results) export(ctx context.Context, request *resultQuery) (*huma.StreamResponse, error) {
+func (s *resultOperations) export(ctx context.Context, request *resultQuery) (*huma.StreamResponse, error) {
 	if request.Aggregate != "" || request.ByTag != "" {
 		return nil, invalidProblem("query.aggregate, query.by_tag: only together with JSON")
 	}
@@ -23,7 +23,7 @@ func (s *results) export(ctx context.Context, request *resultQuery) (*huma.Strea
 	if _, err := s.ledger.Batch(ctx, request.ID); err != nil {
 		return nil, err
 	}
-	found, err := s.sampledFields(ctx, request)
+	found, err := s.readSampledFields(ctx, request)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +53,8 @@ func (s *results) export(ctx context.Context, request *resultQuery) (*huma.Strea
 	}}, nil
 }
 
-// sampledFields returns the names of the fields in a sample of the outputs, or nil if request names the fields.
-func (s *results) sampledFields(ctx context.Context, request *resultQuery) (names []string, err error) {
+// readSampledFields returns the names of the fields in a sample of the outputs, or nil if request names the fields.
+func (s *resultOperations) readSampledFields(ctx context.Context, request *resultQuery) (names []string, err error) {
 	if request.Fields != nil {
 		return nil, nil
 	}
@@ -75,7 +75,7 @@ type resultTable struct {
 }
 
 // encode returns results as lines of CSV. The first lines follow a header line.
-func (t *resultTable) encode(results []operators.Result) ([]byte, error) {
+func (t *resultTable) encode(results []operators.Result) (lines []byte, err error) {
 	var out bytes.Buffer
 	table := csv.NewWriter(&out)
 	if !t.hasHeader {
@@ -89,7 +89,7 @@ func (t *resultTable) encode(results []operators.Result) ([]byte, error) {
 	return out.Bytes(), table.Error()
 }
 
-func (t *resultTable) header() []string {
+func (t *resultTable) header() (columnNames []string) {
 	names := []string{"task", "device", "state", "ended_at", "duration_ms", "error", "output_dropped"}
 	for _, field := range t.fields {
 		if field == rootField {
@@ -104,7 +104,7 @@ func (t *resultTable) header() []string {
 	return names
 }
 
-func (t *resultTable) row(result operators.Result) []string {
+func (t *resultTable) row(result operators.Result) (cells []string) {
 	row := []string{formatDecimal(result.Task), result.Device, result.State, jsonCellText(result.Ended), jsonCellText(result.Duration), escapeFormula(result.Error), jsonCellText(result.Dropped)}
 	if !t.hasRest { // without a rest column, the output is an object with only the chosen fields
 		from := map[string]json.RawMessage{}

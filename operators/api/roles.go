@@ -41,7 +41,7 @@ type Operator struct {
 // checkRights returns nil if the operator may use the operation, otherwise a problem. A caller gets the same problem for a pool
 // that does not exist and for a pool that its token does not cover.
 func (o Operator) checkRights(ctx huma.Context) error {
-	row := operationRowOf(ctx)
+	row := operationOf(ctx)
 	if !row.Callers || o.Role != roleCaller {
 		if !o.May(row.Role) {
 			return newProblem(http.StatusForbidden, codeForbidden, "a token of the role "+row.Role+" is needed")
@@ -63,8 +63,8 @@ func (o Operator) May(requiredRole string) bool {
 	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]
 }
 
-// operationRowOf returns the row of the requested operation in the table of operations.
-func operationRowOf(ctx huma.Context) operators.Operation {
+// operationOf returns the requested operation, a row of the table of operations.
+func operationOf(ctx huma.Context) operators.Operation {
 	row, _ := ctx.Operation().Metadata[rowKey].(operators.Operation)
 	return row
 }

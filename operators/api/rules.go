@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func (p *pools) listLimitedSubjects(ctx context.Context, in *struct {
+func (p *poolOperations) listLimitedSubjects(ctx context.Context, in *struct {
 	PoolPath
 	operators.LimitedQuery
 },
@@ -53,12 +53,12 @@ type factStore interface {
 	DevicesWithAttribute(ctx context.Context, path, firstName string) (scanned int, found bool, err error)
 }
 
-// limitWarner warns about policies that count by a tag or attribute that none of the first 1,000 devices has. All devices are
+// policyWarner warns about policies that count by a tag or attribute that none of the first 1,000 devices has. All devices are
 // then counted together, which is seldom intended. Before the first device is registered, there are no warnings.
-type limitWarner struct{ ledger factStore }
+type policyWarner struct{ ledger factStore }
 
 // findWarnings returns a warning for each tag or attribute that policies count by and that no searched device has.
-func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Policy) (list operators.WarningList, err error) {
+func (ws policyWarner) findWarnings(ctx context.Context, policies []operators.Policy) (list operators.WarningList, err error) {
 	tags, attributes := policy.CountedNames(policies)
 	for i, name := range slices.Concat(tags, attributes) {
 		kind := "tag"
@@ -81,15 +81,15 @@ func (ws limitWarner) findWarnings(ctx context.Context, policies []operators.Pol
 	return list, nil
 }
 
-// rules has the windows and policies that a change sets for a batch or a pool.
-type rules struct {
+// windowAndPolicyChange has the windows and policies that a change sets for a batch or a pool.
+type windowAndPolicyChange struct {
 	windows operators.Change[[]store.Window]
 	limits  operators.Change[json.RawMessage]
 	warned  operators.WarningList
 }
 
 // readChange checks a change of windows and a change of policies, and converts both to the form of the ledger, with warnings.
-func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Change[[]operators.Window], limitChange operators.Change[[]operators.Policy]) (changed rules, err error) {
+func (ws policyWarner) readChange(ctx context.Context, windowChange operators.Change[[]operators.Window], limitChange operators.Change[[]operators.Policy]) (changed windowAndPolicyChange, err error) {
 	if changed.windows, err = convertChange(windowChange, toStoredWindows); err != nil {
 		return changed, err
 	}
@@ -102,7 +102,7 @@ func (ws limitWarner) readChange(ctx context.Context, windowChange operators.Cha
 
 // applyTo sets windows and limits, the stored rules of a batch or a pool, to the changed values. If one of them was not changed, it stays the
 // same.
-func (r rules) applyTo(windows *[]store.Window, limits *json.RawMessage) {
+func (r windowAndPolicyChange) applyTo(windows *[]store.Window, limits *json.RawMessage) {
 	applyChange(r.windows, windows, nil)
 	applyChange(r.limits, limits, nil)
 }

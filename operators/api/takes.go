@@ -37,10 +37,10 @@ type takeBody struct {
 	Cost  *int64                     `json:"cost"`
 }
 
-// readTake checks the take in a body and converts it to the form of package policies. errorPrefix is the path of the take in errors, and caller
-// is the name of the caller's token.
-func (t takeBody) readTake(errorPrefix, caller string) (take policies.Take, err error) {
-	take = policies.Take{Caller: caller, ID: t.ID, Cost: 1}
+// readTake checks the take in a body and converts it to the form of package policies. errorPrefix is the path of the take in errors, and
+// tokenName is the name of the caller's token.
+func (t takeBody) readTake(errorPrefix, tokenName string) (take policies.Take, err error) {
+	take = policies.Take{Caller: tokenName, ID: t.ID, Cost: 1}
 	if t.Cost != nil {
 		take.Cost = *t.Cost
 	}
@@ -127,7 +127,7 @@ func takeErrorPrefix(index int, isList bool) string {
 
 // newTakeHandler returns a handler for takes (requests of callers to a limit set). ask is Sets.Take or Sets.Peek: it returns a verdict for
 // each take in a limit set. The handler answers with these verdicts.
-func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) func(huma.Context) error {
+func (l *limitSetOperations) newTakeHandler(ask func(context.Context, string, []policies.Take) ([]policies.Verdict, error)) (handler func(huma.Context) error) {
 	return func(ctx huma.Context) error {
 		usesStatus, err := wantsRefusalAsStatus(ctx)
 		if err != nil {
@@ -155,7 +155,7 @@ func (l *limitSets) newTakeHandler(ask func(context.Context, string, []policies.
 			}
 			return writeResponse(ctx, http.StatusOK, operators.TypeJSON, answer)
 		case usesStatus:
-			return writeWithStatus(ctx, verdicts[0], takes[0].Cost)
+			return writeTakeWithStatus(ctx, verdicts[0], takes[0].Cost)
 		}
 		return writeResponse(ctx, http.StatusOK, operators.TypeJSON, toAPITaken(verdicts[0], takes[0].Cost))
 	}
@@ -208,13 +208,13 @@ type refusedTake struct { //nolint:errname // an answer
 	operators.Taken
 }
 
-// writeWithStatus answers a take that has this cost. The status of the response shows the verdict. The header
+// writeTakeWithStatus answers a take that has this cost. The status of the response shows the verdict. The header
 // fields are those of draft-ietf-httpapi-ratelimit-headers.
-func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) error {
+func writeTakeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) error {
 	taken := toAPITaken(verdict, cost)
 	if len(verdict.Items) > 0 {
-		ctx.SetHeader("RateLimit-Policy", formatRateField(verdict, formatQuota))
-		ctx.SetHeader("RateLimit", formatRateField(verdict, func(_ *limits.Rule, s limits.WindowUse) string {
+		ctx.SetHeader("RateLimit-Policy", formatRateLimitField(verdict, formatQuota))
+		ctx.SetHeader("RateLimit", formatRateLimitField(verdict, func(_ *limits.Rule, s limits.WindowUse) string {
 			return ";r=" + formatDecimal(s.Remaining) + ";t=" + formatDecimal(roundUpToUnits(s.Reset, time.Second))
 		}))
 	}
@@ -229,8 +229,9 @@ func writeWithStatus(ctx huma.Context, verdict policies.Verdict, cost int64) err
 	return writeResponse(ctx, p.Status, p.ContentType(""), refusedTake{p.Problem, taken})
 }
 
-// formatRateField returns the value of a header field with one item for each policy in verdict. format returns the parameters of an item.
-func formatRateField(verdict policies.Verdict, format func(*limits.Rule, limits.WindowUse) string) string {
+// formatRateLimitField returns the value of a header field with one item for each policy in verdict. format returns the parameters of an
+// item.
+func formatRateLimitField(verdict policies.Verdict, format func(*limits.Rule, limits.WindowUse) string) string {
 	items := make([]string, len(verdict.Items))
 	for i, s := range verdict.Items {
 		items[i] = `"` + verdict.Rules[i].Name + `"` + format(verdict.Rules[i], s)
@@ -252,7 +253,7 @@ func formatQuota(rule *limits.Rule, use limits.WindowUse) string {
 }
 
 // giveBackTake gives back the unused part of a take.
-func (l *limitSets) giveBackTake(ctx huma.Context) error {
+func (l *limitSetOperations) giveBackTake(ctx huma.Context) error {
 	var body takeBody
 	if err := readJSONBody(ctx, &body); err != nil {
 		return err
@@ -271,7 +272,7 @@ func (l *limitSets) giveBackTake(ctx huma.Context) error {
 	return writeResponse(ctx, http.StatusOK, operators.TypeJSON, operators.Returned{Returned: returned})
 }
 
-func (l *limitSets) writeUsage(ctx huma.Context) error {
+func (l *limitSetOperations) writeUsage(ctx huma.Context) error {
 	facts, limit, err := readUsageQuery(ctx)
 	if err != nil {
 		return err

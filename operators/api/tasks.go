@@ -25,7 +25,7 @@ type taskStore interface {
 	CountRetriable(ctx context.Context, filter store.TaskFilter) (int64, error)
 }
 
-type tasks struct {
+type taskOperations struct {
 	ledger  taskStore
 	recent  recentAttemptsReader
 	waiters *waiters.Notifier
@@ -38,7 +38,7 @@ type taskQuery struct {
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
 }
 
-func (t *tasks) register(r *routes) {
+func (t *taskOperations) register(r *routes) {
 	registerList[operators.TaskList](r, r.describeOperation("listTasks"), t.list)
 	register(r, r.describeOperation("getTask"), t.get)
 	register(r, r.describeOperation("explainTask"), t.explainTask)
@@ -48,7 +48,7 @@ func (t *tasks) register(r *routes) {
 	register(r, r.describeOperation("retryTasks"), t.retryAll)
 }
 
-func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
+func (t *taskOperations) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
 	filter, err := taskFilter(in.TaskFilter)
 	if err != nil {
 		return page, err
@@ -74,7 +74,7 @@ func (t *tasks) list(ctx context.Context, in *taskQuery) (page listPage[operator
 }
 
 // addDeviceTags adds to each of listed the tags of its device.
-func (t *tasks) addDeviceTags(ctx context.Context, listed []operators.Task) error {
+func (t *taskOperations) addDeviceTags(ctx context.Context, listed []operators.Task) error {
 	tags := map[string]map[string]string{}
 	for _, one := range listed {
 		tags[one.Device] = nil
@@ -124,7 +124,7 @@ func checkDeviceAndPoolNames(device, pool string) error {
 	return nil
 }
 
-func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetail, err error) {
+func (t *taskOperations) get(ctx context.Context, in *IDPath) (detail operators.TaskDetail, err error) {
 	found, grant, attempts, err := t.ledger.Task(ctx, in.ID)
 	if err != nil {
 		return detail, err
@@ -142,12 +142,12 @@ func (t *tasks) get(ctx context.Context, in *IDPath) (detail operators.TaskDetai
 	return detail, nil
 }
 
-func (t *tasks) cancel(ctx context.Context, in *IDPath) (operators.Task, error) {
+func (t *taskOperations) cancel(ctx context.Context, in *IDPath) (operators.Task, error) {
 	cancelled, err := t.ledger.CancelTask(ctx, operatorName(ctx), in.ID)
 	return toAPITask(cancelled), err
 }
 
-func (t *tasks) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
+func (t *taskOperations) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	again, err := t.ledger.RetryTask(ctx, operatorName(ctx), in.ID)
 	if err == nil {
 		t.waiters.Filler.Fill(again.Pool)
@@ -178,11 +178,11 @@ type bulkQuery struct {
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
-func (t *tasks) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
+func (t *taskOperations) cancelAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	return changeTasks(ctx, in, t.ledger.CancelTasks, t.ledger.CountCancellable)
 }
 
-func (t *tasks) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
+func (t *taskOperations) retryAll(ctx context.Context, in *bulkQuery) (operators.Bulk, error) {
 	done, err := changeTasks(ctx, in, t.ledger.RetryTasks, t.ledger.CountRetriable)
 	if err == nil && !in.DryRun {
 		t.waiters.Pools.RestartSearches()
@@ -212,7 +212,7 @@ func changeTasks(
 	return operators.Bulk(done), err
 }
 
-func (t *tasks) explainTask(ctx context.Context, in *IDPath) (operators.Why, error) {
+func (t *taskOperations) explainTask(ctx context.Context, in *IDPath) (operators.Why, error) {
 	e, err := t.explain(ctx, in.ID)
 	if err != nil {
 		return operators.Why{}, err
@@ -222,13 +222,13 @@ func (t *tasks) explainTask(ctx context.Context, in *IDPath) (operators.Why, err
 }
 
 // toAPIReasons converts causes to the form of the API. If many attempts in a pool fail, it omits the advice to raise the capacity of the
-// pool. recent reads the attempts.
-func toAPIReasons(ctx context.Context, recent recentAttemptsReader, causes []decision.Cause) (shown []operators.Reason, err error) {
+// pool. attemptsReader reads the attempts.
+func toAPIReasons(ctx context.Context, attemptsReader recentAttemptsReader, causes []decision.Cause) (shown []operators.Reason, err error) {
 	shown = make([]operators.Reason, len(causes))
 	for i, c := range causes {
 		if c.AdvisesCapacity() {
-			advice := capacityAdvice{ledger: recent, scope: store.TaskScope{Pool: c.Actions[0].ID}}
-			if c, err = advice.removeIfFailing(ctx, c); err != nil {
+			advice := capacityAdviceFilter{ledger: attemptsReader, scope: store.TaskScope{Pool: c.Actions[0].ID}}
+			if c, err = advice.removeAdvice(ctx, c); err != nil {
 				return shown, err
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-func (p *pools) getUsage(ctx context.Context, in *struct {
+func (p *poolOperations) getUsage(ctx context.Context, in *struct {
 	PoolPath
 	operators.UsageQuery
 },
@@ -34,7 +34,7 @@ func (p *pools) getUsage(ctx context.Context, in *struct {
 }
 
 // deviceUsage returns how much one device has used of the policies of pool and of the policies of the device's profile.
-func (p *pools) deviceUsage(ctx context.Context, pool store.Pool, deviceID string) ([]operators.PolicyUse, error) {
+func (p *poolOperations) deviceUsage(ctx context.Context, pool store.Pool, deviceID string) ([]operators.PolicyUse, error) {
 	device, err := p.ledger.Device(ctx, deviceID)
 	if err != nil {
 		return nil, err

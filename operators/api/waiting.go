@@ -14,7 +14,7 @@ type recentAttemptsReader interface {
 	RecentAttempts(ctx context.Context, scope store.TaskScope) (store.RecentAttempts, error)
 }
 
-type waiting struct {
+type waitingOperations struct {
 	explainer *dispatcher.Explainer
 	ledger    recentAttemptsReader
 }
@@ -31,9 +31,9 @@ type batchWaitingQuery struct {
 	operators.ReasonFilter
 }
 
-func (w *waiting) register(r *routes) {
-	ofPool := r.inListTurn(r.describeOperation("getPoolWaiting"))
-	ofBatch := r.inListTurn(r.describeOperation("getBatchWaiting"))
+func (w *waitingOperations) register(r *routes) {
+	ofPool := r.limitListReads(r.describeOperation("getPoolWaiting"))
+	ofBatch := r.limitListReads(r.describeOperation("getBatchWaiting"))
 	register(r, ofPool, func(ctx context.Context, in *struct {
 		PoolPath
 		operators.WaitingSample
@@ -59,7 +59,7 @@ func (w *waiting) register(r *routes) {
 }
 
 // summarize summarizes why the tasks of scope (a pool or a batch) wait. It evaluates at most sampleSize tasks.
-func (w *waiting) summarize(ctx context.Context, scope store.TaskScope, sampleSize int) (operators.Waiting, error) {
+func (w *waitingOperations) summarize(ctx context.Context, scope store.TaskScope, sampleSize int) (operators.Waiting, error) {
 	found, err := w.explainer.SummarizeWaiting(ctx, scope, sampleSize)
 	if err != nil {
 		return operators.Waiting{}, err
@@ -86,7 +86,7 @@ func (w *waiting) summarize(ctx context.Context, scope store.TaskScope, sampleSi
 }
 
 // readRecentAttempts returns a summary of the attempts of scope (a pool or a batch) that ended within the last five minutes.
-func (w *waiting) readRecentAttempts(ctx context.Context, scope store.TaskScope) (*operators.RecentAttempts, error) {
+func (w *waitingOperations) readRecentAttempts(ctx context.Context, scope store.TaskScope) (*operators.RecentAttempts, error) {
 	found, err := w.ledger.RecentAttempts(ctx, scope)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (w *waiting) readRecentAttempts(ctx context.Context, scope store.TaskScope)
 
 // list evaluates the next waiting tasks of scope (a pool or a batch). If code is not empty, it returns only the tasks whose first reason
 // has this code. The next page starts after the last evaluated task, or, if this page became full earlier, after its last task.
-func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
+func (w *waitingOperations) list(ctx context.Context, scope store.TaskScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
 	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
 		return page, invalidProblem("code: %q is not a reason for which a task can wait", code)
 	}
@@ -116,11 +116,11 @@ func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, 
 	if err != nil {
 		return page, err
 	}
-	advice := capacityAdvice{ledger: w.ledger, scope: scope}
+	advice := capacityAdviceFilter{ledger: w.ledger, scope: scope}
 	page.entries = make([]operators.WaitingTask, 0, min(len(evaluated), paging.Size))
 	for i, j := range evaluated {
 		if code == "" || code == string(j.Code) {
-			cause, err := advice.removeIfFailing(ctx, j.Cause)
+			cause, err := advice.removeAdvice(ctx, j.Cause)
 			if err != nil {
 				return page, err
 			}
@@ -138,16 +138,16 @@ func (w *waiting) list(ctx context.Context, scope store.TaskScope, paging Page, 
 	return page, nil
 }
 
-// capacityAdvice removes the advice to raise the capacity of a pool from causes of tasks of scope, if many attempts of scope fail.
-type capacityAdvice struct {
+// capacityAdviceFilter removes the advice to raise the capacity of a pool from causes of tasks of scope, if many attempts of scope fail.
+type capacityAdviceFilter struct {
 	ledger recentAttemptsReader
 	scope  store.TaskScope // a pool or a batch
 	recent *store.RecentAttempts
 }
 
-// removeIfFailing returns cause without the advice to raise the capacity if many attempts fail. It reads the attempts once, and only if a cause has
-// this advice.
-func (c *capacityAdvice) removeIfFailing(ctx context.Context, cause decision.Cause) (decision.Cause, error) {
+// removeAdvice returns cause without the advice to raise the capacity if many attempts fail. It reads the attempts once, and only if a
+// cause has this advice.
+func (c *capacityAdviceFilter) removeAdvice(ctx context.Context, cause decision.Cause) (decision.Cause, error) {
 	if !cause.AdvisesCapacity() {
 		return cause, nil
 	}

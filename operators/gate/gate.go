@@ -133,13 +133,13 @@ func (g *Gate) CheckToken(ctx context.Context, attempt Attempt, check func(conte
 	if isRemembered && guesses.isAccepted(key.network, attempt.Token) {
 		return 0, check(ctx)
 	}
-	one, lockout, err := guesses.beginLookUp(ctx, key)
+	one, lockout, err := guesses.beginTokenLookUp(ctx, key)
 	if one == nil {
 		return lockout, err
 	}
 	isWrong := false
 	defer func() {
-		if guesses.endLookUp(key, one, isWrong) {
+		if guesses.endTokenLookUp(key, one, isWrong) {
 			g.CountRefusal(ctx, Refusal{EntryPoint: attempt.EntryPoint, Reason: LockedOut, Principal: attempt.Device, IsDevice: attempt.Device != "", From: attempt.From, Detail: "too many wrong tokens"})
 		}
 	}()
@@ -180,7 +180,7 @@ func (g *Gate) CountRefusal(ctx context.Context, refusal Refusal) {
 	}
 	g.options.Log.WarnContext(ctx, "refused", attributes...)
 	if refusal.EntryPoint == API || refusal.EntryPoint == SignIn {
-		g.writeEvent(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, sanitizeText(refusal.Detail)))
+		g.writeRefusalEvent(ctx, refusal, fmt.Sprintf("at=%s reason=%s from=%s left_out=%d what=%s", refusal.EntryPoint, refusal.Reason, from, leftOut, sanitizeText(refusal.Detail)))
 	}
 }
 
@@ -202,9 +202,9 @@ func ReasonOf(err error) Reason {
 	return Forbidden
 }
 
-// writeEvent writes an event with this detail about a refusal. It does so even if the request has ended, because a client that disconnects
-// early must be recorded, too.
-func (g *Gate) writeEvent(ctx context.Context, refusal Refusal, detail string) {
+// writeRefusalEvent writes an event with this detail about a refusal. It does so even if the request has ended, because a client that
+// disconnects early must be recorded, too.
+func (g *Gate) writeRefusalEvent(ctx context.Context, refusal Refusal, detail string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	event := store.Event{Actor: refusal.Principal, Detail: detail}

@@ -87,10 +87,10 @@ func (g *guessCounter) recordAccepted(network netip.Prefix, token string) {
 	g.acceptedAt[acceptedToken{network, sha256.Sum256([]byte(token))}] = g.now()
 }
 
-// beginLookUp waits until no other token of key is being looked up, and returns the state of key. The caller then looks its token up, and
-// calls endLookUp. If key is locked out, state is nil and lockout is the remaining time. If ctx ends first, state is nil and err is the
-// error of ctx.
-func (g *guessCounter) beginLookUp(ctx context.Context, key guesserKey) (state *guesser, lockout time.Duration, err error) {
+// beginTokenLookUp waits until no other token of key is being looked up, and returns the state of key. The caller then looks its token up,
+// and calls endTokenLookUp. If key is locked out, state is nil and lockout is the remaining time. If ctx ends first, state is nil and err
+// is the error of ctx.
+func (g *guessCounter) beginTokenLookUp(ctx context.Context, key guesserKey) (state *guesser, lockout time.Duration, err error) {
 	state = g.acquireGuesser(key)
 	select {
 	case state.turn <- struct{}{}:
@@ -109,9 +109,9 @@ func (g *guessCounter) beginLookUp(ctx context.Context, key guesserKey) (state *
 	return state, 0, nil
 }
 
-// endLookUp ends the look-up of a token of key. state is the result of beginLookUp. If isWrong is true, endLookUp counts a wrong
-// token. isLockedOut reports whether this token locks key out.
-func (g *guessCounter) endLookUp(key guesserKey, state *guesser, isWrong bool) (isLockedOut bool) {
+// endTokenLookUp ends the look-up of a token of key. state is the result of beginTokenLookUp. If isWrong is true, endTokenLookUp counts a
+// wrong token. isLockedOut reports whether this token locks key out.
+func (g *guessCounter) endTokenLookUp(key guesserKey, state *guesser, isWrong bool) (isLockedOut bool) {
 	defer g.releaseGuesser(key, state)
 	defer func() { <-state.turn }()
 	if !isWrong {

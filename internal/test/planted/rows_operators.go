@@ -17,7 +17,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "an operator who resumes his own pauses ends the pauses of others",
 		},
 		{
-			Package: "operators/api", Func: "waiting.summarize",
+			Package: "operators/api", Func: "waitingOperations.summarize",
 			Old:    `p.Code == decision.CodeFull && recent != nil && recent.ManyAttemptsFailed`,
 			New:    `false`,
 			Breaks: "a higher capacity is advised while the external system fails",
@@ -71,7 +71,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a body of exactly the largest size is refused",
 		},
 		{
-			Package: "operators/api", Func: "events.followEvents",
+			Package: "operators/api", Func: "eventOperations.followEvents",
 			Old:    `err != nil || !operator.May(roleViewer)`,
 			New:    `err == nil && !operator.May(roleViewer)`,
 			Breaks: "a live stream of events goes on after its token was revoked",
@@ -137,7 +137,7 @@ func operatorsMistakes() []Mistake {
 			Breaks: "a refused sign-in leaves no event",
 		},
 		{
-			Package: "operators", Func: "Client.retry",
+			Package: "operators", Func: "Client.sendWithRetries",
 			Old:    `request.NoRetry || request.Method != http.MethodGet && request.Key == "" && !request.Idempotent`,
 			New:    `request.NoRetry`,
 			Breaks: "the client sends a change without an Idempotency-Key twice",
