@@ -11,7 +11,7 @@ import (
 )
 
 // conn is one keep-alive HTTP connection, which a device or several devices in turn use. It needs less processor
-// time than a client of net/http, so that a row measures the server and not the client.
+// time than a client of net/http, so that a row of the table measures the server and not the client.
 type conn struct {
 	net.Conn
 	in              *bufio.Reader
