@@ -11,6 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -61,7 +62,7 @@ func (b *testBench) expectUsage(starts int) {
 	}
 	used := func(owner string, policiesJSON json.RawMessage) map[string]int64 {
 		counts := map[string]int64{}
-		var policies []limits.Policy
+		var policies []policy.Policy
 		b.must(json.Unmarshal(policiesJSON, &policies))
 		rules, err := limits.Compile(owner, policies)
 		b.must(err)

@@ -19,6 +19,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // sharedRedis holds one Redis server of each kind. All tests of this package use these servers, except tests that
@@ -74,7 +75,7 @@ func connect(tb testing.TB, at servers.RedisAt) *redisLimiter {
 }
 
 // compileRules compiles the policies and returns one rule for each.
-func compileRules(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
+func compileRules(tb rapid.TB, policies ...policy.Policy) []*limits.Rule {
 	tb.Helper()
 	rules, err := limits.Compile("p", policies)
 	if err != nil {
@@ -85,7 +86,7 @@ func compileRules(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
 
 // newRules compiles the policies and fills their rules in Redis from an empty history. Then all these rules are known and have counted
 // nothing.
-func (s *redisLimiter) newRules(tb testing.TB, policies ...limits.Policy) []*limits.Rule {
+func (s *redisLimiter) newRules(tb testing.TB, policies ...policy.Policy) []*limits.Rule {
 	tb.Helper()
 	rules := compileRules(tb, policies...)
 	s.rebuild(tb, rules)
@@ -156,7 +157,7 @@ func (s *redisLimiter) countLate(tb testing.TB, c limits.Check, ago time.Duratio
 
 // compileSet returns the rules of a limit set with the given policies. It replaces tags in Per with facts, because a limit set counts by
 // facts that a caller sends.
-func compileSet(tb rapid.TB, policies ...limits.Policy) []*limits.Rule {
+func compileSet(tb rapid.TB, policies ...policy.Policy) []*limits.Rule {
 	tb.Helper()
 	of := slices.Clone(policies)
 	for i := range of {
@@ -220,10 +221,10 @@ func (s *redisLimiter) redisKeys(tb testing.TB) []string {
 }
 
 // hourlyPolicy returns a policy that allows at most maxStarts starts per hour.
-func hourlyPolicy(maxStarts int64) limits.Policy {
-	return accountPolicy(limits.Window{Max: maxStarts, PerMS: 3_600_000})
+func hourlyPolicy(maxStarts int64) policy.Policy {
+	return accountPolicy(policy.Window{Max: maxStarts, PerMS: 3_600_000})
 }
 
-func accountPolicy(windows ...limits.Window) limits.Policy {
-	return limits.Policy{Name: "per-account", Per: "tags.account", Algorithm: limits.Sliding, Windows: windows}
+func accountPolicy(windows ...policy.Window) policy.Policy {
+	return policy.Policy{Name: "per-account", Per: "tags.account", Algorithm: policy.Sliding, Windows: windows}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // BenchmarkOneWindow compares the speed of checks of one window on one Redis. It measures this package, go-redis/redis_rate and the widely
@@ -75,7 +76,7 @@ type benchAccount struct {
 
 func newWindowBenchmark(b *testing.B, maxStarts int) *windowBenchmark {
 	b.Helper()
-	s, policy := newRedisLimiter(b), accountPolicy(limits.Window{Max: int64(maxStarts), PerMS: 60_000})
+	s, policy := newRedisLimiter(b), accountPolicy(policy.Window{Max: int64(maxStarts), PerMS: 60_000})
 	return &windowBenchmark{
 		redisLimiter: s, ctx: b.Context(), maxStarts: maxStarts, redisRate: redis_rate.NewLimiter(s.client),
 		rules: s.newRules(b, policy), setRules: compileSet(b, policy), accounts: make(map[string][]benchAccount),
@@ -200,7 +201,7 @@ func BenchmarkTakes(b *testing.B) {
 	for _, many := range []int{1, 16} {
 		for _, callers := range []int{1, 32} {
 			b.Run(fmt.Sprintf("%d-policies-by-%d", many, callers), func(b *testing.B) {
-				s, policies := newRedisLimiter(b), []limits.Policy(nil)
+				s, policies := newRedisLimiter(b), []policy.Policy(nil)
 				for i := range many {
 					policies = append(policies, namedHourlyPolicy(fmt.Sprint("p", i), 100_000))
 				}
@@ -234,10 +235,10 @@ func BenchmarkMemory(b *testing.B) {
 	s := newRedisLimiter(b)
 	rate := redis_rate.NewLimiter(s.client)
 	for b.Loop() {
-		for form, p := range map[string]limits.Policy{
+		for form, p := range map[string]policy.Policy{
 			"sliding":  hourlyPolicy(100),
-			"fixed":    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 100},
-			"calendar": {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 100},
+			"fixed":    {Name: "f", Per: "tags.account", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 100},
+			"calendar": {Name: "c", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Month, Max: 100},
 		} {
 			rules := s.newRules(b, p)
 			for range 10 {

@@ -3,18 +3,20 @@ package limits
 import (
 	"sort"
 	"time"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // periodStarts returns the starts of four successive calendar periods. The second period contains the time in around. A script then selects the
 // current period by the clock of Redis, which may differ from this time by less than a period.
-func periodStarts(period Period, zone *time.Location, around time.Time) (starts [4]time.Time) {
+func periodStarts(period policy.Period, zone *time.Location, around time.Time) (starts [4]time.Time) {
 	y, m, d := around.In(zone).Date()
 	start := func(n int) time.Time {
 		switch period {
-		case Week:
+		case policy.Week:
 			monday := (int(around.In(zone).Weekday()) + 6) % 7
 			return startOfDay(y, m, d-monday+7*n, zone)
-		case Month:
+		case policy.Month:
 			return startOfDay(y, m+time.Month(n), 1, zone)
 		}
 		return startOfDay(y, m, d+n, zone)

@@ -1,7 +1,7 @@
 // Package limits decides how often something may start: rate limits and the suppression of duplicates. The counts are in Redis, and each
 // decision is one atomic script. The package knows pools, tasks and devices only by name.
 //
-// A Policy is a limit as an operator writes it, and a Rule is a compiled policy. A rule counts each subject (for example each account)
+// A Policy (package policy) is a limit as an operator writes it, and a Rule is a compiled policy. A rule counts each subject (for example each account)
 // separately. A Check evaluates all rules of one start. If one rule refuses, nothing is counted.
 //
 // A start that passes is reserved under a lease id (Reservations). It counts as used until Count counts it permanently or Release gives it

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestRepeatsAreWhatDuplicatePoliciesCount checks that DuplicateFinder and a duplicate policy agree on which two
 // starts count as equal.
 func TestRepeatsAreWhatDuplicatePoliciesCount(t *testing.T) {
 	t.Parallel()
-	rules, err := Compile("pool p", []Policy{{Name: "same", Algorithm: Duplicate, PerMS: 1000, Max: 1}})
+	rules, err := Compile("pool p", []policy.Policy{{Name: "same", Algorithm: policy.Duplicate, PerMS: 1000, Max: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

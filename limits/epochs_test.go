@@ -8,6 +8,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // runOnRestartableRedis runs a test on a Redis server and on a Cluster that the test can restart with older data.
@@ -34,8 +35,8 @@ func TestRolledBackRedisIsNotKnown(t *testing.T) {
 		t.Helper()
 		rules := compileRules(t,
 			hourlyPolicy(2),
-			limits.Policy{Name: "several", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 2, PerMS: 3_600_000}, {Max: 3, PerMS: 7_200_000}}},
-			limits.Policy{Name: "month", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 2},
+			policy.Policy{Name: "several", Per: "tags.account", Algorithm: policy.Sliding, Windows: []policy.Window{{Max: 2, PerMS: 3_600_000}, {Max: 3, PerMS: 7_200_000}}},
+			policy.Policy{Name: "month", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Month, Timezone: servers.NoonZone(), Max: 2},
 		)
 		replicas := []*redisLimiter{replica(), replica()}
 		replicas[0].rebuild(t, rules)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // The example sends at most three messages per minute to one phone.
@@ -17,8 +18,8 @@ func Example() {
 	defer server.Close()
 
 	ctx, limiter := context.Background(), limits.New(redis.NewClient(&redis.Options{Addr: server.Addr()}))
-	rules, err := limits.CompileSet("sms", []limits.Policy{{
-		Name: "per-phone", Per: "facts.phone", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 60_000}},
+	rules, err := limits.CompileSet("sms", []policy.Policy{{
+		Name: "per-phone", Per: "facts.phone", Algorithm: policy.Sliding, Windows: []policy.Window{{Max: 3, PerMS: 60_000}},
 	}})
 	if err != nil {
 		fmt.Println(err)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // NewWithLocalClock returns a limiter whose local clock the test sets. No result of the limiter may depend on this
@@ -23,7 +25,7 @@ func (l *Limiter) SetSettleWithin(d time.Duration) {
 
 // Boundaries returns the starts of four calendar periods: the period that contains the time in the parameter around, the period before it, and
 // the next two, in the order of time.
-func Boundaries(period Period, zone *time.Location, around time.Time) [4]time.Time {
+func Boundaries(period policy.Period, zone *time.Location, around time.Time) [4]time.Time {
 	return periodStarts(period, zone, around)
 }
 

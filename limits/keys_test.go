@@ -9,16 +9,17 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // policyOfEachKind returns a policy for each way of storing counts: sliding with two windows, sliding with one window, fixed and calendar. The
 // longest window of the first three is perMS ms long. The calendar policy counts days.
-func policyOfEachKind(perMS int64) []limits.Policy {
-	return []limits.Policy{
-		accountPolicy(limits.Window{Max: 1, PerMS: 1000}, limits.Window{Max: 5, PerMS: perMS}),
-		{Name: "one", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 200, PerMS: perMS}}},
-		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: perMS, Max: 1},
-		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 1},
+func policyOfEachKind(perMS int64) []policy.Policy {
+	return []policy.Policy{
+		accountPolicy(policy.Window{Max: 1, PerMS: 1000}, policy.Window{Max: 5, PerMS: perMS}),
+		{Name: "one", Per: "tags.account", Algorithm: policy.Sliding, Windows: []policy.Window{{Max: 200, PerMS: perMS}}},
+		{Name: "f", Per: "tags.account", Algorithm: policy.Fixed, PerMS: perMS, Max: 1},
+		{Name: "c", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Day, Timezone: servers.NoonZone(), Max: 1},
 	}
 }
 
@@ -81,13 +82,13 @@ func TestKeysEndByThemselves(t *testing.T) {
 func TestMemoryOfASubject(t *testing.T) {
 	t.Parallel()
 	s := newRedisLimiter(t)
-	for most, policy := range map[int64]limits.Policy{
+	for most, policy := range map[int64]policy.Policy{
 		400:    hourlyPolicy(10),
 		2_500:  hourlyPolicy(100),
 		30_000: hourlyPolicy(1000),
-		401:    {Name: "d", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 10},
-		300:    {Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1_000_000},
-		301:    {Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Max: 1_000_000},
+		401:    {Name: "d", Algorithm: policy.Duplicate, PerMS: 3_600_000, Max: 10},
+		300:    {Name: "f", Per: "tags.account", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 1_000_000},
+		301:    {Name: "c", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Month, Max: 1_000_000},
 	} {
 		rules := s.newRules(t, policy)
 		for range 15 {

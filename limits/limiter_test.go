@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestAllWindowsHold checks a rule with several windows. A start needs room in every window. A refusal must name the window that blocks the
@@ -22,7 +23,7 @@ func TestAllWindowsHold(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := s.newRules(t, accountPolicy(limits.Window{Max: 1, PerMS: 60_000}, limits.Window{Max: 2, PerMS: 3_600_000}))
+		rules := s.newRules(t, accountPolicy(policy.Window{Max: 1, PerMS: 60_000}, policy.Window{Max: 2, PerMS: 3_600_000}))
 		if !s.tryStart(t, rules, "a") {
 			t.Fatal("the first is refused")
 		}
@@ -48,7 +49,7 @@ func TestRefusedStartCostsNothing(t *testing.T) {
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		rules := s.newRules(t,
-			limits.Policy{Name: "starts", Per: "pool", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
+			policy.Policy{Name: "starts", Per: "pool", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 3},
 			hourlyPolicy(1),
 		)
 		for i := range 5 {
@@ -134,7 +135,7 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 func TestNothingPassesWithoutRedis(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
-	rules := s.newRules(t, accountPolicy(limits.Window{Max: 1, PerMS: 60_000}))
+	rules := s.newRules(t, accountPolicy(policy.Window{Max: 1, PerMS: 60_000}))
 	mini.Close()
 	for range 3 {
 		if _, err := s.Reservations.Reserve(t.Context(), s.scope, []limits.Check{s.newCheck(rules, "a")}); !errors.Is(err, limits.ErrUnavailable) {
@@ -171,9 +172,9 @@ func TestOneRoundTripForAllPoliciesOfAPool(t *testing.T) {
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		rules := s.newRules(t,
-			accountPolicy(limits.Window{Max: 9, PerMS: 60_000}, limits.Window{Max: 50, PerMS: 3_600_000}),
-			limits.Policy{Name: "daily", Per: "device", Algorithm: limits.Calendar, Period: "day", Timezone: "Asia/Shanghai", Max: 1000},
-			limits.Policy{Name: "same", Algorithm: limits.Duplicate, Max: 20, PerMS: 60_000},
+			accountPolicy(policy.Window{Max: 9, PerMS: 60_000}, policy.Window{Max: 50, PerMS: 3_600_000}),
+			policy.Policy{Name: "daily", Per: "device", Algorithm: policy.Calendar, Period: "day", Timezone: "Asia/Shanghai", Max: 1000},
+			policy.Policy{Name: "same", Algorithm: policy.Duplicate, Max: 20, PerMS: 60_000},
 		)
 		checks := []limits.Check{s.newCheck(rules, "a"), s.newCheck(rules, "b"), s.newCheck(rules, "c")}
 		s.release(t, s.newCheck(rules, "warm")) // now the scripts are loaded and the connections are open

@@ -8,22 +8,23 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // This file contains the plain model of starts: functions that compute what each policy must answer.
 
-func drawPolicy(t *rapid.T) limits.Policy {
-	p := limits.Policy{Name: "n", Per: "tags.account"}
+func drawPolicy(t *rapid.T) policy.Policy {
+	p := policy.Policy{Name: "n", Per: "tags.account"}
 	most := rapid.Int64Range(1, 4)
 	per := rapid.SampledFrom([]int64{1, 1000, 20_000, 3_600_000, 86_400_000})
-	switch p.Algorithm = rapid.SampledFrom([]limits.Algorithm{limits.Sliding, limits.Sliding, limits.Fixed, limits.Calendar}).Draw(t, "algorithm"); p.Algorithm {
-	case limits.Sliding:
+	switch p.Algorithm = rapid.SampledFrom([]policy.Algorithm{policy.Sliding, policy.Sliding, policy.Fixed, policy.Calendar}).Draw(t, "algorithm"); p.Algorithm {
+	case policy.Sliding:
 		for i, per := range rapid.SliceOfNDistinct(per, 1, 3, rapid.ID[int64]).Draw(t, "windows") {
-			p.Windows = append(p.Windows, limits.Window{Max: most.Draw(t, fmt.Sprintf("max %d", i)), PerMS: per})
+			p.Windows = append(p.Windows, policy.Window{Max: most.Draw(t, fmt.Sprintf("max %d", i)), PerMS: per})
 		}
-	case limits.Calendar:
+	case policy.Calendar:
 		p.Max, p.Timezone = most.Draw(t, "max"), rapid.SampledFrom([]string{"", "Asia/Shanghai", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"}).Draw(t, "zone")
-		p.Period = rapid.SampledFrom([]limits.Period{limits.Day, limits.Week, limits.Month}).Draw(t, "period")
+		p.Period = rapid.SampledFrom([]policy.Period{policy.Day, policy.Week, policy.Month}).Draw(t, "period")
 	default:
 		p.Max, p.PerMS = most.Draw(t, "max"), per.Draw(t, "per")
 	}
@@ -64,9 +65,9 @@ func (m *startsModel) expectedAnswer(s modelStart) string {
 		}
 	}
 	switch m.policy.Algorithm {
-	case limits.Sliding:
+	case policy.Sliding:
 		return m.expectedSliding(s, groups)
-	case limits.Calendar:
+	case policy.Calendar:
 		return m.expectedCalendar(s, groups)
 	}
 	end := m.windowStart[s.account].Add(time.Duration(m.policy.PerMS) * time.Millisecond)
@@ -128,10 +129,10 @@ func (m *startsModel) expectedCalendar(s modelStart, groups map[string]time.Time
 	name := func(at time.Time) string {
 		at = at.In(m.zone)
 		switch m.policy.Period {
-		case limits.Week:
+		case policy.Week:
 			y, w := at.ISOWeek()
 			return fmt.Sprint(y, w)
-		case limits.Month:
+		case policy.Month:
 			return at.Format("2006-01")
 		}
 		return at.Format(time.DateOnly)

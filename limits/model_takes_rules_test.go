@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // This file contains the plain model of takes (requests to limit sets): functions that compute what each policy must answer.
 
 // slidingWindows returns the windows of rule i. The list is empty if the rule has no sliding windows.
-func (m *takesModel) slidingWindows(i int) []limits.Window {
-	if p := m.policies[i]; p.Algorithm == limits.Duplicate {
-		return []limits.Window{{Max: p.Max, PerMS: p.PerMS}}
+func (m *takesModel) slidingWindows(i int) []policy.Window {
+	if p := m.policies[i]; p.Algorithm == policy.Duplicate {
+		return []policy.Window{{Max: p.Max, PerMS: p.PerMS}}
 	}
 	return m.policies[i].Windows
 }
@@ -100,7 +101,7 @@ func (m *takesModel) countedSince(i int, isCounted bool) time.Time {
 // coversWindow reports whether rule i, which began to count at the time began, has counted for its whole current
 // window.
 func (m *takesModel) coversWindow(i int, began time.Time) bool {
-	if p := m.policies[i]; p.Algorithm == limits.Calendar {
+	if p := m.policies[i]; p.Algorithm == policy.Calendar {
 		return !began.After(m.calendarPeriod(i, m.now)[0])
 	}
 	return m.now.Sub(began) >= m.longestWindow(i)
@@ -112,10 +113,10 @@ func (m *takesModel) calendarPeriod(i int, at time.Time) [2]time.Time {
 	name := func(at time.Time) string {
 		at = at.In(zone)
 		switch m.policies[i].Period {
-		case limits.Week:
+		case policy.Week:
 			y, w := at.ISOWeek()
 			return fmt.Sprint(y, w)
-		case limits.Month:
+		case policy.Month:
 			return at.Format("2006-01")
 		}
 		return at.Format(time.DateOnly)
@@ -157,7 +158,7 @@ func (m *takesModel) countingWindow(i int, account string) (from, to time.Time, 
 	subject := subjectName(i, account)
 	begin, is := m.windowStart[subject]
 	n = m.counts[subject]
-	if p := m.policies[i]; p.Algorithm == limits.Fixed {
+	if p := m.policies[i]; p.Algorithm == policy.Fixed {
 		begin = m.earliest(begin, m.now)
 		if !is || !m.now.Before(begin.Add(millisToDuration(p.PerMS))) {
 			begin, n = m.now, 0
@@ -178,7 +179,7 @@ func (m *takesModel) expectedStanding(i int, account string, cost int64) limits.
 	if len(windows) == 0 {
 		from, to, n := m.countingWindow(i, account)
 		s := limits.WindowUse{Used: n, Max: m.policies[i].Max}
-		if s.Remaining = max(s.Max-n, 0); n > 0 || m.policies[i].Algorithm == limits.Calendar {
+		if s.Remaining = max(s.Max-n, 0); n > 0 || m.policies[i].Algorithm == policy.Calendar {
 			s.Reset = to.Sub(m.now)
 		}
 		if s.Refuses = n+cost > s.Max; s.Refuses {
@@ -260,7 +261,7 @@ func (m *takesModel) uncount(i int, take modelTake, n int64) {
 		return
 	}
 	begin, is := m.windowStart[subject]
-	if p := m.policies[i]; p.Algorithm == limits.Fixed {
+	if p := m.policies[i]; p.Algorithm == policy.Fixed {
 		is = is && !take.at.Before(begin) && take.at.Before(begin.Add(millisToDuration(p.PerMS)))
 	} else {
 		began, known := m.countsSince[i]

@@ -15,6 +15,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestHistoriesOfTakesAgreeWithAPlainModel compares all numbers in the answers to takes (requests to limit sets) with a plain model. The
@@ -72,7 +73,7 @@ type takesModel struct {
 	redis       modelRedis
 	replicas    [2]replica
 	now         time.Time
-	policies    []limits.Policy
+	policies    []policy.Policy
 	rules       []*limits.Rule
 	takesWithID []modelTake // requests to the limit set (takes) that have an id
 }
@@ -112,8 +113,8 @@ func newTakes(t *rapid.T, r modelRedis) *takesModel {
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
 		p := drawPolicy(t)
-		if p.Name = "n" + strconv.Itoa(i); p.Algorithm == limits.Fixed && rapid.Bool().Draw(t, "duplicate") {
-			p.Algorithm = limits.Duplicate
+		if p.Name = "n" + strconv.Itoa(i); p.Algorithm == policy.Fixed && rapid.Bool().Draw(t, "duplicate") {
+			p.Algorithm = policy.Duplicate
 		}
 		m.policies = append(m.policies, p)
 	}
@@ -331,7 +332,7 @@ func (m *takesModel) stepClockBack(t *rapid.T) {
 	}
 	for _, one := range m.takeByID { // a take in a later period cannot be given back
 		for i, p := range m.policies {
-			if at := m.now.Add(-back); p.Algorithm == limits.Calendar && one.at.After(at) && m.calendarPeriod(i, at) != m.calendarPeriod(i, one.at) {
+			if at := m.now.Add(-back); p.Algorithm == policy.Calendar && one.at.After(at) && m.calendarPeriod(i, at) != m.calendarPeriod(i, one.at) {
 				return
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestHistoriesAgreeWithAPlainModel compares the limiter with a plain model, which keeps all starts and examines all of them for every
@@ -32,7 +33,7 @@ const modelScope = "s"
 
 type startsModel struct {
 	redis    modelRedis
-	policy   limits.Policy
+	policy   policy.Policy
 	zone     *time.Location
 	rule     *limits.Rule
 	replicas [2]replica
@@ -352,7 +353,7 @@ func (m *startsModel) rebuild(t *rapid.T) {
 	if err := replica.Rebuilder.Rebuild(context.Background(), modelScope, []*limits.Rule{m.rule}, past); err != nil {
 		t.Fatal(err)
 	}
-	if !known && m.policy.Algorithm == limits.Fixed {
+	if !known && m.policy.Algorithm == policy.Fixed {
 		m.assumeLatestWindows()
 	}
 	if !known { // the history contains the counted starts

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // leaseKeepTime is the time for which Redis keeps the lease id of a counted start. It must be equal to REMEMBER in lua/keys.lua.
@@ -28,7 +30,7 @@ type subjectStarts struct {
 
 func newPastStarts(rule *Rule, now time.Time) *pastStarts {
 	p := &pastStarts{rule: rule, renewalStep: "begin", maxAge: rule.longestWindow, subjects: make(map[string]*subjectStarts)}
-	if rule.Algorithm == Calendar {
+	if rule.Algorithm == policy.Calendar {
 		p.maxAge = now.Sub(rule.periodsAround(now).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
 	}
 	return p

@@ -122,7 +122,7 @@ func FuzzParse(f *testing.F) {
 func TestSubjectsAreToldApart(t *testing.T) {
 	t.Parallel()
 	rule := func(per string) *limits.Rule {
-		rules := compileRules(t, limits.Policy{Name: "n", Per: per, Algorithm: limits.Fixed, PerMS: 1, Max: 1, TrustDevice: true})
+		rules := compileRules(t, policy.Policy{Name: "n", Per: per, Algorithm: policy.Fixed, PerMS: 1, Max: 1, TrustDevice: true})
 		return rules[0]
 	}
 	type f = limits.Facts
@@ -170,13 +170,13 @@ func TestSubjectsAreToldApart(t *testing.T) {
 // counts and show them unchanged.
 func TestWhatBecomesOfRefusalsIsNotCounted(t *testing.T) {
 	t.Parallel()
-	one := limits.Policy{Name: "n", Per: "payload.to,tags.a", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
+	one := policy.Policy{Name: "n", Per: "payload.to,tags.a", Algorithm: policy.Fixed, PerMS: 1000, Max: 1}
 	other := one
 	other.OnLimited, other.Reveal = policy.DropOnLimit, true
 	var keys []string
 	var shown []limits.Subject
-	for _, p := range []limits.Policy{one, other} {
-		rules, err := limits.Compile("p", []limits.Policy{p})
+	for _, p := range []policy.Policy{one, other} {
+		rules, err := limits.Compile("p", []policy.Policy{p})
 		if err != nil || rules[0].Drops() != (p.OnLimited == policy.DropOnLimit) {
 			t.Fatal(err)
 		}
@@ -197,34 +197,34 @@ func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		zone   string
-		period limits.Period
+		period policy.Period
 		around string
 		want   string // start of the current period, then its length
 	}{
-		{"Asia/Shanghai", limits.Day, "2026-03-01T15:59:59Z", "2026-02-28T16:00:00Z 24h0m0s"},
-		{"Asia/Shanghai", limits.Day, "2026-03-01T16:00:00Z", "2026-03-01T16:00:00Z 24h0m0s"},
-		{"Europe/Berlin", limits.Day, "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z 23h0m0s"},
-		{"Europe/Berlin", limits.Day, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z 25h0m0s"},
-		{"Africa/Cairo", limits.Day, "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z 23h0m0s"}, // this day has no midnight: the clocks change from 0:00 to 1:00
-		{"America/Sao_Paulo", limits.Day, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z 23h0m0s"},
-		{"Pacific/Apia", limits.Day, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z 24h0m0s"}, // December 30 was left out in this time zone
-		{"Pacific/Apia", limits.Day, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z 24h0m0s"},
-		{"Pacific/Kiritimati", limits.Day, "2026-03-01T12:00:00Z", "2026-03-01T10:00:00Z 24h0m0s"},
-		{"Etc/GMT+12", limits.Day, "2026-03-01T11:00:00Z", "2026-02-28T12:00:00Z 24h0m0s"},
-		{"Asia/Kolkata", limits.Day, "2026-03-01T18:30:00Z", "2026-03-01T18:30:00Z 24h0m0s"},
-		{"Asia/Kathmandu", limits.Day, "2026-03-01T18:14:59Z", "2026-02-28T18:15:00Z 24h0m0s"},
-		{"America/St_Johns", limits.Day, "2026-03-08T12:00:00Z", "2026-03-08T03:30:00Z 23h0m0s"},
-		{"America/St_Johns", limits.Day, "2026-11-01T12:00:00Z", "2026-11-01T02:30:00Z 25h0m0s"},
-		{"Australia/Lord_Howe", limits.Day, "2026-04-05T00:00:00Z", "2026-04-04T13:00:00Z 24h30m0s"}, // the clocks change by half an hour
-		{"Australia/Lord_Howe", limits.Day, "2026-10-04T00:00:00Z", "2026-10-03T13:30:00Z 23h30m0s"},
-		{"Pacific/Chatham", limits.Day, "2026-04-05T00:00:00Z", "2026-04-04T10:15:00Z 25h0m0s"},
-		{"Pacific/Chatham", limits.Week, "2026-09-27T00:00:00Z", "2026-09-20T11:15:00Z 167h0m0s"},
-		{"Europe/Berlin", limits.Month, "2026-10-31T22:59:59Z", "2026-09-30T22:00:00Z 745h0m0s"},
-		{"Australia/Lord_Howe", limits.Month, "2026-10-15T00:00:00Z", "2026-09-30T13:30:00Z 743h30m0s"},
-		{"", limits.Week, "2026-03-01T11:00:00Z", "2026-02-23T00:00:00Z 168h0m0s"}, // this time is on a Sunday
-		{"Europe/Berlin", limits.Week, "2026-03-29T11:00:00Z", "2026-03-22T23:00:00Z 167h0m0s"},
-		{"", limits.Month, "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z 744h0m0s"},
-		{"", limits.Month, "2028-02-29T00:00:00Z", "2028-02-01T00:00:00Z 696h0m0s"},
+		{"Asia/Shanghai", policy.Day, "2026-03-01T15:59:59Z", "2026-02-28T16:00:00Z 24h0m0s"},
+		{"Asia/Shanghai", policy.Day, "2026-03-01T16:00:00Z", "2026-03-01T16:00:00Z 24h0m0s"},
+		{"Europe/Berlin", policy.Day, "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z 23h0m0s"},
+		{"Europe/Berlin", policy.Day, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z 25h0m0s"},
+		{"Africa/Cairo", policy.Day, "2026-04-24T12:00:00Z", "2026-04-23T22:00:00Z 23h0m0s"}, // this day has no midnight: the clocks change from 0:00 to 1:00
+		{"America/Sao_Paulo", policy.Day, "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z 23h0m0s"},
+		{"Pacific/Apia", policy.Day, "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z 24h0m0s"}, // December 30 was left out in this time zone
+		{"Pacific/Apia", policy.Day, "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z 24h0m0s"},
+		{"Pacific/Kiritimati", policy.Day, "2026-03-01T12:00:00Z", "2026-03-01T10:00:00Z 24h0m0s"},
+		{"Etc/GMT+12", policy.Day, "2026-03-01T11:00:00Z", "2026-02-28T12:00:00Z 24h0m0s"},
+		{"Asia/Kolkata", policy.Day, "2026-03-01T18:30:00Z", "2026-03-01T18:30:00Z 24h0m0s"},
+		{"Asia/Kathmandu", policy.Day, "2026-03-01T18:14:59Z", "2026-02-28T18:15:00Z 24h0m0s"},
+		{"America/St_Johns", policy.Day, "2026-03-08T12:00:00Z", "2026-03-08T03:30:00Z 23h0m0s"},
+		{"America/St_Johns", policy.Day, "2026-11-01T12:00:00Z", "2026-11-01T02:30:00Z 25h0m0s"},
+		{"Australia/Lord_Howe", policy.Day, "2026-04-05T00:00:00Z", "2026-04-04T13:00:00Z 24h30m0s"}, // the clocks change by half an hour
+		{"Australia/Lord_Howe", policy.Day, "2026-10-04T00:00:00Z", "2026-10-03T13:30:00Z 23h30m0s"},
+		{"Pacific/Chatham", policy.Day, "2026-04-05T00:00:00Z", "2026-04-04T10:15:00Z 25h0m0s"},
+		{"Pacific/Chatham", policy.Week, "2026-09-27T00:00:00Z", "2026-09-20T11:15:00Z 167h0m0s"},
+		{"Europe/Berlin", policy.Month, "2026-10-31T22:59:59Z", "2026-09-30T22:00:00Z 745h0m0s"},
+		{"Australia/Lord_Howe", policy.Month, "2026-10-15T00:00:00Z", "2026-09-30T13:30:00Z 743h30m0s"},
+		{"", policy.Week, "2026-03-01T11:00:00Z", "2026-02-23T00:00:00Z 168h0m0s"}, // this time is on a Sunday
+		{"Europe/Berlin", policy.Week, "2026-03-29T11:00:00Z", "2026-03-22T23:00:00Z 167h0m0s"},
+		{"", policy.Month, "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z 744h0m0s"},
+		{"", policy.Month, "2028-02-29T00:00:00Z", "2028-02-01T00:00:00Z 696h0m0s"},
 	} {
 		zone, err := time.LoadLocation(c.zone)
 		if err != nil {

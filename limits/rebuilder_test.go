@@ -11,6 +11,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestRuleIsUnknownUntilRebuilt checks that a rule is unknown until it is filled from its history, also after Redis has lost all data.
@@ -19,11 +20,11 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		for _, p := range []limits.Policy{
+		for _, p := range []policy.Policy{
 			hourlyPolicy(3),
-			{Name: "two", Per: "tags.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
-			{Name: "fixed", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 3},
-			{Name: "calendar", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 3},
+			{Name: "two", Per: "tags.account", Algorithm: policy.Sliding, Windows: []policy.Window{{Max: 3, PerMS: 3_600_000}, {Max: 200, PerMS: 4_000_000}}},
+			{Name: "fixed", Per: "tags.account", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 3},
+			{Name: "calendar", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Month, Timezone: servers.NoonZone(), Max: 3},
 		} {
 			rules := compileRules(t, p)
 			s.expectUnknown(t, rules, "a new rule")
@@ -81,7 +82,7 @@ func TestPeriodBeginsWithItsFirst(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)
 	s, mini := newClockLimiter(t, now)
-	rules := compileRules(t, limits.Policy{Name: "n", Per: "pool", Algorithm: limits.Calendar, Period: limits.Day, Max: 1})
+	rules := compileRules(t, policy.Policy{Name: "n", Per: "pool", Algorithm: policy.Calendar, Period: policy.Day, Max: 1})
 	s.Limiter = limits.NewWithLocalClock(s.client, func() time.Time { return now })
 	for ago, full := range map[time.Duration]bool{5 * time.Minute: true, 5*time.Minute + time.Millisecond: false} {
 		mini.FlushAll()
@@ -97,7 +98,7 @@ func TestPeriodBeginsWithItsFirst(t *testing.T) {
 func TestOneFillsAtATime(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
-	rules := compileRules(t, accountPolicy(limits.Window{Max: 1, PerMS: 1000}))
+	rules := compileRules(t, accountPolicy(policy.Window{Max: 1, PerMS: 1000}))
 	gone := errors.New("the process ended")
 	broken := func(context.Context, time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) { yield(limits.Start{}, gone) }
@@ -151,10 +152,10 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 // these times.
 func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 	t.Parallel()
-	for _, p := range []limits.Policy{
-		accountPolicy(limits.Window{Max: 1, PerMS: 60_000}),
-		{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 60_000, Max: 1},
-		{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: "UTC", Max: 1}, // where arbitraryTime is noon
+	for _, p := range []policy.Policy{
+		accountPolicy(policy.Window{Max: 1, PerMS: 60_000}),
+		{Name: "f", Per: "tags.account", Algorithm: policy.Fixed, PerMS: 60_000, Max: 1},
+		{Name: "c", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Day, Timezone: "UTC", Max: 1}, // where arbitraryTime is noon
 	} {
 		s, mini := newClockLimiter(t, arbitraryTime())
 		rules := s.newRules(t, p)

@@ -7,6 +7,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestReservationCountsUntilItIsSettled checks that a reservation counts until it is settled, and that each start counts only once. If only
@@ -16,11 +17,11 @@ func TestReservationCountsUntilItIsSettled(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		for _, p := range []limits.Policy{
+		for _, p := range []policy.Policy{
 			hourlyPolicy(1),
-			{Name: "f", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1},
-			{Name: "c", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 1},
-			{Name: "d", Per: "tags.account", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 1},
+			{Name: "f", Per: "tags.account", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 1},
+			{Name: "c", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Month, Timezone: servers.NoonZone(), Max: 1},
+			{Name: "d", Per: "tags.account", Algorithm: policy.Duplicate, PerMS: 3_600_000, Max: 1},
 		} {
 			rules := s.newRules(t, p)
 			one, other := s.newCheck(rules, "a"), s.newCheck(rules, "a")
@@ -62,7 +63,7 @@ func TestReservationAfterItsCountReservesNothing(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		for _, windows := range [][]limits.Window{{{Max: 3, PerMS: 3_600_000}}, {{Max: 3, PerMS: 3_600_000}, {Max: 9, PerMS: 7_200_000}}} {
+		for _, windows := range [][]policy.Window{{{Max: 3, PerMS: 3_600_000}}, {{Max: 3, PerMS: 3_600_000}, {Max: 9, PerMS: 7_200_000}}} {
 			rules := s.newRules(t, accountPolicy(windows...))
 			c := s.newCheck(rules, "a")
 			for step, act := range []func(testing.TB, limits.Check){s.mustReserve, s.countStart, s.mustReserve, s.mustReserve} {

@@ -18,7 +18,7 @@ const formatVersion = 3
 
 // Rule is a compiled policy of an owner. It is safe for concurrent use.
 type Rule struct {
-	Policy
+	policy.Policy
 	Owner string // such as a pool or a batch; rules of different owners share no counts
 
 	id            string // hash of the settings that determine the counts; rules that count differently have different ids
@@ -42,7 +42,7 @@ type calendarPeriods struct {
 // Compile validates the policies of an owner, such as a pool, and returns one rule for each policy. These rules count starts. If only
 // on_error, on_limited, reveal or trust_device of a policy changes, its rule keeps the counts. Any other change makes a new rule that Redis
 // does not know.
-func Compile(owner string, policies []Policy) ([]*Rule, error) {
+func Compile(owner string, policies []policy.Policy) ([]*Rule, error) {
 	if err := policy.Validate(policies); err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func Compile(owner string, policies []Policy) ([]*Rule, error) {
 	return rules, nil
 }
 
-func newRule(owner string, settings Policy) *Rule {
+func newRule(owner string, settings policy.Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.Fields()}
 	counted := settings
 	counted.OnError, counted.OnLimited, counted.Reveal, counted.TrustDevice, counted.Per = "", "", false, false, strings.Join(r.perFields, ",")
@@ -64,7 +64,7 @@ func newRule(owner string, settings Policy) *Rule {
 
 // setRuleHashes sets r.id to a hash of ruleKind, the owner and countedSettings, the settings that determine the counts. It sets r.policyHash to
 // a hash of the policy.
-func (r *Rule) setRuleHashes(ruleKind string, countedSettings Policy) {
+func (r *Rule) setRuleHashes(ruleKind string, countedSettings policy.Policy) {
 	r.id = hashPolicy(fmt.Appendf(nil, "%d%s\x00%s\x00", formatVersion, ruleKind, r.Owner), countedSettings)
 	hashedPolicy := r.Policy
 	hashedPolicy.Max, hashedPolicy.Windows = 0, nil
@@ -73,7 +73,7 @@ func (r *Rule) setRuleHashes(ruleKind string, countedSettings Policy) {
 
 // hashPolicy returns a hash of prefix and the settings. A new field of Policy must have omitempty. Without it, each rule would get another
 // id, and limit sets would lose their counts. newRule and newSetRule must clear a new field that does not determine the counts.
-func hashPolicy(prefix []byte, settings Policy) string {
+func hashPolicy(prefix []byte, settings policy.Policy) string {
 	text, _ := json.Marshal(settings) // cannot fail: settings contain only texts and numbers
 	sum := sha256.Sum256(append(prefix, text...))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
@@ -83,22 +83,22 @@ func hashPolicy(prefix []byte, settings Policy) string {
 func (r *Rule) setScriptSpec() {
 	p := r.Policy
 	switch p.Algorithm {
-	case Sliding:
+	case policy.Sliding:
 		r.setSlidingWindowSpec(p.Windows)
-	case Duplicate:
-		r.setSlidingWindowSpec([]Window{{Max: p.Max, PerMS: p.PerMS}})
-	case Fixed:
+	case policy.Duplicate:
+		r.setSlidingWindowSpec([]policy.Window{{Max: p.Max, PerMS: p.PerMS}})
+	case policy.Fixed:
 		r.longestWindow = millisToDuration(p.PerMS)
 		r.spec = fmt.Sprintf("F %d %d", p.Max, p.PerMS)
-	case Calendar:
+	case policy.Calendar:
 		r.zone, _ = policy.Location(p.Timezone) // p was validated, so the zone exists
 		// longestWindow must be longer than any period of this kind, even if the clocks are changed during it.
-		r.longestWindow = map[Period]time.Duration{Day: 25 * time.Hour, Week: 8 * 24 * time.Hour, Month: 32 * 24 * time.Hour}[p.Period]
+		r.longestWindow = map[policy.Period]time.Duration{policy.Day: 25 * time.Hour, policy.Week: 8 * 24 * time.Hour, policy.Month: 32 * 24 * time.Hour}[p.Period]
 		r.spec = fmt.Sprintf("C %d %d", p.Max, r.longestWindow.Milliseconds())
 	}
 }
 
-func (r *Rule) setSlidingWindowSpec(windows []Window) {
+func (r *Rule) setSlidingWindowSpec(windows []policy.Window) {
 	var text strings.Builder
 	for _, w := range windows {
 		r.maxStarts = max(r.maxStarts, w.Max)
@@ -120,26 +120,26 @@ func (r *Rule) Drops() bool { return r.OnLimited == policy.DropOnLimit }
 // DescribeWindow returns a text for display about the window with this index, such as "5 per 1h0m0s".
 func (r *Rule) DescribeWindow(windowIndex int) string {
 	switch r.Algorithm {
-	case Sliding:
+	case policy.Sliding:
 		if windowIndex < len(r.Windows) {
 			return fmt.Sprintf("%d per %s", r.Windows[windowIndex].Max, millisToDuration(r.Windows[windowIndex].PerMS))
 		}
-	case Calendar:
+	case policy.Calendar:
 		zone := r.Timezone
 		if zone == "" {
 			zone = "UTC"
 		}
 		return fmt.Sprintf("%d per %s of %s", r.Max, r.Period, zone)
-	case Duplicate:
+	case policy.Duplicate:
 		return fmt.Sprintf("%d equal ones per %s", r.Max, millisToDuration(r.PerMS))
-	case Fixed:
+	case policy.Fixed:
 	}
 	return fmt.Sprintf("%d per %s", r.Max, millisToDuration(r.PerMS))
 }
 
 // scriptSpecAt returns the spec of the rule for the scripts. For a calendar rule, the spec contains the periods around the time now.
 func (r *Rule) scriptSpecAt(now time.Time) string {
-	if r.Algorithm != Calendar {
+	if r.Algorithm != policy.Calendar {
 		return r.spec
 	}
 	return r.periodsAround(now).spec

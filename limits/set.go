@@ -9,7 +9,7 @@ import (
 
 // CompileSet validates the policies of a limit set and returns their rules, which count takes. A rule that Redis does not know begins to
 // count at 0. A rule keeps its counts if only a maximum, on_error or reveal of its policy changes.
-func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
+func CompileSet(owner string, policies []policy.Policy) ([]*Rule, error) {
 	if err := policy.ValidateSet(policies); err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func CompileSet(owner string, policies []Policy) ([]*Rule, error) {
 }
 
 // newSetRule returns the rule for settings, a policy of the limit set owner (a name). The rule counts takes.
-func newSetRule(owner string, settings Policy) *Rule {
+func newSetRule(owner string, settings policy.Policy) *Rule {
 	r := &Rule{Policy: settings, Owner: owner, perFields: settings.SetFields(), isSetRule: true}
 	counted := settings
 	counted.OnError, counted.Reveal, counted.Max, counted.Per = "", false, 0, strings.Join(r.perFields, ",")

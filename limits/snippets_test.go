@@ -11,6 +11,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // The tests of this file use five widely copied limiters in their usual form. On a real Redis they show the faults of each limiter, and
@@ -99,7 +100,7 @@ func TestSnippetDailyQuota(t *testing.T) {
 		t.Errorf("the snippet works on a Cluster: %v", err)
 	}
 	for _, s := range []*redisLimiter{s, cluster} {
-		policy := limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 2}
+		policy := policy.Policy{Name: "daily", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Month, Timezone: servers.NoonZone(), Max: 2}
 		rules := s.newRules(t, policy)
 		for i := range 10 {
 			if got := s.tryStart(t, rules, "a"); got != (i < 2) {
@@ -125,7 +126,7 @@ func TestSnippetDayOfTheServer(t *testing.T) {
 	s := r.connect()
 	evening := time.Date(2026, 10, 25, 22, 30, 0, 0, time.UTC) // 23:30 in Berlin, after a day of 25 hours
 	r.setClock(evening)
-	rules := s.newRules(t, limits.Policy{Name: "daily", Per: "tags.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: "Europe/Berlin", Max: 1})
+	rules := s.newRules(t, policy.Policy{Name: "daily", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Day, Timezone: "Europe/Berlin", Max: 1})
 	key := func(now time.Time) []string { return []string{"quota:a:" + now.UTC().Format(time.DateOnly), "1"} }
 	for _, c := range []struct {
 		in           time.Duration
@@ -185,7 +186,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 		t.Errorf("the snippet's set ends in %d", ttl)
 	}
 
-	rules := compileSet(t, accountPolicy(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
+	rules := compileSet(t, accountPolicy(policy.Window{Max: 2, PerMS: 60_000}, policy.Window{Max: 5, PerMS: 3_600_000}))
 	one := limits.NewTaking("", 1, rules, accountFacts("a"))
 	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // all takes in one call
 	if err != nil {
@@ -249,7 +250,7 @@ func TestSnippetSimpleCounter(t *testing.T) {
 	if ok, _ := simpleCounter(t.Context(), s.client, "c", 1, time.Millisecond, func() error { return nil }); ok || s.client.PTTL(t.Context(), "c").Val() != -1 {
 		t.Error("the snippet's counter ends after all")
 	}
-	rules := s.newRules(t, limits.Policy{Name: "n", Per: "tags.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 1})
+	rules := s.newRules(t, policy.Policy{Name: "n", Per: "tags.account", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 1})
 	s.reserve(t, s.newCheck(rules, "a")) // the process ends after this reservation
 	s.SetSettleWithin(0)
 	overdue, err := s.Reservations.Overdue(t.Context(), s.scope)
@@ -272,7 +273,7 @@ func TestSnippetDuplicates(t *testing.T) {
 	t.Parallel()
 	r := servers.StartRedis(t)
 	s := connect(t, servers.RedisAt{Addr: r.Addr})
-	rules := s.newRules(t, limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 2})
+	rules := s.newRules(t, policy.Policy{Name: "same", Algorithm: policy.Duplicate, PerMS: 3_600_000, Max: 2})
 	for i := range 3 {
 		if got := allowDuplicate(t.Context(), s.client, "dup", 2); got != (i < 2) {
 			t.Errorf("the snippet, call %d: %t", i, got)

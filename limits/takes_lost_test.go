@@ -10,6 +10,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestALostAnswerCountsOnce checks takes (requests to a limit set) whose reply is lost. A take with an id must be sent again and count
@@ -53,7 +54,7 @@ func TestTakesBeginEmptyAndSaySo(t *testing.T) {
 	t.Parallel()
 	now := arbitraryTime()
 	s, mini := newClockLimiter(t, now)
-	rules := compileSet(t, accountPolicy(limits.Window{Max: 2, PerMS: 60_000}, limits.Window{Max: 5, PerMS: 3_600_000}))
+	rules := compileSet(t, accountPolicy(policy.Window{Max: 2, PerMS: 60_000}, policy.Window{Max: 5, PerMS: 3_600_000}))
 	since := func(at time.Time) {
 		t.Helper()
 		if a := s.takeWithID(t, rules, "", 2, fmt.Sprint(now)); !a.Allowed || !a.Since.Equal(at) {

@@ -10,6 +10,7 @@ import (
 
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestTakesSayWhatRemains checks the answers to takes (requests to a limit set). An answer must have the remaining number of each rule. The
@@ -20,9 +21,9 @@ func TestTakesSayWhatRemains(t *testing.T) {
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		rules := compileSet(t,
-			accountPolicy(limits.Window{Max: 3, PerMS: 60_000}, limits.Window{Max: 40, PerMS: 3_600_000}),
-			limits.Policy{Name: "daily", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Month, Timezone: servers.NoonZone(), Max: 4},
-			limits.Policy{Name: "same", Algorithm: limits.Duplicate, PerMS: 3_600_000, Max: 100},
+			accountPolicy(policy.Window{Max: 3, PerMS: 60_000}, policy.Window{Max: 40, PerMS: 3_600_000}),
+			policy.Policy{Name: "daily", Per: "facts.account", Algorithm: policy.Calendar, Period: policy.Month, Timezone: servers.NoonZone(), Max: 4},
+			policy.Policy{Name: "same", Algorithm: policy.Duplicate, PerMS: 3_600_000, Max: 100},
 		)
 		takeSummary := func(a limits.TakeResult) string {
 			text := fmt.Sprintf("%t %d", a.Allowed, a.RefusingItem())
@@ -66,7 +67,7 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		for name, rules := range map[string][]*limits.Rule{
-			"one window": compileSet(t, hourlyPolicy(10)), "several": compileSet(t, hourlyPolicy(10), limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10}),
+			"one window": compileSet(t, hourlyPolicy(10)), "several": compileSet(t, hourlyPolicy(10), policy.Policy{Name: "f", Per: "facts.account", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 10}),
 		} {
 			s.scope += name
 			for i := range 3 {
@@ -102,8 +103,8 @@ func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 		t.Helper()
 		rules := compileSet(t,
 			hourlyPolicy(10), namedHourlyPolicy("more", 200),
-			limits.Policy{Name: "f", Per: "facts.account", Algorithm: limits.Fixed, PerMS: 3_600_000, Max: 10},
-			limits.Policy{Name: "c", Per: "facts.account", Algorithm: limits.Calendar, Period: limits.Day, Timezone: servers.NoonZone(), Max: 10},
+			policy.Policy{Name: "f", Per: "facts.account", Algorithm: policy.Fixed, PerMS: 3_600_000, Max: 10},
+			policy.Policy{Name: "c", Per: "facts.account", Algorithm: policy.Calendar, Period: policy.Day, Timezone: servers.NoonZone(), Max: 10},
 		)
 		s.takeWithID(t, rules, "id", 5, "a")
 		for _, step := range []struct{ cost, total int64 }{{1, 1}, {3, 3}, {3, 3}, {2, 3}, {9, 5}} {
@@ -131,7 +132,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
 		takers := []*limits.Limiter{s.Limiter, limits.New(s.client)}
-		for form, policies := range map[string][]limits.Policy{"one": {hourlyPolicy(50)}, "all": policyOfEachKind(3_600_000)[1:2], "several": {hourlyPolicy(20), namedHourlyPolicy("more", 40)}} {
+		for form, policies := range map[string][]policy.Policy{"one": {hourlyPolicy(50)}, "all": policyOfEachKind(3_600_000)[1:2], "several": {hourlyPolicy(20), namedHourlyPolicy("more", 40)}} {
 			rules, most := compileSet(t, policies...), compileSet(t, policies...)[0].MaxCost()
 			var got atomic.Int64
 			var all sync.WaitGroup
@@ -170,7 +171,7 @@ func (s *redisLimiter) peekStanding(tb testing.TB, rules []*limits.Rule, account
 	return a[0].Items[0]
 }
 
-func namedHourlyPolicy(name string, maxStarts int64) limits.Policy {
+func namedHourlyPolicy(name string, maxStarts int64) policy.Policy {
 	p := hourlyPolicy(maxStarts)
 	p.Name = name
 	return p
@@ -202,7 +203,7 @@ func TestATakeOutlivesTheExpiryOfItsList(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisLimiter) {
 		t.Helper()
-		rules := compileSet(t, accountPolicy(limits.Window{Max: 50, PerMS: 1}))
+		rules := compileSet(t, accountPolicy(policy.Window{Max: 50, PerMS: 1}))
 		for range 300 {
 			takings := make([]limits.Taking, 20)
 			for i := range takings {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 func (s *redisLimiter) highestUses(tb testing.TB, l *limits.Limiter, rules []*limits.Rule, limit int) (out []string) {
@@ -41,7 +42,7 @@ func TestHighestAreExact(t *testing.T) {
 		if got := fmt.Sprint(s.highestUses(t, limits.New(s.client), rules, 2)); got != want {
 			t.Errorf("at another process: %s, want %s", got, want)
 		}
-		set := compileSet(t, hourlyPolicy(10), limits.Policy{Name: "soon-over", Per: "facts.account", Algorithm: limits.Sliding, Windows: []limits.Window{{Max: 5, PerMS: 1}}})
+		set := compileSet(t, hourlyPolicy(10), policy.Policy{Name: "soon-over", Per: "facts.account", Algorithm: policy.Sliding, Windows: []policy.Window{{Max: 5, PerMS: 1}}})
 		for i := range 700 {
 			s.takeWithID(t, set, "", int64(1+i%5), fmt.Sprint("account ", i))
 		}

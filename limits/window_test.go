@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestReservationsAreCountedInAnyOrder counts reservations in another order than they were made. The stored times must stay sorted, newest
@@ -70,7 +71,7 @@ func TestWindowOpensToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	now := arbitraryTime()
 	s, mini := newClockLimiter(t, now)
-	rules := compileRules(t, accountPolicy(limits.Window{Max: 2, PerMS: 1000}))
+	rules := compileRules(t, accountPolicy(policy.Window{Max: 2, PerMS: 1000}))
 	s.rebuild(t, rules)
 	first := s.newCheck(rules, "b")
 	s.mustReserve(t, first)
@@ -102,7 +103,7 @@ func TestWindowOpensToTheMillisecond(t *testing.T) {
 func TestReservationSentAgainLaterIsTheSame(t *testing.T) {
 	t.Parallel()
 	s, mini := newClockLimiter(t, arbitraryTime())
-	rules := s.newRules(t, accountPolicy(limits.Window{Max: 3, PerMS: 60_000}))
+	rules := s.newRules(t, accountPolicy(policy.Window{Max: 3, PerMS: 60_000}))
 	c := s.newCheck(rules, "a")
 	s.mustReserve(t, c)
 	mini.SetTime(arbitraryTime().Add(5 * time.Millisecond))

@@ -9,6 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // TestPolicyLabelsAreBounded checks that the number of metric series stays bounded even if every batch has policies
@@ -18,8 +19,8 @@ func TestPolicyLabelsAreBounded(t *testing.T) {
 	r := prometheus.NewRegistry()
 	m := newMetrics(meters.New(r))
 	for i := range 3 * policyNames {
-		p := limits.Policy{Name: fmt.Sprintf("n-%d", i), Per: "pool", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}
-		rules, err := limits.Compile("batch 1", []limits.Policy{p})
+		p := policy.Policy{Name: fmt.Sprintf("n-%d", i), Per: "pool", Algorithm: policy.Fixed, PerMS: 1000, Max: 1}
+		rules, err := limits.Compile("batch 1", []policy.Policy{p})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +40,7 @@ func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 	m := newMetrics(meters.New(r))
 	var all []*limits.Rule
 	for _, owner := range []string{"pool a", "profile x"} {
-		rules, err := limits.Compile(owner, []limits.Policy{{Name: "n", Per: "pool", Algorithm: limits.Fixed, PerMS: 1000, Max: 1}})
+		rules, err := limits.Compile(owner, []policy.Policy{{Name: "n", Per: "pool", Algorithm: policy.Fixed, PerMS: 1000, Max: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

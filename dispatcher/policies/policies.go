@@ -12,6 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -186,7 +187,7 @@ func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, nev
 	case last.Pending:
 		o.Until = now.Add(pendingAgain)
 		o.Detail = what + ", and another start is being decided"
-	case item.Rule.Algorithm == limits.Calendar: // calendar periods begin on a full minute; now was read before the answer arrived
+	case item.Rule.Algorithm == policy.Calendar: // calendar periods begin on a full minute; now was read before the answer arrived
 		o.Until = o.Until.Round(time.Minute)
 		o.Detail = fmt.Sprintf("%s; this %s began at %s, and the next start is allowed at %s", what, item.Rule.Period, decision.FormatTime(now.Add(-last.Oldest).Round(time.Minute)), decision.FormatTime(o.Until))
 	default:

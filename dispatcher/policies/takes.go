@@ -11,6 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
 // Take is the request of a caller to take from a limit set.
@@ -212,7 +213,7 @@ type refusalLabels struct{ policy, kind string }
 
 // newRefusalLabels returns the labels of the takes that rule refuses. ruleIndex is the place of the policy in its set.
 func newRefusalLabels(ruleIndex int, rule *limits.Rule) refusalLabels {
-	kind := map[limits.Algorithm]string{limits.Duplicate: "duplicate", limits.Calendar: "quota"}[rule.Algorithm]
+	kind := map[policy.Algorithm]string{policy.Duplicate: "duplicate", policy.Calendar: "quota"}[rule.Algorithm]
 	name := rule.Name
 	if ruleIndex >= policiesOfSet {
 		name = otherPolicy

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/limits/policy"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -176,8 +177,8 @@ func TestLabelsOfASetAreBounded(t *testing.T) {
 	counts := newTakeMetrics(meters.New(r))
 	var rules []*limits.Rule
 	for i := range 30 {
-		algorithm := []limits.Algorithm{limits.Sliding, limits.Fixed, limits.Calendar, limits.Duplicate}[i%4]
-		rules = append(rules, &limits.Rule{Policy: limits.Policy{Name: fmt.Sprintf("n-%d", i), Algorithm: algorithm}})
+		algorithm := []policy.Algorithm{policy.Sliding, policy.Fixed, policy.Calendar, policy.Duplicate}[i%4]
+		rules = append(rules, &limits.Rule{Policy: policy.Policy{Name: fmt.Sprintf("n-%d", i), Algorithm: algorithm}})
 	}
 	counts.newCounters("sms", rules)
 	var others, names []string
