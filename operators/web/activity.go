@@ -17,14 +17,14 @@ const (
 
 // activityPages show the events of the log.
 type activityPages struct {
-	*frame
+	*pageSender
 
 	api client
 }
 
 func (a *activityPages) registerRoutes(target *site) {
 	target.addLivePage("/activity", a.loadList)
-	target.addCSVDownload("/activity.csv", a.exportEvents)
+	target.addCSVDownload("/activity.csv", a.selectEvents)
 }
 
 // eventFilterNames returns the names of the API filters that the page offers.
@@ -51,9 +51,9 @@ func (a *activityPages) loadList(r *http.Request) (page, error) {
 	if err := a.api.get(r, operators.Path("events"), query, &list); err != nil {
 		return page{}, err
 	}
-	concern := newFilterWatch(filters)
+	concern := newFilterTrigger(filters)
 	if !pager.isFirst() {
-		concern = watch{} // only the first page, which has the newest events, can change
+		concern = updateTrigger{} // only the first page, which has the newest events, can change
 	}
 	return page{title: "Activity", section: "activity", template: "activity", watch: concern, data: map[string]any{
 		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilterNames()[3:],
@@ -107,21 +107,21 @@ func newEventText(event operators.Event) eventText {
 	return t
 }
 
-// newFilterWatch returns the watch of a page that lists events. The page is read again after an event about one of the objects in filters.
-func newFilterWatch(filters url.Values) watch {
+// newFilterTrigger returns the updateTrigger of a page that lists events. The page is read again after an event about one of the objects in filters.
+func newFilterTrigger(filters url.Values) updateTrigger {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(filters.Get(name), 10, 64)
 		return n
 	}
-	narrow := watch{pool: filters.Get("pool"), batch: number("batch"), task: number("task"), device: filters.Get("device")}
-	if narrow == (watch{}) {
-		return watch{allEvents: true}
+	narrow := updateTrigger{pool: filters.Get("pool"), batch: number("batch"), task: number("task"), device: filters.Get("device")}
+	if narrow == (updateTrigger{}) {
+		return updateTrigger{allEvents: true}
 	}
 	return narrow
 }
 
-// exportEvents returns all events that match the query of the request.
-func (a *activityPages) exportEvents(r *http.Request) (export, error) {
+// selectEvents returns all events that match the query of the request.
+func (a *activityPages) selectEvents(r *http.Request) (csvExport, error) {
 	query, err := toAPIEventQuery(nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...))
-	return export{operators.Path("events"), query, "activity"}, err
+	return csvExport{operators.Path("events"), query, "activity"}, err
 }

@@ -15,8 +15,8 @@ import (
 // the batch.
 const confirmCountAbove = 1000
 
-// cancelPage returns the page that asks for confirmation before a batch is cancelled.
-func (b *batchPages) cancelPage(r *http.Request) (page, error) {
+// loadCancelPage returns the page that asks for confirmation before a batch is cancelled.
+func (b *batchPages) loadCancelPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Cancel " + one.Label(), section: "batches", template: "batch-cancel", data: map[string]any{
 		"Batch": one, "Operator": b.mayOfferActions(r, "operator"), "Typed": one.Counts[operators.Pending] > confirmCountAbove,
@@ -43,17 +43,17 @@ func (b *batchPages) cancel(r *http.Request) (nextPath, messageKey string, err e
 	return b.api.newEntryAction("batches", "cancel", "cancelled")(r)
 }
 
-func (b *batchPages) pausePage(r *http.Request) (page, error) {
+func (b *batchPages) loadPausePage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Pause " + one.Label(), section: "batches", template: "pause", data: map[string]any{
 		"Name": one.Label(), "Back": fmt.Sprintf("/batches/%d", one.ID), "May": b.mayOfferActions(r, "operator"), "Role": "an operator",
 	}}, err
 }
 
-func batchSettings(source batch) operators.NewBatch { return source.CloneSettings(time.Time{}) }
+func batchSettings(source shownBatch) operators.NewBatch { return source.CloneSettings(time.Time{}) }
 
-// editPage returns the page with the form to change the settings of a batch.
-func (b *batchPages) editPage(r *http.Request) (page, error) {
+// loadEditPage returns the page with the form to change the settings of a batch.
+func (b *batchPages) loadEditPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{
 		"Batch": one, "Operator": b.mayOfferActions(r, "operator"), "Form": newObjectForm(r, batchChangeFields().textsOfInputs(batchSettings(one)), one.Limits),
@@ -69,7 +69,7 @@ func (b *batchPages) edit(r *http.Request) (nextPath, messageKey string, err err
 		return "", "", err
 	}
 	id := r.PathValue("id")
-	current := currentTexts(batchChangeFields().textsOfInputs(batchSettings(one)), one.Limits)
+	current := inputTextsWithPolicies(batchChangeFields().textsOfInputs(batchSettings(one)), one.Limits)
 	if err := b.api.checkConflict(r, current, "batch.changed", "batch", id, b.now()); err != nil {
 		return "", "", err
 	}

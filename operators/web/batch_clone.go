@@ -22,7 +22,7 @@ const (
 // cloneFormValues returns the form inputs for a new batch with the kind, the payload and the settings of source. It keeps only times
 // after now.
 func cloneFormValues(source operators.Batch, now time.Time) url.Values {
-	f := newBatchValues(source.CloneSettings(now))
+	f := newBatchFormValues(source.CloneSettings(now))
 	f.Set("from", strconv.FormatInt(source.ID, 10))
 	f.Set("same", cloneAll)
 	setPolicyRows(f, policyRows(source.Limits))
@@ -46,9 +46,9 @@ func (b *batchForms) readSource(r *http.Request, batchID string) (*operators.Bat
 	return &batch, err
 }
 
-// cloneReader reads the tasks of another batch as lines of NDJSON for a new batch: the tasks of all its
+// clonedTaskReader reads the tasks of another batch as lines of NDJSON for a new batch: the tasks of all its
 // devices, or of the devices that failed. It reads the tasks page by page, while the lines are sent.
-type cloneReader struct {
+type clonedTaskReader struct {
 	api       client
 	r         *http.Request
 	source    operators.Batch
@@ -58,18 +58,18 @@ type cloneReader struct {
 	lines     bytes.Buffer
 }
 
-// openClone returns a reader of tasks of source as lines of NDJSON. selection says which tasks: those of all devices, or of the devices
+// openClonedTasks returns a reader of tasks of source as lines of NDJSON. selection says which tasks: those of all devices, or of the devices
 // that failed.
-func (b *batchForms) openClone(r *http.Request, source operators.Batch, selection string) (io.ReadCloser, error) {
+func (b *batchForms) openClonedTasks(r *http.Request, source operators.Batch, selection string) (io.ReadCloser, error) {
 	states := []string{""}
 	if selection == cloneFailed {
 		states = []string{operators.Failed, operators.TimedOut}
 	}
-	return io.NopCloser(&cloneReader{api: b.api, r: r, source: source, states: states, now: b.now()}), nil
+	return io.NopCloser(&clonedTaskReader{api: b.api, r: r, source: source, states: states, now: b.now()}), nil
 }
 
 // Read copies the next bytes of the lines of the cloned tasks into buffer and returns their number.
-func (s *cloneReader) Read(buffer []byte) (int, error) {
+func (s *clonedTaskReader) Read(buffer []byte) (int, error) {
 	for s.lines.Len() == 0 {
 		if len(s.states) == 0 {
 			return 0, io.EOF
@@ -82,7 +82,7 @@ func (s *cloneReader) Read(buffer []byte) (int, error) {
 }
 
 // readPage reads the next page of tasks and adds their lines to lines.
-func (s *cloneReader) readPage() error {
+func (s *clonedTaskReader) readPage() error {
 	query := operators.Query("batch", strconv.FormatInt(s.source.ID, 10), "state", s.states[0], "page_size", strconv.Itoa(clonePageSize), "page_token", s.pageToken)
 	var list operators.TaskList
 	if err := s.api.get(s.r, operators.Path("tasks"), query, &list); err != nil {

@@ -23,7 +23,7 @@ type batchForms struct {
 }
 
 func (b *batchForms) registerRoutes(target *site) {
-	target.addPage("/new-batch", b.newBatchPage)
+	target.addPage("/new-batch", b.loadNewBatchPage)
 	target.pages.HandleFunc("POST /new-batch", b.create)
 }
 
@@ -47,21 +47,23 @@ func (f *batchForm) HasTimeLimits() bool {
 
 // HasTuning reports whether one of the inputs for fine tuning differs from its default.
 func (f *batchForm) HasTuning() bool {
-	byDefault := defaultBatchValues()
+	byDefault := defaultBatchFormValues()
 	return slices.ContainsFunc([]string{"attempts", "weight", "priority", "backoff", "retry_on", "on_lost", "lane", "lease", "max_run"}, func(input string) bool {
 		return f.Get(input) != byDefault.Get(input)
 	})
 }
 
-// newBatchValues returns the form inputs for the settings of batch.
-func newBatchValues(batch operators.NewBatch) url.Values {
+// newBatchFormValues returns the form inputs for the settings of batch.
+func newBatchFormValues(batch operators.NewBatch) url.Values {
 	values := newBatchFields().textsOfInputs(batch)
 	values.Set("finish_inside", pointerInputText(batch.FinishInside, checkboxValue))
 	return values
 }
 
-// defaultBatchValues returns the form inputs that the form shows at first.
-func defaultBatchValues() url.Values { return newBatchValues(operators.NewBatch{}.WithDefaults()) }
+// defaultBatchFormValues returns the form inputs that the form shows at first.
+func defaultBatchFormValues() url.Values {
+	return newBatchFormValues(operators.NewBatch{}.WithDefaults())
+}
 
 // Rows returns the entered policies, followed by empty rows.
 func (f *batchForm) Rows() []policyRow { return appendEmptyRows(filledRows(enteredRows(f.Values))) }
@@ -71,8 +73,8 @@ func (f *batchForm) HasLimits() bool {
 	return f.Get("abort_failure")+f.Get("abort_min") != "" || len(filledRows(enteredRows(f.Values))) > 0
 }
 
-func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
-	f := &batchForm{Values: defaultBatchValues()}
+func (b *batchForms) loadNewBatchPage(r *http.Request) (page, error) {
+	f := &batchForm{Values: defaultBatchFormValues()}
 	f.Set("pool", r.URL.Query().Get("pool"))
 	f.Set("from", r.URL.Query().Get("from"))
 	again := formInputOf(r)
@@ -89,11 +91,11 @@ func (b *batchForms) newBatchPage(r *http.Request) (page, error) {
 		}
 		f.Set("key", rand.Text()) // Idempotency-Key: sending the form twice creates one batch
 	}
-	return b.formPage(r, f)
+	return b.newFormPage(r, f)
 }
 
-// formPage returns the page that shows form. It adds the visitor's role and the pools to choose from.
-func (b *batchForms) formPage(r *http.Request, form *batchForm) (page, error) {
+// newFormPage returns the page that shows form. It adds the visitor's role and the pools to choose from.
+func (b *batchForms) newFormPage(r *http.Request, form *batchForm) (page, error) {
 	form.Operator = b.mayOfferActions(r, "operator")
 	var list operators.PoolList
 	err := b.api.get(r, operators.Path("pools"), url.Values{"page_size": {"100"}}, &list)
@@ -110,7 +112,7 @@ func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 		b.refuseForm(rw, r, err)
 	case f.isCountOnly():
 		f.Counted = &made
-		p, err := b.formPage(r, f)
+		p, err := b.newFormPage(r, f)
 		b.sendPage(rw, r, http.StatusOK, p, err)
 	default:
 		http.Redirect(rw, r, b.prefixedPath(fmt.Sprintf("/batches/%d?done=created", made.ID)), http.StatusSeeOther)
@@ -136,7 +138,7 @@ func (b *batchForms) submit(httpRequest *http.Request, form *batchForm) (made op
 		return made, err
 	}
 	if form.Source != nil && form.Get("same") != "" {
-		request.OpenBody = func() (io.ReadCloser, error) { return b.openClone(httpRequest, *form.Source, form.Get("same")) }
+		request.OpenBody = func() (io.ReadCloser, error) { return b.openClonedTasks(httpRequest, *form.Source, form.Get("same")) }
 	}
 	request.Method, request.Path, request.Key = http.MethodPost, operators.Path("batches"), form.Get("key")
 	if form.isCountOnly() {

@@ -14,7 +14,7 @@ const batchesShown = 30
 
 // batchPages show and change batches.
 type batchPages struct {
-	*frame
+	*pageSender
 
 	api          client
 	waitsCache   *ttlCache[waitSummary]
@@ -23,19 +23,19 @@ type batchPages struct {
 
 func (b *batchPages) registerRoutes(target *site) {
 	target.addLivePage("/batches", b.loadList)
-	addLivePageWithRedis(target, "/batches/{id}", newWaitsReader(b.api, b.waitsCache, b.now, "batches"), b.loadPage)
-	target.addPage("/batches/{id}/cancel", b.cancelPage)
-	target.addPage("/batches/{id}/pause", b.pausePage)
+	addLivePageWithRedis(target, "/batches/{id}", newWaitSummaryReader(b.api, b.waitsCache, b.now, "batches"), b.loadPage)
+	target.addPage("/batches/{id}/cancel", b.loadCancelPage)
+	target.addPage("/batches/{id}/pause", b.loadPausePage)
 	target.addForm("/batches/{id}/pause", "operator", b.api.newEntryAction("batches", "pause", "paused"))
 	target.addForm("/batches/{id}/resume", "operator", b.api.newEntryAction("batches", "resume", "resumed"))
 	target.addForm("/batches/{id}/cancel", "operator", b.cancel)
-	target.addPage("/batches/{id}/edit", b.editPage)
+	target.addPage("/batches/{id}/edit", b.loadEditPage)
 	target.addForm("/batches/{id}/edit", "operator", b.edit)
-	target.addCSVDownload("/batches/{id}/results.csv", b.exportResults)
+	target.addCSVDownload("/batches/{id}/results.csv", b.selectResults)
 }
 
-// batch is a batch of the API with the methods that the templates of pages need.
-type batch struct{ operators.Batch }
+// shownBatch is a batch of the API with the methods that the templates of pages need.
+type shownBatch struct{ operators.Batch }
 
 // barSegment is the share of one state in the progress bar of a batch. X and Width are in percent.
 type barSegment struct {
@@ -46,7 +46,7 @@ type barSegment struct {
 
 // Parts returns the segments of the bar of the batch: one for each state in which the batch has tasks. The states in which tasks have
 // ended come first.
-func (b batch) Parts() []barSegment {
+func (b shownBatch) Parts() []barSegment {
 	var list []barSegment
 	x := 0.0
 	for _, state := range []string{operators.Succeeded, operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Suppressed, operators.Dispatched, operators.Pending} {
@@ -62,10 +62,10 @@ func (b batch) Parts() []barSegment {
 }
 
 // IsOpen reports whether tasks of the batch may still run.
-func (b batch) IsOpen() bool { return b.EndedTasks() < b.Total }
+func (b shownBatch) IsOpen() bool { return b.EndedTasks() < b.Total }
 
-// countEnded returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
-func (b batch) countEnded(state string) int64 {
+// countEndedTasks returns the number of tasks that ended in a state. If state is empty, it counts all ended tasks.
+func (b shownBatch) countEndedTasks(state string) int64 {
 	if state == "" {
 		return b.EndedTasks()
 	}
@@ -73,7 +73,7 @@ func (b batch) countEnded(state string) int64 {
 }
 
 // Label returns the name of the batch, or "batch" and its id if it has no name.
-func (b batch) Label() string {
+func (b shownBatch) Label() string {
 	if b.Name != "" {
 		return b.Name
 	}
@@ -81,7 +81,7 @@ func (b batch) Label() string {
 }
 
 // RateText returns as text how many tasks of the batch end per minute.
-func (b batch) RateText() string {
+func (b shownBatch) RateText() string {
 	if b.RatePerMinute == nil {
 		return "–"
 	}
@@ -103,17 +103,17 @@ func (b *batchPages) loadList(r *http.Request) (page, error) {
 	if err := b.api.get(r, operators.Path("batches"), query, &list); err != nil {
 		return page{}, err
 	}
-	shown := make([]batch, len(list.Batches))
+	shown := make([]shownBatch, len(list.Batches))
 	for i, one := range list.Batches {
-		shown[i] = batch{one}
+		shown[i] = shownBatch{one}
 	}
-	return page{title: "Batches", section: "batches", template: "batches", watch: watch{allEvents: true, everyTick: slices.ContainsFunc(shown, batch.IsOpen)}, data: map[string]any{
+	return page{title: "Batches", section: "batches", template: "batches", watch: updateTrigger{allEvents: true, everyTick: slices.ContainsFunc(shown, shownBatch.IsOpen)}, data: map[string]any{
 		"Batches": shown, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Operator": b.mayOfferActions(r, "operator"), "Filters": filters, "Query": filters.Encode(),
 	}}, nil
 }
 
 // readBatch reads the batch that the path of the request names.
-func (b *batchPages) readBatch(r *http.Request) (found batch, err error) {
+func (b *batchPages) readBatch(r *http.Request) (found shownBatch, err error) {
 	err = b.api.get(r, operators.Path("batches", r.PathValue("id")), nil, &found)
 	return found, err
 }
@@ -136,7 +136,7 @@ func (b *batchPages) loadPage(r *http.Request, waiting waitSummary) (page, error
 	}
 	waiting.Remedies = b.newRemedies(r)
 	policies, err := json.Marshal(one.Limits)
-	return page{title: one.Label(), section: "batches", template: "batch", watch: watch{batch: one.ID, everyTick: one.IsOpen()}, data: map[string]any{
+	return page{title: one.Label(), section: "batches", template: "batch", watch: updateTrigger{batch: one.ID, everyTick: one.IsOpen()}, data: map[string]any{
 		"Batch": one, "Waits": waiting, "Results": results, "Operator": b.mayOfferActions(r, "operator"), "Course": newProgressChart(results.Progress, one.Total, one.ShownETA()),
 		"States": operators.TaskStates(), "Limited": len(one.Limits) > 0, "Limits": json.RawMessage(policies),
 	}}, err

@@ -81,7 +81,7 @@ func (c *chart) drawPaths() {
 }
 
 // bandPath returns the area between the lowest and the highest number of held slots of each step.
-func (c *chart) bandPath(steps []operators.SeriesPoint) string {
+func (c *chart) bandPath(steps []operators.SeriesPoint) (svgPath string) {
 	var upper, lower strings.Builder
 	for _, s := range steps {
 		fmt.Fprintf(&upper, "L%.1f %.1f", c.xAtTime(s.At.Time), c.yForSlots(min(s.HeldMax, c.Top)))

@@ -73,9 +73,9 @@ func newPager(r *http.Request, filters url.Values) pager {
 
 func (p pager) isFirst() bool { return p.token == "" }
 
-// query returns the query of the API for this part, with at most size entries.
-func (p pager) query(size int) url.Values {
-	query := url.Values{"page_size": {strconv.Itoa(size)}}
+// query returns the query of the API for this part, with at most pageSize entries.
+func (p pager) query(pageSize int) url.Values {
+	query := url.Values{"page_size": {strconv.Itoa(pageSize)}}
 	for name := range p.filters {
 		query.Set(name, p.filters.Get(name))
 	}
@@ -85,12 +85,12 @@ func (p pager) query(size int) url.Values {
 	return query
 }
 
-// nextAddress returns the address of the part of the list that token, a page token, selects. It is empty if token is empty.
-func (p pager) nextAddress(token string) string {
-	if token == "" {
+// nextAddress returns the address of the part of the list that pageToken selects. It is empty if pageToken is empty.
+func (p pager) nextAddress(pageToken string) string {
+	if pageToken == "" {
 		return ""
 	}
-	query := url.Values{"page": {token}}
+	query := url.Values{"page": {pageToken}}
 	for name := range p.filters {
 		query.Set(name, p.filters.Get(name))
 	}

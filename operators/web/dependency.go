@@ -74,7 +74,7 @@ func filterUnhealthy(dependencies []dependency) []dependency {
 // outageText returns the text about err for people. A problem of the API keeps its own text, unless it names a server that does not answer.
 // Then the text names this server, the time since which it does not answer, and the remedy. Any other error, such as a panic or a fault in
 // a template, counts as an outage of Postgres.
-func (f *frame) outageText(ctx context.Context, err error) string {
+func (f *pageSender) outageText(ctx context.Context, err error) string {
 	p, isProblem := errors.AsType[*operators.Problem](err)
 	if isProblem && (p.Status != http.StatusServiceUnavailable || p.Server == "") {
 		return errorText(err)
@@ -93,7 +93,7 @@ func (f *frame) outageText(ctx context.Context, err error) string {
 
 // latestState returns the state that the latest checks found for the server in failed. If they found the server healthy, they ran
 // before it failed. Then latestState returns failed unchanged.
-func (f *frame) latestState(ctx context.Context, failed api.Dependency) api.Dependency {
+func (f *pageSender) latestState(ctx context.Context, failed api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return failed
 	}
@@ -119,13 +119,13 @@ func (d dependency) describeTrouble(now time.Time) string {
 var errPageLate = errors.New("the page was not read in time")
 
 // sendTimeoutPage answers a request whose page could not be read in time.
-func (f *frame) sendTimeoutPage(rw http.ResponseWriter, r *http.Request) {
+func (f *pageSender) sendTimeoutPage(rw http.ResponseWriter, r *http.Request) {
 	f.sendError(rw, r, errPageLate)
 }
 
 // isReplacedWithoutReload reports whether the browser will replace the error page with this HTTP status without a reload. It does so if the page
 // is live (read again while it is open) and a server does not answer.
-func (f *frame) isReplacedWithoutReload(r *http.Request, status int) bool {
+func (f *pageSender) isReplacedWithoutReload(r *http.Request, status int) bool {
 	return status == http.StatusServiceUnavailable && r.Method == http.MethodGet && f.isLive(r.URL)
 }
 

@@ -24,7 +24,7 @@ const (
 
 // devicePages show, block and unblock devices, and give them new tokens.
 type devicePages struct {
-	*frame
+	*pageSender
 
 	api          client
 	reportPeriod time.Duration // report period of devices
@@ -33,8 +33,8 @@ type devicePages struct {
 func (d *devicePages) registerRoutes(target *site) {
 	target.addLivePage("/devices", d.loadList)
 	addLivePageWithRedis(target, "/devices/{id}", d.readWhy, d.loadPage)
-	target.addPage("/devices/{id}/block", d.actionPage("Block", "device-block"))
-	target.addPage("/devices/{id}/token", d.actionPage("New token for", "device-token"))
+	target.addPage("/devices/{id}/block", d.newActionPageLoader("Block", "device-block"))
+	target.addPage("/devices/{id}/token", d.newActionPageLoader("New token for", "device-token"))
 	target.addSecretForm("/devices/{id}/token", "operator", "devices", d.rotateToken)
 	target.addForm("/devices/{id}/block", "operator", d.api.newEntryAction("devices", "block", "blocked"))
 	target.addForm("/devices/{id}/unblock", "operator", d.api.newEntryAction("devices", "unblock", "unblocked"))
@@ -57,7 +57,7 @@ func (d *devicePages) loadList(r *http.Request) (page, error) {
 	if err := d.api.get(r, operators.Path("devices"), query, &list); err != nil {
 		return page{}, err
 	}
-	return page{title: "Devices", section: "devices", template: "devices", watch: watch{everyTick: show == "recent", every: devicesRereadEvery}, data: map[string]any{
+	return page{title: "Devices", section: "devices", template: "devices", watch: updateTrigger{everyTick: show == "recent", every: devicesRereadEvery}, data: map[string]any{
 		"Devices": list.Devices, "Silent": d.silentAfter(), "Show": show, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
 		"Prefix": filters.Get("prefix"), "Part": filters.Get("part"), "Tag": filters.Get("tag"), "Blocked": filters.Get("blocked"), "Noisy": filters.Get("noisy"), "RegisteredBy": filters.Get("registered_by"),
 	}}, nil
@@ -136,7 +136,7 @@ func (d *devicePages) loadPage(r *http.Request, why *operators.DeviceWhy) (page,
 		firstTask = *why.Task
 	}
 	quiet := device.QuietUntil != nil && device.QuietUntil.Before(d.now().Add(-d.silentAfter()))
-	return page{title: id, section: "devices", template: "device", watch: watch{device: id, every: devicesRereadEvery}, data: map[string]any{
+	return page{title: id, section: "devices", template: "device", watch: updateTrigger{device: id, every: devicesRereadEvery}, data: map[string]any{
 		"Device": device, "Grant": grant, "Tasks": append(running.Tasks, open.Tasks...), "Events": events.Events,
 		"Older": pager.nextAddress(events.NextPageToken), "First": pager.isFirst(), "Operator": d.mayOfferActions(r, "operator"), "Silent": quiet, "Period": d.reportPeriod,
 		"Why": why, "FirstTask": firstTask, "Remedies": d.newRemedies(r), "Attempts": attempts,
@@ -162,8 +162,8 @@ type heldSlot struct {
 	Task int64
 }
 
-// actionPage returns the loader of a page with the form of an action on one device. title is its title without the id of the device.
-func (d *devicePages) actionPage(title, templateName string) pageLoader {
+// newActionPageLoader returns the loader of a page with the form of an action on one device. title is its title without the id of the device.
+func (d *devicePages) newActionPageLoader(title, templateName string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		device, err := d.api.Devices.Get(r.Context(), r.PathValue("id"))
 		return page{title: title + " " + device.ID, section: "devices", template: templateName, data: map[string]any{
@@ -173,14 +173,14 @@ func (d *devicePages) actionPage(title, templateName string) pageLoader {
 }
 
 // rotateToken gives a device a new token, as the submitted form says.
-func (d *devicePages) rotateToken(r *http.Request) (secret, error) {
+func (d *devicePages) rotateToken(r *http.Request) (tokenSecret, error) {
 	overlap, err := time.ParseDuration(r.PostForm.Get("overlap"))
 	if err != nil {
-		return secret{}, newFormError("Older tokens end: a duration such as 1h.")
+		return tokenSecret{}, newFormError("Older tokens end: a duration such as 1h.")
 	}
 	id := r.PathValue("id")
 	made, err := d.api.Devices.RotateToken(r.Context(), id, operators.Rotation{OverlapMS: new(overlap.Milliseconds())})
-	return secret{"New token of device " + id, made.Token, "Older tokens of the device end at " + made.OlderUntil.UTC().Format(time.RFC3339) + ".", "/devices/" + url.PathEscape(id)}, err
+	return tokenSecret{"New token of device " + id, made.Token, "Older tokens of the device end at " + made.OlderUntil.UTC().Format(time.RFC3339) + ".", "/devices/" + url.PathEscape(id)}, err
 }
 
 // silentAfter returns the time without a report after which a device is called silent: silentPeriods report periods, plus the precision of

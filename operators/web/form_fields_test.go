@@ -20,16 +20,16 @@ import (
 func TestFormsHaveTheRulesOfTheAPI(t *testing.T) {
 	t.Parallel()
 	shown := objectForm{Values: url.Values{}}
-	pool, err := (&poolPages{frame: newFrame(Options{})}).createPage(httptest.NewRequest(http.MethodGet, "/new-pool", http.NoBody))
+	pool, err := (&poolPages{pageSender: newPageSender(Options{})}).loadCreatePage(httptest.NewRequest(http.MethodGet, "/new-pool", http.NoBody))
 	if err != nil {
 		t.Fatal(err)
 	}
 	newPool, _ := pool.data.(map[string]any)
 	newPool["Admin"] = true
 	changedPool := map[string]any{"Admin": true, "Form": shown, "Pool": operators.Pool{}, "Back": ""}
-	changedBatch := map[string]any{"Operator": true, "Form": shown, "Batch": batch{}, "Back": ""}
+	changedBatch := map[string]any{"Operator": true, "Form": shown, "Batch": shownBatch{}, "Back": ""}
 
-	expectInputs(t, newBatchFields(), operators.NewBatch{}, renderForm(t, "batch-new", &batchForm{Values: defaultBatchValues(), Operator: true}),
+	expectInputs(t, newBatchFields(), operators.NewBatch{}, renderForm(t, "batch-new", &batchForm{Values: defaultBatchFormValues(), Operator: true}),
 		"limits", "finish_inside", "abort", "devices", "tasks", "select")
 	expectInputs(t, batchChangeFields(), operators.BatchPatch{}, renderForm(t, "batch-edit", changedBatch), "limits")
 	expectInputs(t, poolFields(), operators.PoolSettings{}, renderForm(t, "pool-new", newPool), "limits", "paused")
@@ -39,7 +39,7 @@ func TestFormsHaveTheRulesOfTheAPI(t *testing.T) {
 func renderForm(t *testing.T, templateName string, data any) (html string) {
 	t.Helper()
 	var text strings.Builder
-	if err := newFrame(Options{}).set.ExecuteTemplate(&text, templateName, map[string]any{"Data": data}); err != nil {
+	if err := newPageSender(Options{}).set.ExecuteTemplate(&text, templateName, map[string]any{"Data": data}); err != nil {
 		t.Fatal(err)
 	}
 	return text.String()

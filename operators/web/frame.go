@@ -35,8 +35,8 @@ func visitorOf(ctx context.Context) api.Operator {
 	return who
 }
 
-// frame has what the handlers of all pages need: the templates, the settings, and methods that send a page or an error page.
-type frame struct {
+// pageSender has what the handlers of all pages need: the templates, the settings, and methods that send a page or an error page.
+type pageSender struct {
 	set      *template.Template
 	prefix   string
 	readOnly bool
@@ -47,30 +47,30 @@ type frame struct {
 	now      func() time.Time
 }
 
-// newFrame returns the frame of the dashboard with these options.
-func newFrame(options Options) *frame {
+// newPageSender returns the pageSender of a dashboard with these options.
+func newPageSender(options Options) *pageSender {
 	set := template.Must(template.New("").Funcs(templateFuncs(options)).ParseFS(templates, "templates/*.html"))
-	return &frame{set: set, prefix: options.Prefix, system: options.System, readOnly: options.ReadOnly, gate: options.Gate, logger: options.Logger, now: options.Now}
+	return &pageSender{set: set, prefix: options.Prefix, system: options.System, readOnly: options.ReadOnly, gate: options.Gate, logger: options.Logger, now: options.Now}
 }
 
 // prefixedPath returns the address of path behind the prefix of a proxy.
-func (f *frame) prefixedPath(path string) string { return f.prefix + path }
+func (f *pageSender) prefixedPath(path string) string { return f.prefix + path }
 
 // mayOfferActions reports whether the page for the request may offer actions that need a role.
-func (f *frame) mayOfferActions(r *http.Request, role string) bool {
-	return !f.readOnly && visitorOf(r.Context()).May(role)
+func (f *pageSender) mayOfferActions(r *http.Request, requiredRole string) bool {
+	return !f.readOnly && visitorOf(r.Context()).May(requiredRole)
 }
 
-// refuseVisitor returns the error page's problem for a visitor who may not act: the visitor lacks role, or the dashboard is read-only. If
-// the visitor lacks role, it also reports the refusal to the gate.
-func (f *frame) refuseVisitor(r *http.Request, role string) (refusal *operators.Problem) {
+// refuseVisitor returns the error page's problem for a visitor who may not act: the visitor lacks requiredRole, or the dashboard is
+// read-only. If the visitor lacks requiredRole, it also reports the refusal to the gate.
+func (f *pageSender) refuseVisitor(r *http.Request, requiredRole string) (refusal *operators.Problem) {
 	who := visitorOf(r.Context())
-	if !who.May(role) {
+	if !who.May(requiredRole) {
 		f.gate.CountRefusal(r.Context(), gate.Refusal{
 			EntryPoint: gate.API, Reason: gate.Forbidden, Principal: who.Name, From: who.From, Detail: r.Method + " " + r.URL.Path,
 		})
 	}
-	detail := "Your token may not do that: it needs the role " + role + ". Nothing was changed."
+	detail := "Your token may not do that: it needs the role " + requiredRole + ". Nothing was changed."
 	if f.readOnly {
 		detail = "This dashboard is read-only. Nothing was changed."
 	}
@@ -89,7 +89,7 @@ type shell struct {
 	Mode           string
 	Done           string // message about the action that was just done; empty if there is none
 	Now            int64  // ms since 1970
-	Nav            []navigation
+	Nav            []navigationLink
 	Find           string // the text that the visitor searched for; empty if there was no search
 	Theme          string // light or dark; empty means the theme of the system
 	Retry          int    // the browser loads the page again after this number of seconds; 0 means that it does not
@@ -103,11 +103,11 @@ func chosenTheme(r *http.Request) (theme string) {
 	return ""
 }
 
-// navigation is a link in the navigation of every page.
-type navigation struct{ Section, Name, Path string }
+// navigationLink is a link in the navigation of every page.
+type navigationLink struct{ Section, Name, Path string }
 
-func navigationLinks() []navigation {
-	return []navigation{
+func navigationLinks() []navigationLink {
+	return []navigationLink{
 		{"pools", "Pools", "/"},
 		{"batches", "Batches", "/batches"},
 		{"tasks", "Tasks", "/tasks"},
@@ -132,7 +132,7 @@ func doneMessages() (textByKey map[string]string) {
 }
 
 // sendPage renders content and sends it with this HTTP status. If loadErr is not nil or rendering fails, it sends an error page instead.
-func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, loadErr error) {
+func (f *pageSender) sendPage(rw http.ResponseWriter, r *http.Request, status int, content page, loadErr error) {
 	var rendered *renderedPage
 	again := formInputOf(r)
 	if again != nil {
@@ -157,7 +157,7 @@ func (f *frame) sendPage(rw http.ResponseWriter, r *http.Request, status int, co
 }
 
 // sendRendered sends a rendered page with this HTTP status. section is the current entry of the navigation.
-func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int, section string, rendered *renderedPage) {
+func (f *pageSender) sendRendered(rw http.ResponseWriter, r *http.Request, status int, section string, rendered *renderedPage) {
 	out := shell{
 		Title: rendered.title, Section: section, Main: rendered.main, Snapshot: rendered.snapshot, Version: rendered.version(), Who: visitorOf(r.Context()), Mode: f.system.Mode,
 		ReadOnly: f.readOnly, Done: doneMessages()[r.URL.Query().Get("done")],
@@ -166,14 +166,14 @@ func (f *frame) sendRendered(rw http.ResponseWriter, r *http.Request, status int
 	if isReloadedByBrowser(r, status) {
 		out.Retry = retryPageEvery
 	}
-	if status == http.StatusOK && rendered.watch != (watch{}) || f.isReplacedWithoutReload(r, status) {
+	if status == http.StatusOK && rendered.watch != (updateTrigger{}) || f.isReplacedWithoutReload(r, status) {
 		out.Live = pageAddress(r)
 	}
 	f.writeTemplate(rw, r, status, "shell", out)
 }
 
 // writeTemplate renders the template templateName with data and sends it with this HTTP status.
-func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status int, templateName string, data any) {
+func (f *pageSender) writeTemplate(rw http.ResponseWriter, r *http.Request, status int, templateName string, data any) {
 	var text bytes.Buffer
 	if err := f.set.ExecuteTemplate(&text, templateName, data); err != nil {
 		f.logger.ErrorContext(r.Context(), "page not rendered", "template", templateName, "err", err)
@@ -188,7 +188,7 @@ func (f *frame) writeTemplate(rw http.ResponseWriter, r *http.Request, status in
 }
 
 // sendError sends an error page that shows err.
-func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
+func (f *pageSender) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	if _, ok := errors.AsType[*operators.Problem](err); !ok {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
 	}
@@ -211,7 +211,7 @@ func (f *frame) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 }
 
 // errorStatus returns the HTTP status of a page that shows err.
-func errorStatus(err error) int {
+func errorStatus(err error) (httpStatus int) {
 	if p, ok := errors.AsType[*operators.Problem](err); ok {
 		return p.Status
 	}
@@ -257,7 +257,7 @@ type page struct {
 	section    string // entry of the navigation that is current
 	template   string
 	data       any
-	watch      watch
+	watch      updateTrigger
 	snapshot   string     // snapshot of the ledger; empty if the page was not read in a snapshot
 	searchText string     // the text that the visitor searched for
 	entered    url.Values // input of the form on the page that is shown again; nil if it is shown for the first time
@@ -270,13 +270,13 @@ type renderedPage struct {
 	main       template.HTML
 	order      []string // ids of the pieces
 	pieces     map[string]template.HTML
-	watch      watch
+	watch      updateTrigger
 	snapshot   string
 	searchText string
 }
 
 // version returns a hash of the content. Pages with different content have different versions.
-func (s *renderedPage) version() string {
+func (s *renderedPage) version() (hash string) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.main)) // writing to a hash never fails
 	return fmt.Sprintf("%016x", h.Sum64())
@@ -301,7 +301,7 @@ func (c *templateData) Piece(elementID, templateName string, data any) (template
 }
 
 // render renders content with its template.
-func (f *frame) render(content page) (rendered *renderedPage, err error) {
+func (f *pageSender) render(content page) (rendered *renderedPage, err error) {
 	rendered = &renderedPage{title: content.title, pieces: map[string]template.HTML{}, watch: content.watch, snapshot: content.snapshot, searchText: content.searchText}
 	if rendered.main, err = executeTemplate(f.set, content.template, &templateData{Data: content.data, Entered: content.entered, set: f.set, page: rendered}); err != nil {
 		return nil, fmt.Errorf("rendering %s: %w", content.template, err)

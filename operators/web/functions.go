@@ -54,13 +54,13 @@ func templateFuncs(options Options) template.FuncMap {
 	}
 }
 
-// restrictionText returns the text that explains why a form is missing: the dashboard is read-only, or the action needs another role. role
-// is a role with its article, such as "an admin", and action is a verb with its object.
-func (o Options) restrictionText(role, action string) string {
+// restrictionText returns the text that explains why a form is missing: the dashboard is read-only, or the action needs another
+// role. roleWithArticle is this role with its article, such as "an admin", and action is a verb with its object.
+func (o Options) restrictionText(roleWithArticle, action string) string {
 	if o.ReadOnly {
 		return "This dashboard is read-only: nobody can " + action + " here."
 	}
-	return "Only " + role + " can " + action + "."
+	return "Only " + roleWithArticle + " can " + action + "."
 }
 
 // instant is a time of the API or of the ledger. It may be a nil pointer.
@@ -93,14 +93,14 @@ func newTimesRenderer() func(text string) template.HTML {
 	}
 }
 
-// exactTimeHTML renders the parameter at, a time in RFC 3339, as an element that shows the exact time. It returns any other text unchanged.
-func exactTimeHTML(at string) string {
-	t, err := time.Parse(time.RFC3339Nano, at)
+// exactTimeHTML renders rfc3339Time as an element that shows the exact time. It returns any other text unchanged.
+func exactTimeHTML(rfc3339Time string) string {
+	t, err := time.Parse(time.RFC3339Nano, rfc3339Time)
 	if err != nil {
-		return at
+		return rfc3339Time
 	}
 	exact := t.Format("2006-01-02 15:04:05 UTC")
-	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, at, exact, exact)
+	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, rfc3339Time, exact, exact)
 }
 
 // commandHTML renders command, a command line, with a button that copies it.
@@ -142,9 +142,9 @@ func durationText(duration time.Duration) string {
 	return formatTwoUnits(duration, 24*time.Hour, "d", time.Hour, "h")
 }
 
-// formatMSValue renders value, a number of ms that may be nil, as a duration.
-func formatMSValue(value any) string {
-	switch ms := value.(type) {
+// formatMSValue renders milliseconds, a number of ms that may be nil, as a duration.
+func formatMSValue(milliseconds any) string {
+	switch ms := milliseconds.(type) {
 	case int64:
 		return durationText(time.Duration(ms) * time.Millisecond)
 	case *int64:
@@ -227,15 +227,15 @@ func stateMeaning(state string) string {
 	}[state]
 }
 
-// dict builds a map from pairs of a name and a value, so that a template can pass several values.
-func dict(pairs ...any) (map[string]any, error) {
-	values := make(map[string]any, len(pairs)/2)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		name, ok := pairs[i].(string)
+// dict builds a map from namesAndValues, pairs of a name and a value, so that a template can pass several values.
+func dict(namesAndValues ...any) (dictionary map[string]any, err error) {
+	values := make(map[string]any, len(namesAndValues)/2)
+	for i := 0; i+1 < len(namesAndValues); i += 2 {
+		name, ok := namesAndValues[i].(string)
 		if !ok {
-			return nil, fmt.Errorf("dict: %v is not a name", pairs[i])
+			return nil, fmt.Errorf("dict: %v is not a name", namesAndValues[i])
 		}
-		values[name] = pairs[i+1]
+		values[name] = namesAndValues[i+1]
 	}
 	return values, nil
 }

@@ -22,8 +22,8 @@ const (
 
 type slot = operators.Slot // an alias, so that cell can embed it and also use its field Slot
 
-// cell is one slot in the grid of a pool.
-type cell struct {
+// slotCell is one slot in the grid of a pool.
+type slotCell struct {
 	slot
 
 	Phase         string // free, reserved (offered to a waiter), or of a held slot: fresh, half, expiring, stale (lease over)
@@ -36,7 +36,7 @@ type cell struct {
 const nameEndLength = 6
 
 // Holder returns the device or the caller that holds the slot.
-func (c cell) Holder() string {
+func (c slotCell) Holder() string {
 	if c.Caller != "" {
 		return c.Caller + " (caller)"
 	}
@@ -44,13 +44,13 @@ func (c cell) Holder() string {
 }
 
 // NameEnd returns the last characters of the device's name. The names in a fleet usually differ at the end.
-func (c cell) NameEnd() string {
+func (c slotCell) NameEnd() string {
 	name := []rune(c.Device)
 	return string(name[max(0, len(name)-nameEndLength):])
 }
 
 // PhaseText returns the phase of the slot in the words of the legend.
-func (c cell) PhaseText() string {
+func (c slotCell) PhaseText() string {
 	switch c.Phase {
 	case "fresh":
 		return "held"
@@ -65,7 +65,7 @@ func (c cell) PhaseText() string {
 }
 
 // Symbol returns a character for the phase of the cell, for readers who cannot distinguish the colours.
-func (c cell) Symbol() string {
+func (c slotCell) Symbol() string {
 	return map[string]string{"reserved": "…", "fresh": "●", "half": "◐", "expiring": "!", "stale": "✕"}[c.Phase]
 }
 
@@ -89,9 +89,9 @@ func leasePhase(held slot, leaseLength time.Duration, now time.Time) (phase stri
 type poolData struct {
 	Pool        operators.Pool
 	Slots       operators.Slots
-	Cells       []cell
+	Cells       []slotCell
 	Size        string // size of the cells: large, small or tiny
-	Holders     []cell
+	Holders     []slotCell
 	More        int // number of holders that are not shown
 	Chart       plot
 	Lanes       slotTimeline // time line of the slots, not the urgent lane of batches
@@ -116,7 +116,7 @@ type poolRedisData struct {
 func (p *poolPages) readRedisData(r *http.Request) (poolRedisData, error) {
 	waiting := make(chan waitSummary, 1)
 	reading := rescue.Async(func() error {
-		found, err := newWaitsReader(p.api, p.waitsCache, p.now, "pools")(r)
+		found, err := newWaitSummaryReader(p.api, p.waitsCache, p.now, "pools")(r)
 		waiting <- found
 		return err
 	})
@@ -152,7 +152,7 @@ func (p *poolPages) loadPage(r *http.Request, redisData poolRedisData) (page, er
 	}
 	d.Recent = p.history.recentCounts(name)
 	return page{
-		title: name, section: "pools", template: "pool", data: d, watch: watch{everyTick: true, pool: name},
+		title: name, section: "pools", template: "pool", data: d, watch: updateTrigger{everyTick: true, pool: name},
 	}, nil
 }
 
@@ -202,9 +202,9 @@ func (p *poolPages) readOperatorActs(r *http.Request, pool string, span time.Dur
 // fillCells makes the cells of the grid and the counts of their phases from the slots, at the time now.
 func (d *poolData) fillCells(now time.Time) {
 	lease := time.Duration(d.Pool.LeaseMS) * time.Millisecond
-	d.Cells = make([]cell, len(d.Slots.Slots))
+	d.Cells = make([]slotCell, len(d.Slots.Slots))
 	for i, s := range d.Slots.Slots {
-		c := cell{slot: s, Phase: leasePhase(s, lease, now), Pool: d.Pool.Name, AboveCapacity: s.Slot >= d.Slots.Capacity}
+		c := slotCell{slot: s, Phase: leasePhase(s, lease, now), Pool: d.Pool.Name, AboveCapacity: s.Slot >= d.Slots.Capacity}
 		d.Cells[i] = c
 		d.PhaseCounts[c.Phase]++
 		if s.State == "held" {

@@ -34,9 +34,9 @@ type intervalCounts struct {
 	end time.Time
 }
 
-// history holds the recent counts of the pools in which something happened. It is kept in memory, so it has no counts from before the start
-// of the replica.
-type history struct {
+// recentPoolCounts holds the recent counts of the pools in which something happened. It is kept in memory, so it has no counts from before
+// the start of the replica.
+type recentPoolCounts struct {
 	mu           sync.Mutex
 	sinceLast    map[string]poolCounts       // by pool: counts after the last interval
 	intervals    map[string][]intervalCounts // by pool, oldest first: those of the last minute, and those with trouble for troubleShownFor
@@ -45,13 +45,13 @@ type history struct {
 	talliesSince time.Time                   // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
-// newHistory returns a history without counts.
-func newHistory() *history {
-	return &history{sinceLast: map[string]poolCounts{}, intervals: map[string][]intervalCounts{}, denied: map[string]map[int64]int64{}}
+// newRecentPoolCounts returns an empty recentPoolCounts.
+func newRecentPoolCounts() *recentPoolCounts {
+	return &recentPoolCounts{sinceLast: map[string]poolCounts{}, intervals: map[string][]intervalCounts{}, denied: map[string]map[int64]int64{}}
 }
 
 // addSlotChanges adds the grants and reaps in changes, which come from the log of events, to the current interval.
-func (h *history) addSlotChanges(changes []slotChanges) {
+func (h *recentPoolCounts) addSlotChanges(changes []slotChanges) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, m := range changes {
@@ -60,21 +60,21 @@ func (h *history) addSlotChanges(changes []slotChanges) {
 }
 
 // addTally adds counts of a pool to the current interval: the denials, conflicts and drift that the replicas counted.
-func (h *history) addTally(pool string, counts meters.Tally) {
+func (h *recentPoolCounts) addTally(pool string, counts meters.Tally) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sinceLast[pool] = h.sinceLast[pool].plus(poolCounts{Denied: counts.Denied, Conflicts: counts.Conflicts, Drift: counts.Drift})
 }
 
 // isIntervalOver reports whether the current interval ends at the time now or ended earlier.
-func (h *history) isIntervalOver(now time.Time) bool {
+func (h *recentPoolCounts) isIntervalOver(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return now.Sub(h.last) >= countEvery
 }
 
 // endInterval ends the current interval at the time now, and deletes the counts that are too old to be shown.
-func (h *history) endInterval(now time.Time) {
+func (h *recentPoolCounts) endInterval(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for pool, counts := range h.sinceLast {
@@ -94,7 +94,7 @@ func (h *history) endInterval(now time.Time) {
 }
 
 // deleteOldCounts deletes the counts that are too old to be shown. The caller must hold h.mu.
-func (h *history) deleteOldCounts() {
+func (h *recentPoolCounts) deleteOldCounts() {
 	for pool, list := range h.intervals {
 		h.intervals[pool] = slices.DeleteFunc(list, func(i intervalCounts) bool {
 			age := h.last.Sub(i.end)
@@ -125,7 +125,7 @@ type denials struct {
 }
 
 // recentDenials returns the denials of a pool in the last hour.
-func (h *history) recentDenials(pool string) denials {
+func (h *recentPoolCounts) recentDenials(pool string) denials {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return denials{h.talliesSince, maps.Clone(h.denied[pool])}
@@ -133,7 +133,7 @@ func (h *history) recentDenials(pool string) denials {
 
 // recentCounts returns the recent counts of a pool: grants, reaps and denials in the last minute, conflicts
 // and drift in the last ten minutes. The precision is countEvery.
-func (h *history) recentCounts(pool string) poolCounts {
+func (h *recentPoolCounts) recentCounts(pool string) poolCounts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	sum := h.sinceLast[pool]
@@ -148,7 +148,7 @@ func (h *history) recentCounts(pool string) poolCounts {
 
 // poolsWithDrift returns at most maxPools pools with recent conflicts or drift, sorted by name. hasMore reports
 // whether there are more such pools.
-func (h *history) poolsWithDrift(maxPools int) (pools []string, hasMore bool) {
+func (h *recentPoolCounts) poolsWithDrift(maxPools int) (pools []string, hasMore bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for pool, list := range h.intervals {

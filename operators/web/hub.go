@@ -21,9 +21,9 @@ const (
 	restFactor     = 3 // after a read, a page is not read again for this multiple of the time that the read took
 )
 
-// watch says when an open page is read again: after which events, and at which times. A page with the
-// zero watch never changes, so it has no stream.
-type watch struct {
+// updateTrigger says when an open page is read again: after which events, and at which times. A page with the
+// zero updateTrigger never changes, so it has no stream.
+type updateTrigger struct {
 	everyTick bool          // the page is read with each tick, because it changes without events
 	every     time.Duration // the page is also read at this interval; 0 means that it is not
 	allEvents bool          // all events concern the page
@@ -34,7 +34,7 @@ type watch struct {
 }
 
 // matches reports whether the event e may have changed the page.
-func (w watch) matches(e event) bool {
+func (w updateTrigger) matches(e event) bool {
 	return w.allEvents || w.pool != "" && (w.pool == e.Pool || strings.HasPrefix(e.Kind, "pools.")) || w.batch != 0 && w.batch == e.Batch ||
 		w.task != 0 && w.task == e.Task || w.device != "" && w.device == e.Device
 }
@@ -125,20 +125,20 @@ func (h *hub) currentState(key viewKey) *viewState {
 	return h.views[key].state
 }
 
-// startReads starts reading the open pages that events may have changed, or all if allChanged is true. It does not wait for the reads.
-func (h *hub) startReads(events []event, allChanged bool) {
-	for key, v := range h.beginDueReads(events, allChanged) {
+// startReads starts reading the open pages that events may have changed, or all if allPagesChanged is true. It does not wait for the reads.
+func (h *hub) startReads(events []event, allPagesChanged bool) {
+	for key, v := range h.beginDueReads(events, allPagesChanged) {
 		h.panicked.Go("reading a page", func() { h.readView(key, v) })
 	}
 }
 
 // beginDueReads returns the views that must be read now (see startReads), and marks each of them as being read.
-func (h *hub) beginDueReads(events []event, allChanged bool) map[viewKey]*view {
+func (h *hub) beginDueReads(events []event, allPagesChanged bool) map[viewKey]*view {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, due := h.now(), map[viewKey]*view{}
 	for key, v := range h.views {
-		v.changed = v.changed || allChanged || v.needsRead(events, now)
+		v.changed = v.changed || allPagesChanged || v.needsRead(events, now)
 		if v.changed && !v.isReading && !now.Before(v.restUntil) {
 			v.beginRead(now)
 			due[key] = v

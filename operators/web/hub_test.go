@@ -27,7 +27,7 @@ func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
-				return &renderedPage{watch: watch{allEvents: true}}, nil
+				return &renderedPage{watch: updateTrigger{allEvents: true}}, nil
 			},
 		}
 		var opening sync.WaitGroup

@@ -11,7 +11,7 @@ const setUsesShown = 30
 
 // limitSetPages show limit sets, and how much was taken from them.
 type limitSetPages struct {
-	*frame
+	*pageSender
 
 	api client
 }

@@ -110,8 +110,8 @@ func refuseStream(rw http.ResponseWriter, err error) {
 }
 
 // sendUpdates calls send with each change of the page with this key until the client leaves, its session ends or this process stops.
-// version is the version that the browser shows. If the page has another version now, the browser first gets the whole page.
-func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send func(pageUpdate) error) {
+// shownVersion is the version that the browser shows. If the page has another version now, the browser first gets the whole page.
+func (s *streams) sendUpdates(r *http.Request, key viewKey, shownVersion string, send func(pageUpdate) error) {
 	var shown *renderedPage
 	keepAlive, recheck := time.NewTicker(keepAliveEvery), time.NewTicker(recheckEvery)
 	defer keepAlive.Stop()
@@ -120,7 +120,7 @@ func (s *streams) sendUpdates(r *http.Request, key viewKey, version string, send
 		state := s.hub.currentState(key)
 		var m pageUpdate
 		if state.page != nil && state.page != shown {
-			if !first || state.page.version() != version {
+			if !first || state.page.version() != shownVersion {
 				m = state.page.changesSince(shown)
 			}
 			m.Snapshot = state.page.snapshot
@@ -155,7 +155,7 @@ func (s *streams) isSessionValid(r *http.Request, role string, send func(pageUpd
 	if err != nil || cookie.Value == "" {
 		return false
 	}
-	who, err := s.auth.sessions.recentOperator(r.Context(), cookie.Value)
+	who, err := s.auth.sessions.recentlyCheckedOperator(r.Context(), cookie.Value)
 	if errors.Is(err, errSignedOut) || err == nil && who.Role != role {
 		_ = send(pageUpdate{Now: s.site.now().UnixMilli(), Gone: true}) // the stream ends whether this succeeds or not
 		return false

@@ -8,7 +8,7 @@ const (
 )
 
 // eventFollower follows the log of events. It reads the events only while pages are open. Ids are assigned
-// before the commit, so a lower id can appear after a higher one was read. Therefore read reads all events
+// before the commit, so a lower id can appear after a higher one was read. Therefore readNewEvents reads all events
 // after completeID again, and skips the events that it has already returned.
 type eventFollower struct {
 	log         eventLog
@@ -20,10 +20,10 @@ type eventFollower struct {
 	returned    map[int64]struct{} // ids above completeID that read has returned
 }
 
-// read returns the events since the previous call, or no events if includeEvents is false. If allChanged is true, all pages count as changed: it
-// is the first call, which only stores the end of the log, or there were too many events to return. read increases completeID to the next
-// position in the log when all transactions that could add an event before this position have ended.
-func (n *eventFollower) read(ctx context.Context, includeEvents bool) (events []event, allChanged bool, err error) {
+// readNewEvents returns the events since the previous call, or no events if includeEvents is false. If allPagesChanged is true, all pages
+// count as changed: it is the first call, which only stores the end of the log, or there were too many events to return. readNewEvents increases
+// completeID to the next position in the log when all transactions that could add an event before this position have ended.
+func (n *eventFollower) readNewEvents(ctx context.Context, includeEvents bool) (events []event, allPagesChanged bool, err error) {
 	if !includeEvents {
 		clear(n.returned)
 	}
@@ -46,18 +46,18 @@ func (n *eventFollower) read(ctx context.Context, includeEvents bool) (events []
 		return nil, false, err
 	}
 	if includeEvents {
-		if events, allChanged, err = n.readUnreturnedEvents(ctx); err != nil {
+		if events, allPagesChanged, err = n.readUnreturnedEvents(ctx); err != nil {
 			return nil, false, err
 		}
 	}
 	if isComplete {
 		n.advanceToPosition()
 	}
-	return events, allChanged, nil
+	return events, allPagesChanged, nil
 }
 
 // readUnreturnedEvents returns the events after completeID that were not returned yet.
-func (n *eventFollower) readUnreturnedEvents(ctx context.Context) (events []event, allChanged bool, err error) {
+func (n *eventFollower) readUnreturnedEvents(ctx context.Context) (events []event, allPagesChanged bool, err error) {
 	after := n.completeID
 	for range maxEventsPerRead / eventPageSize {
 		list, err := n.log.Events(ctx, eventFilter{After: after, Limit: eventPageSize})

@@ -46,7 +46,7 @@ func TestNewsMissesNothing(t *testing.T) {
 	n := &eventFollower{log: log}
 	told := func() (ids []int64) {
 		t.Helper()
-		events, _, err := n.read(t.Context(), true)
+		events, _, err := n.readNewEvents(t.Context(), true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestNewsMissesNothing(t *testing.T) {
 // any more, all its counts are deleted.
 func TestHistoryForgets(t *testing.T) {
 	t.Parallel()
-	h := newHistory()
+	h := newRecentPoolCounts()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for range 2000 {
 		now = now.Add(countEvery)

@@ -16,16 +16,16 @@ type objectForm struct {
 	Rows []policyRow // rows of the policies
 }
 
-// newObjectForm returns the form for an object. present has the texts of its inputs, and policies are its policies. If the form is shown
-// again, the inputs that the visitor changed keep the visitor's text.
-func newObjectForm(r *http.Request, present url.Values, policies []operators.Policy) objectForm {
-	form := objectForm{Values: url.Values{}, Was: currentTexts(present, policies), Rows: appendEmptyRows(policyRows(policies))}
-	maps.Copy(form.Values, present)
+// newObjectForm returns the form for an object. inputTexts has the present texts of its inputs, and policies are its policies. If the form is
+// shown again, the inputs that the visitor changed keep the visitor's text.
+func newObjectForm(r *http.Request, inputTexts url.Values, policies []operators.Policy) objectForm {
+	form := objectForm{Values: url.Values{}, Was: inputTextsWithPolicies(inputTexts, policies), Rows: appendEmptyRows(policyRows(policies))}
+	maps.Copy(form.Values, inputTexts)
 	again := formInputOf(r)
 	if again == nil {
 		return form
 	}
-	for input := range present { // a checkbox that is not chosen is not sent
+	for input := range inputTexts { // a checkbox that is not chosen is not sent
 		if again.values.Has("was."+input) && !again.values.Has(input) {
 			form.Del(input)
 		}
@@ -41,10 +41,11 @@ func newObjectForm(r *http.Request, present url.Values, policies []operators.Pol
 	return form
 }
 
-// currentTexts returns the present texts of the inputs of a form. It adds one text for all policies, which serves only to compare them.
-func currentTexts(present url.Values, policies []operators.Policy) url.Values {
+// inputTextsWithPolicies returns inputTexts, the present texts of the inputs of a form, with one text for all policies. This text serves only
+// to compare them.
+func inputTextsWithPolicies(inputTexts url.Values, policies []operators.Policy) url.Values {
 	texts := url.Values{"limits": {rowsText(policyRows(policies))}}
-	maps.Copy(texts, present)
+	maps.Copy(texts, inputTexts)
 	return texts
 }
 

@@ -23,7 +23,7 @@ type plot struct {
 	countBars
 
 	Band   string // area between the lowest and the highest value of each step; empty if a step has only one value
-	Ranges []choice
+	Ranges []choiceLink
 	Levels []axisTick // ticks for the number of held slots
 	Times  []axisTick
 	Values plotValues
@@ -107,10 +107,10 @@ func chosenRange(r *http.Request) timeRange {
 
 // rangeChoices returns a link for each range. queryOfRange returns the query of the page for the range name. current is the range that is
 // shown.
-func rangeChoices(current timeRange, queryOfRange func(name string) string) []choice {
-	var list []choice
+func rangeChoices(current timeRange, queryOfRange func(name string) string) []choiceLink {
+	var list []choiceLink
 	for _, one := range timeRanges() {
-		list = append(list, choice{one.text, queryOfRange(one.name), one == current})
+		list = append(list, choiceLink{one.text, queryOfRange(one.name), one == current})
 	}
 	return list
 }

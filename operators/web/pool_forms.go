@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// editPage returns the page with the form to change the settings of a pool.
-func (p *poolPages) editPage(r *http.Request) (page, error) {
+// loadEditPage returns the page with the form to change the settings of a pool.
+func (p *poolPages) loadEditPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
 		"Pool": pool, "Form": newObjectForm(r, poolFields().textsOfInputs(pool), pool.Limits), "Admin": p.mayOfferActions(r, "admin"), "Back": returnPathOr(r, poolPath(pool.Name)),
@@ -28,7 +28,7 @@ func (p *poolPages) edit(r *http.Request) (nextPath, messageKey string, err erro
 	if err != nil {
 		return "", "", err
 	}
-	current := currentTexts(poolFields().textsOfInputs(pool), pool.Limits)
+	current := inputTextsWithPolicies(poolFields().textsOfInputs(pool), pool.Limits)
 	change, err := changedSettings(r.PostForm, poolFields(), current)
 	if err == nil {
 		err = p.api.checkConflict(r, current, "pool.changed", "pool", name, p.now())
@@ -42,8 +42,8 @@ func (p *poolPages) edit(r *http.Request) (nextPath, messageKey string, err erro
 // poolPath returns the path of the page of a pool.
 func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 
-// createPage returns the page with the form for a new pool.
-func (p *poolPages) createPage(r *http.Request) (page, error) {
+// loadCreatePage returns the page with the form for a new pool.
+func (p *poolPages) loadCreatePage(r *http.Request) (page, error) {
 	byDefault := url.Values{"capacity": {"60"}, "lease": {"5m"}, "longest": {"24h"}, "sleep": {"10m"}}
 	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.mayOfferActions(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
 }
@@ -81,15 +81,15 @@ func readNewName[T any](r *http.Request, noun string, get func(ctx context.Conte
 	return "", err
 }
 
-func (p *poolPages) pausePage(r *http.Request) (page, error) {
+func (p *poolPages) loadPausePage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Pause " + pool.Name, section: "pools", template: "pause", data: map[string]any{
 		"Name": pool.Name, "Back": poolPath(pool.Name), "May": p.mayOfferActions(r, "admin"), "Role": "an admin",
 	}}, err
 }
 
-// pauseAllPage returns the page with the forms to pause all pools, and to resume the pools that the visitor paused.
-func (p *poolPages) pauseAllPage(r *http.Request) (page, error) {
+// loadPauseAllPage returns the page with the forms to pause all pools, and to resume the pools that the visitor paused.
+func (p *poolPages) loadPauseAllPage(r *http.Request) (page, error) {
 	shown := page{title: "Pause all pools", section: "pools", template: "pause-all", data: map[string]any{"Admin": false}}
 	if !p.mayOfferActions(r, "admin") {
 		return shown, nil
@@ -119,8 +119,8 @@ func (p *poolPages) resumePoolsOfVisitor(r *http.Request) (nextPath, messageKey 
 	return "/", "resumed", err
 }
 
-// releasePage returns the page that asks for confirmation of a forced release and shows its effects.
-func (p *poolPages) releasePage(r *http.Request) (page, error) {
+// loadReleasePage returns the page that asks for confirmation of a forced release and shows its effects.
+func (p *poolPages) loadReleasePage(r *http.Request) (page, error) {
 	name := r.PathValue("id")
 	slots, err := p.api.Pools.Slots(r.Context(), name)
 	if err != nil {

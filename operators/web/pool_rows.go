@@ -20,9 +20,9 @@ type poolColumn struct {
 	Sorted             string // ascending or descending; empty if the list is sorted by another column
 }
 
-// rowsPage returns the page that lists the pools that match filters as rows. totals are the sums over all pools. If the visitor chose no
+// newRowsPage returns the page that lists the pools that match filters as rows. totals are the sums over all pools. If the visitor chose no
 // order, the pools with the worst trouble come first.
-func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operators.PoolTotals, redisData firstPageData) (page, error) {
+func (p *poolPages) newRowsPage(r *http.Request, filters url.Values, totals operators.PoolTotals, redisData poolListRedisData) (page, error) {
 	pager := newPager(r, filters)
 	query := pager.query(poolRowsPerPage)
 	if !filters.Has("sort") {
@@ -38,7 +38,7 @@ func (p *poolPages) rowsPage(r *http.Request, filters url.Values, totals operato
 	}
 	named, more := p.history.poolsWithDrift(maxDisagreeingShown)
 	return page{
-		title: "Pools", section: "pools", template: "pool-rows", watch: watch{everyTick: true},
+		title: "Pools", section: "pools", template: "pool-rows", watch: updateTrigger{everyTick: true},
 		data: map[string]any{
 			"Rows": rows, "Totals": totals, "Columns": poolColumns(filters, query.Get("sort")), "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(),
 			"Name": filters.Get("name"), "Only": filters.Get("only_trouble") == "true", "Sort": filters.Get("sort"), "Query": filters.Encode(),
@@ -80,8 +80,8 @@ func poolColumns(filters url.Values, sortedBy string) []poolColumn {
 	return list
 }
 
-// sharePercent returns the filled part of a pool's bar: the held slots in percent of the capacity, at most 100.
-func sharePercent(held, capacity int) (percent float64) {
+// heldSlotsPercent returns the filled part of a pool's bar: the held slots in percent of the capacity, at most 100.
+func heldSlotsPercent(held, capacity int) (percent float64) {
 	if held == 0 {
 		return 0
 	}

@@ -19,28 +19,28 @@ const (
 // poolPages show the list of pools and each pool with its slots. The list consists of cards (in this file) or of rows (pool_rows.go). The
 // slots are in grid.go, their chart is in plot.go, and their time line is in timeline.go.
 type poolPages struct {
-	*frame
+	*pageSender
 
 	api           client
 	system        System
-	history       *history
+	history       *recentPoolCounts
 	seriesCache   *ttlCache[operators.Series]
 	actsCache     *ttlCache[[]operators.Event]
 	holdingsCache *ttlCache[slotHoldings]
 	waitsCache    *ttlCache[waitSummary]
 	usageCache    *ttlCache[[]policyUse]
-	whysCache     *ttlCache[map[string]poolWhy]
+	whysCache     *ttlCache[map[string]waitSentence]
 }
 
 func (p *poolPages) registerRoutes(target *site) {
-	addLivePageWithRedis(target, "/{$}", p.readFirstPageData, p.loadList)
+	addLivePageWithRedis(target, "/{$}", p.readListRedisData, p.loadList)
 	addLivePageWithRedis(target, "/pools/{id}", p.readRedisData, p.loadPage)
-	target.addPage("/pools/{id}/edit", p.editPage)
-	target.addPage("/pools/{id}/pause", p.pausePage)
-	target.addPage("/pools/{id}/slots/{slot}", p.slotPage)
-	target.addPage("/pools/{id}/slots/{slot}/release", p.releasePage)
-	target.addPage("/new-pool", p.createPage)
-	target.addPage("/pause-all", p.pauseAllPage)
+	target.addPage("/pools/{id}/edit", p.loadEditPage)
+	target.addPage("/pools/{id}/pause", p.loadPausePage)
+	target.addPage("/pools/{id}/slots/{slot}", p.loadSlotPage)
+	target.addPage("/pools/{id}/slots/{slot}/release", p.loadReleasePage)
+	target.addPage("/new-pool", p.loadCreatePage)
+	target.addPage("/pause-all", p.loadPauseAllPage)
 	target.addForm("/pause-all", "admin", p.pauseAll)
 	target.addForm("/resume-mine", "admin", p.resumePoolsOfVisitor)
 	target.addForm("/new-pool", "admin", p.create)
@@ -55,31 +55,31 @@ type shownPool struct {
 	operators.PoolState
 
 	Recent poolCounts
-	Why    poolWhy // why its tasks wait; only for the pools with the worst trouble
-	Share  float64 // filled part of the bar in percent
+	Why    waitSentence // why its tasks wait; only for the pools with the worst trouble
+	Share  float64      // filled part of the bar in percent
 	Closed bool
-	Many   bool   // more devices wait than were counted
-	Over   bool   // more slots are held than the capacity, because an operator lowered it
-	Chart  chart  // only of a card
-	Cells  []cell // slots; only of a card, if there are few pools
+	Many   bool       // more devices wait than were counted
+	Over   bool       // more slots are held than the capacity, because an operator lowered it
+	Chart  chart      // only of a card
+	Cells  []slotCell // slots; only of a card, if there are few pools
 }
 
 // newShownPool returns a pool without the parts that only cards have.
-func (p *poolPages) newShownPool(pool operators.PoolState, whys map[string]poolWhy) shownPool {
+func (p *poolPages) newShownPool(pool operators.PoolState, whyByPool map[string]waitSentence) shownPool {
 	return shownPool{
-		PoolState: pool, Recent: p.history.recentCounts(pool.Name), Why: whys[pool.Name], Share: sharePercent(pool.Held, pool.Capacity),
+		PoolState: pool, Recent: p.history.recentCounts(pool.Name), Why: whyByPool[pool.Name], Share: heldSlotsPercent(pool.Held, pool.Capacity),
 		Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Many: pool.Waiting >= maxWaitingCounted, Over: pool.Held > pool.Capacity,
 	}
 }
 
 // loadList returns the page with the pools, as cards or as rows, those with the worst trouble first.
-func (p *poolPages) loadList(r *http.Request, redisData firstPageData) (page, error) {
+func (p *poolPages) loadList(r *http.Request, redisData poolListRedisData) (page, error) {
 	totals, err := p.api.Pools.Totals(r.Context(), operators.All{})
 	if err != nil {
 		return page{}, err
 	}
 	if filters := nonEmptyParams(r.URL.Query(), "name", "sort", "only_trouble"); totals.Pools > poolsShown || len(filters) > 0 {
-		return p.rowsPage(r, filters, totals, redisData)
+		return p.newRowsPage(r, filters, totals, redisData)
 	}
 	var list operators.PoolList
 	if err := p.api.get(r, operators.Path("pools"), url.Values{"sort": {"trouble"}, "page_size": {strconv.Itoa(poolsShown)}}, &list); err != nil {
@@ -94,7 +94,7 @@ func (p *poolPages) loadList(r *http.Request, redisData firstPageData) (page, er
 	}
 	slices.SortStableFunc(cards, func(a, b shownPool) int { return b.severity() - a.severity() })
 	return page{
-		title: "Pools", section: "pools", template: "pools", watch: watch{everyTick: true},
+		title: "Pools", section: "pools", template: "pools", watch: updateTrigger{everyTick: true},
 		data: map[string]any{
 			"Cards": cards, "Few": len(cards) <= fewPools, "Admin": p.mayOfferActions(r, "admin"), "Broken": filterUnhealthy(redisData.checks),
 		},

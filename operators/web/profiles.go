@@ -9,15 +9,15 @@ import (
 
 // profilePages show the profiles of devices, and change their policies.
 type profilePages struct {
-	*frame
+	*pageSender
 
 	api client
 }
 
 func (p *profilePages) registerRoutes(target *site) {
 	target.addPage("/profiles", p.loadList)
-	target.addPage("/profiles/{id}", p.editPage)
-	target.addPage("/new-profile", p.createPage)
+	target.addPage("/profiles/{id}", p.loadEditPage)
+	target.addPage("/new-profile", p.loadCreatePage)
 	target.addForm("/profiles/{id}", "admin", func(r *http.Request) (string, string, error) { return p.saveProfile(r, r.PathValue("id")) })
 	target.addForm("/new-profile", "admin", p.create)
 }
@@ -31,19 +31,19 @@ func (p *profilePages) loadList(r *http.Request) (page, error) {
 	}}, err
 }
 
-// editPage returns the page with the form to change the policies of a profile.
-func (p *profilePages) editPage(r *http.Request) (page, error) {
+// loadEditPage returns the page with the form to change the policies of a profile.
+func (p *profilePages) loadEditPage(r *http.Request) (page, error) {
 	profile, err := p.api.Profiles.Get(r.Context(), r.PathValue("id"))
-	return p.formPage(r, profile, false), err
+	return p.newFormPage(r, profile, false), err
 }
 
-// createPage returns the page with the form for a new profile.
-func (p *profilePages) createPage(r *http.Request) (page, error) {
-	return p.formPage(r, operators.Profile{}, true), nil
+// loadCreatePage returns the page with the form for a new profile.
+func (p *profilePages) loadCreatePage(r *http.Request) (page, error) {
+	return p.newFormPage(r, operators.Profile{}, true), nil
 }
 
-// formPage returns the page with the form of a profile. isNew means that the form creates the profile.
-func (p *profilePages) formPage(r *http.Request, profile operators.Profile, isNew bool) page {
+// newFormPage returns the page with the form of a profile. isNew means that the form creates the profile.
+func (p *profilePages) newFormPage(r *http.Request, profile operators.Profile, isNew bool) page {
 	title := "Profile " + profile.Name
 	if isNew {
 		title = "New profile"
@@ -76,7 +76,7 @@ func (p *profilePages) saveProfile(r *http.Request, name string) (nextPath, mess
 	}
 	body := map[string]any{"limits": limits, "metadata_only": r.PostForm.Has("metadata_only")}
 	if current, err := p.api.Profiles.Get(r.Context(), name); err == nil {
-		if err := p.api.checkConflict(r, currentTexts(profileFormValues(current), current.Limits), "profile.changed", "profile", name, p.now()); err != nil {
+		if err := p.api.checkConflict(r, inputTextsWithPolicies(profileFormValues(current), current.Limits), "profile.changed", "profile", name, p.now()); err != nil {
 			return "", "", err
 		}
 		if isUnchanged(r.PostForm, "metadata_only") {

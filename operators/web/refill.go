@@ -48,29 +48,29 @@ func (s *site) hasFormPage(r *http.Request) (found bool) {
 	return strings.HasPrefix(pattern, http.MethodGet+" ")
 }
 
-// refill is the input of a form whose page is shown again.
-type refill struct {
+// formInput is the input of a form whose page is shown again.
+type formInput struct {
 	values  url.Values
 	failure error // why the form was not carried out; nil if it was not tried
 }
 
-// refillKey is the context key of the refill of a request for a page.
-type refillKey struct{}
+// formInputKey is the context key of the formInput of a request for a page.
+type formInputKey struct{}
 
 // withFormInput returns a copy of r, a request for the page of a form. The page answers the copy with the form filled with input.
-func withFormInput(r *http.Request, input refill) *http.Request {
-	return r.Clone(context.WithValue(r.Context(), refillKey{}, &input))
+func withFormInput(r *http.Request, input formInput) *http.Request {
+	return r.Clone(context.WithValue(r.Context(), formInputKey{}, &input))
 }
 
 // formInputOf returns the input with which the requested page shows its form, or nil (see withFormInput).
-func formInputOf(r *http.Request) *refill {
-	again, _ := r.Context().Value(refillKey{}).(*refill)
+func formInputOf(r *http.Request) *formInput {
+	again, _ := r.Context().Value(formInputKey{}).(*formInput)
 	return again
 }
 
 // showFormAgain answers r, which submits a form, with the page of the form, filled with input. If the form has no page, showFormAgain
 // returns false and answers nothing.
-func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, input refill) (isShown bool) {
+func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, input formInput) (isShown bool) {
 	if !s.hasFormPage(r) {
 		return false
 	}
@@ -83,13 +83,13 @@ func (s *site) showFormAgain(rw http.ResponseWriter, r *http.Request, input refi
 // refuseForm answers a submitted form that was not carried out because of cause. It shows the page of the form again, with the input and
 // cause.
 func (s *site) refuseForm(rw http.ResponseWriter, r *http.Request, cause error) {
-	if !s.showFormAgain(rw, r, refill{r.PostForm, cause}) {
+	if !s.showFormAgain(rw, r, formInput{r.PostForm, cause}) {
 		s.sendError(rw, r, cause)
 	}
 }
 
 // renderNotice returns the HTML that tells the visitor why the form is shown again, and the HTTP status of the page.
-func (a *refill) renderNotice(ctx context.Context, f *frame) (notice template.HTML, status int) {
+func (a *formInput) renderNotice(ctx context.Context, f *pageSender) (notice template.HTML, status int) {
 	if a.failure == nil {
 		return `<p class="note warn" role="status">Nothing was sent yet. The form has your input: check it, and send it.</p>`, http.StatusOK
 	}

@@ -63,7 +63,7 @@ type remedyButton struct {
 }
 
 // newRemedies returns the remedyRenderer for the page and the visitor of the request.
-func (f *frame) newRemedies(r *http.Request) remedyRenderer {
+func (f *pageSender) newRemedies(r *http.Request) remedyRenderer {
 	return remedyRenderer{may: func(role string) bool { return f.mayOfferActions(r, role) }, returnAddress: pageAddress(r)}
 }
 

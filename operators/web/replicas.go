@@ -85,7 +85,7 @@ type tallyReader struct {
 }
 
 // addTallyGrowth adds to target how much the published counts in tallies have grown since the previous read.
-func (t *tallyReader) addTallyGrowth(tallies []replicaTallies, target *history) error {
+func (t *tallyReader) addTallyGrowth(tallies []replicaTallies, target *recentPoolCounts) error {
 	current := make(map[string]map[string]meters.Tally, len(tallies))
 	for _, one := range tallies {
 		counts := map[string]meters.Tally{}

@@ -13,7 +13,7 @@ import (
 // for a long time before its first read, its earlier counts must be left out.
 func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	t.Parallel()
-	h, read := newHistory(), tallyReader{}
+	h, read := newRecentPoolCounts(), tallyReader{}
 	says := func(replica string, running time.Duration, counts map[string]meters.Tally) store.Tallies {
 		text, err := json.Marshal(counts)
 		if err != nil {
@@ -47,7 +47,7 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 
 func TestTroubleIsShownForTenMinutes(t *testing.T) {
 	t.Parallel()
-	h := newHistory()
+	h := newRecentPoolCounts()
 	h.addTally("p", meters.Tally{Denied: 1, Conflicts: 1, Drift: 70_000})
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	intervals := int(troubleShownFor / countEvery)

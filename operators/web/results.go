@@ -26,8 +26,8 @@ const (
 	summaryReadEvery = 5 * time.Second
 )
 
-// results holds the results of a batch as its page shows them.
-type results struct {
+// batchResults holds the results of a batch as its page shows them.
+type batchResults struct {
 	operators.ResultSummary
 
 	Batch     int64
@@ -84,24 +84,24 @@ func parseTimeParam(params url.Values, inputName string) (time.Time, error) {
 }
 
 // HasColumn reports whether the table of results shows this column.
-func (s results) HasColumn(column string) bool { return slices.Contains(s.Columns, column) }
+func (s batchResults) HasColumn(column string) bool { return slices.Contains(s.Columns, column) }
 
 // IsNumber reports whether the values of this column are numbers, which are aligned to the right.
-func (s results) IsNumber(column string) bool {
+func (s batchResults) IsNumber(column string) bool {
 	return slices.ContainsFunc(s.Fields, func(f operators.OutputField) bool { return f.Name == column && f.Type == "number" })
 }
 
 // States returns the states that a task with a result can have.
-func (s results) States() []string { return operators.TaskStates()[2:] }
+func (s batchResults) States() []string { return operators.TaskStates()[2:] }
 
 // IsSample reports whether only a part of the results was summarized.
-func (s results) IsSample() bool { return s.Scanned < s.Matching }
+func (s batchResults) IsSample() bool { return s.Scanned < s.Matching }
 
 // HasTimeRange reports whether only the results of a time range are shown.
-func (s results) HasTimeRange() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
+func (s batchResults) HasTimeRange() bool { return s.Chosen.Has("since") || s.Chosen.Has("until") }
 
 // CSV returns the query string of the link that downloads the results as a CSV file.
-func (s results) CSV() string {
+func (s batchResults) CSV() string {
 	if q := nonEmptyParams(s.Chosen, "state", "since", "until").Encode(); q != "" {
 		return "?" + q
 	}
@@ -116,7 +116,7 @@ type tagRow struct {
 }
 
 // Tags returns one row with counts for each value of the tag by which the results are counted.
-func (s results) Tags() []tagRow {
+func (s batchResults) Tags() []tagRow {
 	rows := make([]tagRow, len(s.ByTag))
 	for i, count := range s.ByTag {
 		rows[i].TagCount = count
@@ -128,13 +128,13 @@ func (s results) Tags() []tagRow {
 }
 
 // TopErrors returns the first errorsShown errors.
-func (s results) TopErrors() []operators.ErrorCount {
+func (s batchResults) TopErrors() []operators.ErrorCount {
 	return s.Errors[:min(len(s.Errors), errorsShown)]
 }
 
 // readResults returns the results of the batch shown. It reads the summary first, because the summary lists the fields.
-func (b *batchPages) readResults(r *http.Request, shown batch) (results, error) {
-	s := results{Batch: shown.ID, Chosen: selectResultParams(r.URL.Query())}
+func (b *batchPages) readResults(r *http.Request, shown shownBatch) (batchResults, error) {
+	s := batchResults{Batch: shown.ID, Chosen: selectResultParams(r.URL.Query())}
 	asked, err := parseResultQuery(s.Chosen)
 	if err != nil {
 		return s, err
@@ -164,18 +164,18 @@ func (b *batchPages) readResults(r *http.Request, shown batch) (results, error) 
 }
 
 // resultsPath returns the API path of the results of a batch.
-func resultsPath(shown batch) string {
+func resultsPath(shown shownBatch) (apiPath string) {
 	return operators.Path("batches", strconv.FormatInt(shown.ID, 10), "results")
 }
 
 // readSummary returns the summary of those results of the batch shown that selection selects. A summary is cached for summaryReadEvery. If
 // it covers all results, not a sample, it is also read again when the counts of the batch change. The total counts in the summary are
 // always the current counts of the batch.
-func (b *batchPages) readSummary(r *http.Request, shown batch, selection operators.ResultQuery) (operators.ResultSummary, error) {
+func (b *batchPages) readSummary(r *http.Request, shown shownBatch, selection operators.ResultQuery) (operators.ResultSummary, error) {
 	query := selection.Values()
 	query.Set("page_size", "1")
 	name := fmt.Sprint(shown.ID, " ", query.Encode(), shown.FailedTasks() > 0)
-	if shown.countEnded(selection.State) <= int64(selection.Sample) {
+	if shown.countEndedTasks(selection.State) <= int64(selection.Sample) {
 		name += fmt.Sprint(shown.Counts)
 	}
 	sum, err := b.summaryCache.getOrRead(r.Context(), name, b.now(), func(ctx context.Context) (operators.ResultSummary, error) {
@@ -188,14 +188,14 @@ func (b *batchPages) readSummary(r *http.Request, shown batch, selection operato
 	if err != nil {
 		return sum, err
 	}
-	sum.Matching, sum.ErrorsTotal, sum.Progress = shown.countEnded(selection.State), shown.FailedTasks(), slices.Clone(sum.Progress) // cloned because the cached value is shared
+	sum.Matching, sum.ErrorsTotal, sum.Progress = shown.countEndedTasks(selection.State), shown.FailedTasks(), slices.Clone(sum.Progress) // cloned because the cached value is shared
 	last := &sum.Progress[len(sum.Progress)-1]
 	last.Ended, last.Failed = shown.EndedTasks(), shown.FailedTasks()
 	return sum, nil
 }
 
 // addResultRows reads one page of the results at path and adds its rows to table.
-func (b *batchPages) addResultRows(r *http.Request, path string, table *results) error {
+func (b *batchPages) addResultRows(r *http.Request, path string, table *batchResults) error {
 	pager := newPager(r, nil)
 	asked, err := parseResultQuery(table.Chosen)
 	if err != nil {
@@ -261,12 +261,12 @@ func chooseDefaultColumns(fields []operators.OutputField) (names []string) {
 	return names
 }
 
-func (b *batchPages) exportResults(r *http.Request) (export, error) {
+func (b *batchPages) selectResults(r *http.Request) (csvExport, error) {
 	id := r.PathValue("id")
 	asked, err := parseResultQuery(r.URL.Query())
 	query := asked.Values()
 	if fields := r.URL.Query().Get("fields"); fields != "" {
 		query.Set("fields", fields)
 	}
-	return export{operators.Path("batches", id, "results"), query, "batch-" + url.PathEscape(id)}, err
+	return csvExport{operators.Path("batches", id, "results"), query, "batch-" + url.PathEscape(id)}, err
 }

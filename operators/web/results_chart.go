@@ -75,8 +75,8 @@ func newProgressChart(steps []operators.BatchProgress, total int64, eta *operato
 	return c
 }
 
-// drawRates draws the bars of the rates between steps. xOf returns the x coordinate of a time.
-func (c *progressChart) drawRates(steps []operators.BatchProgress, xOf func(time.Time) float64) {
+// drawRates draws the bars of the rates between steps. xAtTime returns the x coordinate of a time.
+func (c *progressChart) drawRates(steps []operators.BatchProgress, xAtTime func(time.Time) float64) {
 	maxRate := 0.0
 	for _, step := range steps {
 		maxRate = max(maxRate, step.RatePerMinute)
@@ -89,9 +89,9 @@ func (c *progressChart) drawRates(steps []operators.BatchProgress, xOf func(time
 		if step.RatePerMinute <= 0 {
 			continue
 		}
-		from, high := xOf(steps[i].At.Time), rateHeight*step.RatePerMinute/maxRate
+		from, high := xAtTime(steps[i].At.Time), rateHeight*step.RatePerMinute/maxRate
 		c.Pace = append(c.Pace, rateBar{
-			X: from, Y: rateHeight - high, Width: max(xOf(step.At.Time)-from, 0.5), Height: high,
+			X: from, Y: rateHeight - high, Width: max(xAtTime(step.At.Time)-from, 0.5), Height: high,
 			Title: fmt.Sprintf("%s per minute from %s to %s", roundedText(step.RatePerMinute), shortTimeText(steps[i].At.Time), shortTimeText(step.At.Time)),
 		})
 	}

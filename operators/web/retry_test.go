@@ -19,7 +19,7 @@ func TestOnlyPagesAreTriedAgain(t *testing.T) {
 	}{
 		"a page":            {get, http.StatusServiceUnavailable, true},
 		"a form":            {post, http.StatusServiceUnavailable, false},
-		"a page with input": {withFormInput(get, refill{values: url.Values{"capacity": {"9"}}}), http.StatusServiceUnavailable, false},
+		"a page with input": {withFormInput(get, formInput{values: url.Values{"capacity": {"9"}}}), http.StatusServiceUnavailable, false},
 		"a refusal":         {get, http.StatusForbidden, false},
 	} {
 		if got := isReloadedByBrowser(c.request, c.status); got != c.want {

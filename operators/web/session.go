@@ -66,7 +66,7 @@ func hashToken(token string) []byte {
 
 // openWithToken signs in with an operator token and returns the secret of the new session. It returns
 // errSignedOut if the token is unknown or lacks the role viewer.
-func (s *sessions) openWithToken(ctx context.Context, from netip.Addr, token string) (secret string, err error) {
+func (s *sessions) openWithToken(ctx context.Context, clientAddr netip.Addr, token string) (secret string, err error) {
 	hash := hashToken(token)
 	who, err := s.tokenOwner(ctx, hash)
 	if err != nil {
@@ -75,40 +75,40 @@ func (s *sessions) openWithToken(ctx context.Context, from netip.Addr, token str
 	if !who.May("viewer") {
 		return "", errSignedOut
 	}
-	return s.openSession(ctx, who.Name, from, hash)
+	return s.openSession(ctx, who.Name, clientAddr, hash)
 }
 
 // openWithLink signs in with linkSecret, the secret of the sign-in link, as the bootstrap operator, and returns the secret of the new
 // session. The link can be used only once. After that, openWithLink returns errSignedOut.
-func (s *sessions) openWithLink(ctx context.Context, from netip.Addr, linkSecret string) (secret string, err error) {
+func (s *sessions) openWithLink(ctx context.Context, clientAddr netip.Addr, linkSecret string) (secret string, err error) {
 	s.linkMu.Lock()
 	defer s.linkMu.Unlock()
 	if s.link == "" || subtle.ConstantTimeCompare([]byte(linkSecret), []byte(s.link)) == 0 {
 		return "", errSignedOut
 	}
-	if secret, err = s.openSession(ctx, bootstrapName, from, s.adminHash); err == nil {
+	if secret, err = s.openSession(ctx, bootstrapName, clientAddr, s.adminHash); err == nil {
 		s.link = ""
 	}
 	return secret, err
 }
 
 // openSession stores a new session of the operator token with this hash and returns the secret of the session. actor is the owner of the
-// token, and from is the actor's address.
-func (s *sessions) openSession(ctx context.Context, actor string, from netip.Addr, tokenHash []byte) (secret string, err error) {
+// token, and clientAddr is the actor's address.
+func (s *sessions) openSession(ctx context.Context, actor string, clientAddr netip.Addr, tokenHash []byte) (secret string, err error) {
 	secret = rand.Text() + rand.Text()
-	return secret, s.ledger.OpenSession(ctx, actor, from.String(), hashToken(secret), tokenHash, sessionLife)
+	return secret, s.ledger.OpenSession(ctx, actor, clientAddr.String(), hashToken(secret), tokenHash, sessionLife)
 }
 
-// tokenOwner returns the operator that owns the token with this hash. If there is no such token, or the token
+// tokenOwner returns the operator that owns the token with the hash tokenHash. If there is no such token, or the token
 // belongs to a device, it returns errSignedOut.
-func (s *sessions) tokenOwner(ctx context.Context, hash []byte) (api.Operator, error) {
-	if hash == nil {
+func (s *sessions) tokenOwner(ctx context.Context, tokenHash []byte) (api.Operator, error) {
+	if tokenHash == nil {
 		return api.Operator{}, errSignedOut
 	}
-	if s.adminHash != nil && subtle.ConstantTimeCompare(hash, s.adminHash) == 1 {
+	if s.adminHash != nil && subtle.ConstantTimeCompare(tokenHash, s.adminHash) == 1 {
 		return api.Operator{Name: bootstrapName, Role: "admin"}, nil
 	}
-	t, err := s.ledger.TokenByHash(ctx, hash)
+	t, err := s.ledger.TokenByHash(ctx, tokenHash)
 	switch {
 	case errors.Is(err, errNotFound) || err == nil && t.Device != "":
 		return api.Operator{}, errSignedOut
@@ -130,9 +130,9 @@ func (s *sessions) sessionOperator(ctx context.Context, secret string) (api.Oper
 	return s.tokenOwner(ctx, token)
 }
 
-// recentOperator returns the operator that is signed in with this secret, for pages that stay open. The answer
+// recentlyCheckedOperator returns the operator that is signed in with this secret, for pages that stay open. The answer
 // may be up to sessionCheckLifetime old.
-func (s *sessions) recentOperator(ctx context.Context, secret string) (api.Operator, error) {
+func (s *sessions) recentlyCheckedOperator(ctx context.Context, secret string) (api.Operator, error) {
 	key := sha256.Sum256([]byte(secret))
 	if known, ok := s.recentChecks.Load(key); ok {
 		if c, ok := known.(checkedSession); ok && s.now().Before(c.validUntil) {
@@ -149,9 +149,9 @@ func (s *sessions) recentOperator(ctx context.Context, secret string) (api.Opera
 	return who, err
 }
 
-// closeSession ends the session with this secret. from is the address from which its operator signs out. If no operator is signed in with
-// the session, closeSession does nothing.
-func (s *sessions) closeSession(ctx context.Context, from netip.Addr, secret string) error {
+// closeSession ends the session with this secret. clientAddr is the address from which its operator signs out. If no operator is signed in
+// with the session, closeSession does nothing.
+func (s *sessions) closeSession(ctx context.Context, clientAddr netip.Addr, secret string) error {
 	s.recentChecks.Delete(sha256.Sum256([]byte(secret)))
 	who, err := s.sessionOperator(ctx, secret)
 	if errors.Is(err, errSignedOut) {
@@ -160,7 +160,7 @@ func (s *sessions) closeSession(ctx context.Context, from netip.Addr, secret str
 	if err != nil {
 		return err
 	}
-	return s.ledger.CloseSession(ctx, who.Name, from.String(), hashToken(secret))
+	return s.ledger.CloseSession(ctx, who.Name, clientAddr.String(), hashToken(secret))
 }
 
 // authenticator signs visitors of the dashboard in and out.
@@ -193,7 +193,7 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 			d.showSignIn(rw, r, http.StatusUnauthorized, signInForm{keptForm: d.keepFormInput(r), Ended: true})
 		case err != nil && r.Method == http.MethodPost:
 			input, _ := url.ParseQuery(d.keepFormInput(r).Input)
-			d.sendError(rw, withFormInput(r, refill{values: input}), err)
+			d.sendError(rw, withFormInput(r, formInput{values: input}), err)
 		case err != nil:
 			d.sendError(rw, r, err)
 		default:
@@ -201,7 +201,7 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 			kept := r.PostFormValue("kept")
 			if input, _ := url.ParseQuery(kept); kept == "" {
 				pages.ServeHTTP(rw, r)
-			} else if !d.showFormAgain(rw, r, refill{values: input}) { // a kept form is only shown, never carried out
+			} else if !d.showFormAgain(rw, r, formInput{values: input}) { // a kept form is only shown, never carried out
 				http.Redirect(rw, r, d.prefixedPath("/"), http.StatusSeeOther)
 			}
 		}
@@ -223,8 +223,8 @@ type signInForm struct {
 	Theme  string
 }
 
-// signInPage answers with the page on which a visitor signs in.
-func (d *authenticator) signInPage(rw http.ResponseWriter, r *http.Request) {
+// sendSignInPage answers with the page on which a visitor signs in.
+func (d *authenticator) sendSignInPage(rw http.ResponseWriter, r *http.Request) {
 	form := signInForm{keptForm: keptForm{Next: localPathOrRoot(r.URL.Query().Get("next"))}}
 	link := r.URL.Query().Get("link")
 	if !d.hasLink || link == "" || r.Method != http.MethodGet { // link previews send HEAD

@@ -16,7 +16,7 @@ import (
 
 // site holds the pages that need a signed-in visitor.
 type site struct {
-	*frame
+	*pageSender
 
 	api         API // writes CSV files
 	ledger      pageData
@@ -87,15 +87,15 @@ func (s *site) addLivePageWithoutSnapshot(pattern string, load pageLoader) {
 	})
 }
 
-// export is a list of the API that a visitor downloads as a CSV file.
-type export struct {
+// csvExport is a list of the API that a visitor downloads as a CSV file.
+type csvExport struct {
 	path  string
 	query url.Values
 	name  string // name of the file, without its extension
 }
 
 // addCSVDownload registers a download of the export that selectExport returns. The API writes the CSV, which is sent while it is read.
-func (s *site) addCSVDownload(pattern string, selectExport func(r *http.Request) (export, error)) {
+func (s *site) addCSVDownload(pattern string, selectExport func(r *http.Request) (csvExport, error)) {
 	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
 		wanted, err := selectExport(r)
 		if err != nil {
@@ -145,11 +145,12 @@ func (s *site) renderLivePage(ctx context.Context, key viewKey) (*renderedPage, 
 // the key of the message on that page (see doneMessages).
 type formAction func(r *http.Request) (next, messageKey string, err error)
 
-// addForm registers a form at pattern. A visitor needs role to submit the form, and action does its work. The API checks the visitor again, so
-// role must be the role of the called operation in package operators. If the form is refused, a page shows the reason.
-func (s *site) addForm(pattern, role string, action formAction) {
+// addForm registers a form at pattern. A visitor needs requiredRole to submit the form, and action does its work. The API checks the visitor
+// again, so requiredRole must be the role of the called operation in package operators. If the form is refused, a page shows the
+// reason.
+func (s *site) addForm(pattern, requiredRole string, action formAction) {
 	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
-		if err := s.readForm(r, role); err != nil {
+		if err := s.readForm(r, requiredRole); err != nil {
 			s.sendError(rw, r, err)
 			return
 		}
@@ -172,10 +173,10 @@ func (s *site) addForm(pattern, role string, action formAction) {
 	})
 }
 
-// readForm parses the submitted form in the request. It refuses a visitor who lacks role.
-func (s *site) readForm(r *http.Request, role string) error {
-	if !s.mayOfferActions(r, role) {
-		return s.refuseVisitor(r, role)
+// readForm parses the submitted form in the request. It refuses a visitor who lacks requiredRole.
+func (s *site) readForm(r *http.Request, requiredRole string) error {
+	if !s.mayOfferActions(r, requiredRole) {
+		return s.refuseVisitor(r, requiredRole)
 	}
 	if err := r.ParseForm(); err != nil {
 		return &operators.Problem{Status: http.StatusBadRequest, Detail: "The form could not be read: " + err.Error()}
@@ -183,17 +184,17 @@ func (s *site) readForm(r *http.Request, role string) error {
 	return nil
 }
 
-// secret is a new token, for the template secret. It is in the answer to the submitted form, because no address may contain it.
-type secret struct {
+// tokenSecret is a new token, for the template secret. It is in the answer to the submitted form, because no address may contain it.
+type tokenSecret struct {
 	Title, Text string
 	Note        string // what happens to older tokens
 	Back        string // path of the next page
 }
 
-// addSecretForm registers a form that creates a token. A visitor needs role to submit the form, and create does its work.
-func (s *site) addSecretForm(pattern, role, section string, create func(r *http.Request) (secret, error)) {
+// addSecretForm registers a form that creates a token. A visitor needs requiredRole to submit the form, and create does its work.
+func (s *site) addSecretForm(pattern, requiredRole, navigationSection string, create func(r *http.Request) (tokenSecret, error)) {
 	s.pages.HandleFunc("POST "+pattern, func(rw http.ResponseWriter, r *http.Request) {
-		if err := s.readForm(r, role); err != nil {
+		if err := s.readForm(r, requiredRole); err != nil {
 			s.sendError(rw, r, err)
 			return
 		}
@@ -202,6 +203,6 @@ func (s *site) addSecretForm(pattern, role, section string, create func(r *http.
 			s.refuseForm(rw, r, err)
 			return
 		}
-		s.sendPage(rw, r, http.StatusOK, page{title: made.Title, section: section, template: "secret", data: made}, nil)
+		s.sendPage(rw, r, http.StatusOK, page{title: made.Title, section: navigationSection, template: "secret", data: made}, nil)
 	})
 }

@@ -78,5 +78,5 @@ func (s *systemPages) loadPage(r *http.Request, checks []dependency) (page, erro
 		return page{}, err
 	}
 	data["Replicas"], data["Versions"] = all, mixedVersionsText(all)
-	return page{title: "System", section: "system", template: "system", watch: watch{everyTick: true}, data: data}, nil
+	return page{title: "System", section: "system", template: "system", watch: updateTrigger{everyTick: true}, data: data}, nil
 }

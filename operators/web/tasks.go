@@ -18,7 +18,7 @@ const (
 
 // taskPages show, cancel and retry tasks.
 type taskPages struct {
-	*frame
+	*pageSender
 
 	api    client
 	ledger pageData
@@ -27,10 +27,10 @@ type taskPages struct {
 func (t *taskPages) registerRoutes(target *site) {
 	target.addLivePage("/tasks", t.loadList)
 	target.addLivePage("/tasks/{id}", t.loadPage)
-	target.addCSVDownload("/tasks.csv", t.exportTasks)
-	target.addPage("/tasks/{id}/cancel", t.cancelPage)
-	target.addPage("/cancel-tasks", t.newBulkConfirmationPage("cancel", "Cancel tasks"))
-	target.addPage("/retry-tasks", t.newBulkConfirmationPage("retry", "Try tasks again"))
+	target.addCSVDownload("/tasks.csv", t.selectTasks)
+	target.addPage("/tasks/{id}/cancel", t.loadCancelPage)
+	target.addPage("/cancel-tasks", t.newBulkConfirmationLoader("cancel", "Cancel tasks"))
+	target.addPage("/retry-tasks", t.newBulkConfirmationLoader("retry", "Try tasks again"))
 	target.addForm("/tasks/{id}/cancel", "operator", t.api.newEntryAction("tasks", "cancel", "cancelled"))
 	target.addForm("/tasks/{id}/retry", "operator", t.api.newEntryAction("tasks", "retry", "retried"))
 	target.addForm("/cancel-tasks", "operator", t.newBulkAction("cancel", "cancelled"))
@@ -42,14 +42,14 @@ func selectTaskFilters(query url.Values) url.Values {
 	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "retrying", "since", "until")
 }
 
-// exportTasks returns all tasks that match the query of the request.
-func (t *taskPages) exportTasks(r *http.Request) (export, error) {
+// selectTasks returns all tasks that match the query of the request.
+func (t *taskPages) selectTasks(r *http.Request) (csvExport, error) {
 	query, err := convertTimes(selectTaskFilters(r.URL.Query()))
-	return export{operators.Path("tasks"), query, "tasks"}, err
+	return csvExport{operators.Path("tasks"), query, "tasks"}, err
 }
 
-// pill is a link that filters by a state, with the number of tasks in this state.
-type pill struct {
+// stateLink is a link that filters by a state, with the number of tasks in this state.
+type stateLink struct {
 	State   string // empty means all states
 	Query   string
 	Count   *int64 // nil if unknown, because no counts are stored for the filters
@@ -72,7 +72,7 @@ func (t *taskPages) loadList(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	return page{title: "Tasks", section: "tasks", template: "tasks", watch: newFilterWatch(filters), data: map[string]any{
+	return page{title: "Tasks", section: "tasks", template: "tasks", watch: newFilterTrigger(filters), data: map[string]any{
 		"Tasks": list.Tasks, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(),
 		"Pills": stateLinks(filters, counts), "Operator": t.mayOfferActions(r, "operator"), "Filtered": len(filters) > 0,
 	}}, nil
@@ -110,10 +110,10 @@ func (t *taskPages) countByState(r *http.Request, filters url.Values) (countOfSt
 }
 
 // stateLinks returns the links that filter by each state, for a list with these filters and counts.
-func stateLinks(filters url.Values, counts map[string]int64) []pill {
-	list := make([]pill, 0, 1+len(operators.TaskStates()))
+func stateLinks(filters url.Values, countOfState map[string]int64) []stateLink {
+	list := make([]stateLink, 0, 1+len(operators.TaskStates()))
 	var total int64
-	for _, n := range counts {
+	for _, n := range countOfState {
 		total += n
 	}
 	for _, state := range append([]string{""}, operators.TaskStates()...) {
@@ -123,9 +123,9 @@ func stateLinks(filters url.Values, counts map[string]int64) []pill {
 		if state != "" {
 			q.Set("state", state)
 		}
-		p := pill{State: state, Query: q.Encode(), Current: filters.Get("state") == state && !filters.Has("retrying")}
-		if counts != nil {
-			n := counts[state]
+		p := stateLink{State: state, Query: q.Encode(), Current: filters.Get("state") == state && !filters.Has("retrying")}
+		if countOfState != nil {
+			n := countOfState[state]
 			if state == "" {
 				n = total
 			}
@@ -136,13 +136,13 @@ func stateLinks(filters url.Values, counts map[string]int64) []pill {
 	retrying := maps.Clone(filters)
 	retrying.Del("state")
 	retrying.Set("retrying", "true")
-	return append(list, pill{State: "retrying", Query: retrying.Encode(), Current: filters.Has("retrying")})
+	return append(list, stateLink{State: "retrying", Query: retrying.Encode(), Current: filters.Has("retrying")})
 }
 
-// newBulkConfirmationPage returns the loader of a page with this title that asks for confirmation of actionName (cancel or retry) on many tasks.
-// The page shows how many tasks the action would change and, if a state was chosen, the newest of them. A retry is limited to the tasks that
-// ended before the page was read.
-func (t *taskPages) newBulkConfirmationPage(actionName, title string) pageLoader {
+// newBulkConfirmationLoader returns the loader of a page with this title that asks for confirmation of actionName (cancel or retry) on many
+// tasks. The page shows how many tasks the action would change and, if a state was chosen, the newest of them. A retry is limited to the
+// tasks that ended before the page was read.
+func (t *taskPages) newBulkConfirmationLoader(actionName, title string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		filters := selectTaskFilters(r.URL.Query())
 		if actionName == "retry" && !filters.Has("until") {
@@ -201,17 +201,17 @@ func (t *taskPages) newBulkAction(actionName, messageKey string) formAction {
 	}
 }
 
-// step is one state in the life of a task, as the page of the task shows it.
-type step struct {
+// stateStep is one state in the life of a task, as the page of the task shows it.
+type stateStep struct {
 	State string
 	Past  bool
 	Here  bool
 }
 
 // stateSteps returns the states of a task so far. If the task is open, the expected next states follow.
-func stateSteps(task operators.TaskDetail) []step {
+func stateSteps(task operators.TaskDetail) []stateStep {
 	wasGranted := len(task.Attempts) > 0 || task.Grant != nil
-	path := []step{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: wasGranted}}
+	path := []stateStep{{State: operators.Pending, Past: true}, {State: operators.Dispatched, Past: wasGranted}}
 	switch task.State {
 	case operators.Pending:
 		path[0].Here = true
@@ -221,9 +221,9 @@ func stateSteps(task operators.TaskDetail) []step {
 		if !wasGranted {
 			path = path[:1]
 		}
-		return append(path, step{State: task.State, Past: true, Here: true})
+		return append(path, stateStep{State: task.State, Past: true, Here: true})
 	}
-	return append(path, step{State: operators.Succeeded})
+	return append(path, stateStep{State: operators.Succeeded})
 }
 
 func (t *taskPages) loadPage(r *http.Request) (page, error) {
@@ -240,7 +240,7 @@ func (t *taskPages) loadPage(r *http.Request) (page, error) {
 	if err := t.api.get(r, operators.Path("events"), url.Values{"task": {id}, "page_size": {"20"}}, &events); err != nil {
 		return page{}, err
 	}
-	concern := watch{task: task.ID, device: task.Device}
+	concern := updateTrigger{task: task.ID, device: task.Device}
 	if task.IsOpen() {
 		concern.pool = task.Pool // the page is read again after events of the pool, because the reasons why the task waits depend on the pool
 	}
@@ -250,8 +250,8 @@ func (t *taskPages) loadPage(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// cancelPage returns the page that asks for confirmation before a task is cancelled.
-func (t *taskPages) cancelPage(r *http.Request) (page, error) {
+// loadCancelPage returns the page that asks for confirmation before a task is cancelled.
+func (t *taskPages) loadCancelPage(r *http.Request) (page, error) {
 	var task operators.TaskDetail
 	err := t.api.get(r, operators.Path("tasks", r.PathValue("id")), nil, &task)
 	return page{title: "Cancel task", section: "tasks", template: "task-cancel", data: map[string]any{

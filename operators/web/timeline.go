@@ -91,7 +91,7 @@ const (
 
 // newTimeline draws the holdings in slots (periods in which a device held a slot). marks has the marks of the batches, and cells has the
 // present state of the slots. If the range has more than maxHoldingsDrawn holdings, it draws only the time that the latest of them cover.
-func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimeline {
+func newTimeline(slots slotHoldings, marks batchMarks, cells []slotCell) slotTimeline {
 	l := slotTimeline{To: slots.now, Asked: min(slots.timeRange.length, maxTimelineSpan)}
 	l.From = l.To.Add(-l.Asked)
 	if slots.hasEarlier && len(slots.holdings) > 0 {
@@ -116,7 +116,7 @@ func newTimeline(slots slotHoldings, marks batchMarks, cells []cell) slotTimelin
 
 // addSlotRows adds a row for each slot of the pool (cells) and for each slot that was held. It leaves out slots that are not in the part of the
 // pool that the page shows.
-func (l *slotTimeline) addSlotRows(held slotHoldings, cells []cell) {
+func (l *slotTimeline) addSlotRows(held slotHoldings, cells []slotCell) {
 	slots := map[int]bool{}
 	higher := false
 	for _, c := range cells {
@@ -236,8 +236,8 @@ func (m batchMarks) markOf(batch int64) mark {
 // holdingsPerPage is the number of holdings on the page of a slot.
 const holdingsPerPage = 50
 
-// slotPage returns the page that shows the holder of a slot and its earlier holders.
-func (p *poolPages) slotPage(r *http.Request) (page, error) {
+// loadSlotPage returns the page that shows the holder of a slot and its earlier holders.
+func (p *poolPages) loadSlotPage(r *http.Request) (page, error) {
 	name, number := r.PathValue("id"), r.PathValue("slot")
 	pager := newPager(r, url.Values{"slot": {number}})
 	var list operators.HoldingList

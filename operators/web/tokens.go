@@ -10,16 +10,16 @@ import (
 
 // tokenPages list, create, rotate and delete operator tokens.
 type tokenPages struct {
-	*frame
+	*pageSender
 
 	api client
 }
 
 func (t *tokenPages) registerRoutes(target *site) {
 	target.addPage("/tokens", t.loadList)
-	target.addPage("/new-token", t.createPage)
-	target.addPage("/tokens/{id}/rotate", t.actionPage("Rotate"))
-	target.addPage("/tokens/{id}/delete", t.actionPage("Delete"))
+	target.addPage("/new-token", t.loadCreatePage)
+	target.addPage("/tokens/{id}/rotate", t.newActionPageLoader("Rotate"))
+	target.addPage("/tokens/{id}/delete", t.newActionPageLoader("Delete"))
 	target.addSecretForm("/new-token", "admin", "system", t.create)
 	target.addSecretForm("/tokens/{id}/rotate", "admin", "system", t.rotate)
 	target.addForm("/tokens/{id}/delete", "admin", t.delete)
@@ -37,22 +37,23 @@ func (t *tokenPages) loadList(r *http.Request) (page, error) {
 	}}, err
 }
 
-// createPage returns the page with the form for a new token.
-func (t *tokenPages) createPage(r *http.Request) (page, error) {
+// loadCreatePage returns the page with the form for a new token.
+func (t *tokenPages) loadCreatePage(r *http.Request) (page, error) {
 	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.mayOfferActions(r, "admin")}}, nil
 }
 
 // create creates a token as the submitted form says.
-func (t *tokenPages) create(r *http.Request) (secret, error) {
+func (t *tokenPages) create(r *http.Request) (tokenSecret, error) {
 	made, err := t.api.Tokens.Create(r.Context(), operators.NewToken{
 		Name: strings.TrimSpace(r.PostForm.Get("name")), Role: r.PostForm.Get("role"),
 		Pools: strings.Fields(r.PostForm.Get("pools")), LimitSets: strings.Fields(r.PostForm.Get("limit_sets")),
 	})
-	return secret{"Token of " + made.Name, made.Secret, "Its role is " + made.Role + ".", "/tokens"}, err
+	return tokenSecret{"Token of " + made.Name, made.Secret, "Its role is " + made.Role + ".", "/tokens"}, err
 }
 
-// actionPage returns the loader of the page that asks for confirmation before a token is rotated or deleted. verb is rotate or delete.
-func (t *tokenPages) actionPage(verb string) pageLoader {
+// newActionPageLoader returns the loader of the page that asks for confirmation before a token is rotated or deleted. verb is rotate or
+// delete.
+func (t *tokenPages) newActionPageLoader(verb string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		shown := page{title: verb + " token", section: "system", template: "token-act"}
 		id, may := r.PathValue("id"), t.mayOfferActions(r, "admin")
@@ -74,10 +75,10 @@ func (t *tokenPages) actionPage(verb string) pageLoader {
 	}
 }
 
-func (t *tokenPages) rotate(r *http.Request) (secret, error) {
+func (t *tokenPages) rotate(r *http.Request) (tokenSecret, error) {
 	var made operators.TokenCreated
 	err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", r.PathValue("id"), "rotate")}, &made)
-	return secret{"Token of " + made.Name, made.Secret, "The older secret ends within 5 s, and so do the sessions that began with it.", "/tokens"}, err
+	return tokenSecret{"Token of " + made.Name, made.Secret, "The older secret ends within 5 s, and so do the sessions that began with it.", "/tokens"}, err
 }
 
 func (t *tokenPages) delete(r *http.Request) (nextPath, messageKey string, err error) {

@@ -54,7 +54,7 @@ func (u policyUsage) tolerateUnavailable(readErr error) (policyUsage, error) {
 func newPolicyUses(highest []operators.PolicyUse, now time.Time) []policyUse {
 	uses := make([]policyUse, len(highest))
 	for i, h := range highest {
-		uses[i] = policyUse{PolicyUse: h, Share: sharePercent(int(h.Used), int(h.Max))}
+		uses[i] = policyUse{PolicyUse: h, Share: heldSlotsPercent(int(h.Used), int(h.Max))}
 		if h.ResetMS > 0 {
 			uses[i].Ends = &operators.Time{Time: now.Add(time.Duration(h.ResetMS) * time.Millisecond).Round(time.Second)}
 		}

@@ -26,7 +26,7 @@ const (
 
 // waitingPages list the waiting tasks of a pool or a batch, with the reasons why they wait.
 type waitingPages struct {
-	*frame
+	*pageSender
 
 	api client
 }
@@ -53,19 +53,20 @@ func (w waitSummary) isStuck() bool {
 	return len(w.Parts) > 0 && !slices.ContainsFunc(w.Parts, func(p operators.WaitingPart) bool { return decision.PassesByItself(decision.Code(p.Code)) })
 }
 
-// newWaitsCache returns a cache for the summaries of live pages. It keeps only summaries that were made from a sample.
-func newWaitsCache() *ttlCache[waitSummary] {
+// newWaitSummaryCache returns a cache for the summaries of live pages. It keeps only summaries that were made from a sample.
+func newWaitSummaryCache() *ttlCache[waitSummary] {
 	l := newTTLCache[waitSummary](waitingReadEvery)
 	l.mayKeep = func(w waitSummary) bool { return w.Sampled }
 	return l
 }
 
-// newWaitsReader returns a function that reads why tasks wait, for a live page of a pool or a batch (kind is "pools" or "batches").
-func newWaitsReader(api client, cache *ttlCache[waitSummary], now func() time.Time, kind string) func(r *http.Request) (waitSummary, error) {
+// newWaitSummaryReader returns a function that reads why tasks wait, for a live page of a pool or a batch (poolsOrBatches is "pools" or
+// "batches").
+func newWaitSummaryReader(api client, cache *ttlCache[waitSummary], now func() time.Time, poolsOrBatches string) (read func(r *http.Request) (waitSummary, error)) {
 	return func(r *http.Request) (waitSummary, error) {
 		id := r.PathValue("id")
-		found, err := cache.getOrRead(r.Context(), kind+" "+id, now(), func(ctx context.Context) (waitSummary, error) {
-			return readWaits(r.WithContext(ctx), api, kind, id, liveSampleSize)
+		found, err := cache.getOrRead(r.Context(), poolsOrBatches+" "+id, now(), func(ctx context.Context) (waitSummary, error) {
+			return readWaitSummary(r.WithContext(ctx), api, poolsOrBatches, id, liveSampleSize)
 		})
 		if operators.HasStatus(err, http.StatusServiceUnavailable) {
 			return waitSummary{Unknown: true}, nil
@@ -74,10 +75,11 @@ func newWaitsReader(api client, cache *ttlCache[waitSummary], now func() time.Ti
 	}
 }
 
-// readWaits reads why tasks wait in the pool or batch with this id (kind is "pools" or "batches"). It evaluates at most maxSampled tasks.
-func readWaits(r *http.Request, api client, kind, id string, maxSampled int) (waitSummary, error) {
-	w := waitSummary{Path: "/" + kind + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
-	if err := api.get(r, operators.Path(kind, id, "waiting"), url.Values{"sample": {strconv.Itoa(maxSampled)}}, &w.Waiting); err != nil {
+// readWaitSummary reads why tasks wait in the pool or batch with this id (poolsOrBatches is "pools" or "batches"). It evaluates at most
+// maxSampled tasks.
+func readWaitSummary(r *http.Request, api client, poolsOrBatches, id string, maxSampled int) (waitSummary, error) {
+	w := waitSummary{Path: "/" + poolsOrBatches + "/" + url.PathEscape(id) + "/waiting", Named: map[string]*operators.WaitingPart{}}
+	if err := api.get(r, operators.Path(poolsOrBatches, id, "waiting"), url.Values{"sample": {strconv.Itoa(maxSampled)}}, &w.Waiting); err != nil {
 		return w, err
 	}
 	x := 0.0
@@ -89,25 +91,25 @@ func readWaits(r *http.Request, api client, kind, id string, maxSampled int) (wa
 	return w, nil
 }
 
-// newPageLoader returns the loader of the page with the waiting tasks of a pool or a batch (kind is "pools" or "batches").
-func (w *waitingPages) newPageLoader(kind string) pageLoader {
+// newPageLoader returns the loader of the page with the waiting tasks of a pool or a batch (poolsOrBatches is "pools" or "batches").
+func (w *waitingPages) newPageLoader(poolsOrBatches string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		id, filters := r.PathValue("id"), nonEmptyParams(r.URL.Query(), "code")
 		pager := newPager(r, filters)
 		listed := make(chan operators.WaitingTaskList, 1)
 		listing := rescue.Async(func() error { // concurrent with the summary: each may take nearly all of the page's time
-			found, err := w.readTasks(r, operators.Path(kind, id, "waiting", "tasks"), pager.query(waitingPerPage))
+			found, err := w.readTasks(r, operators.Path(poolsOrBatches, id, "waiting", "tasks"), pager.query(waitingPerPage))
 			listed <- found
 			return err
 		})
-		all, err := readWaits(r, w.api, kind, id, 500)
+		all, err := readWaitSummary(r, w.api, poolsOrBatches, id, 500)
 		if err = cmp.Or(err, <-listing); err != nil {
 			return page{}, err
 		}
 		found := <-listed
 		all.Code, all.Remedies = filters.Get("code"), w.newRemedies(r)
-		return page{title: "Waiting in " + map[string]string{"batches": "batch "}[kind] + id, section: kind, template: "waiting-list", data: map[string]any{
-			"Waits": all, "Tasks": found.Tasks, "Next": pager.nextAddress(found.NextPageToken), "First": pager.isFirst(), "Kind": kind, "ID": id,
+		return page{title: "Waiting in " + map[string]string{"batches": "batch "}[poolsOrBatches] + id, section: poolsOrBatches, template: "waiting-list", data: map[string]any{
+			"Waits": all, "Tasks": found.Tasks, "Next": pager.nextAddress(found.NextPageToken), "First": pager.isFirst(), "Kind": poolsOrBatches, "ID": id,
 		}}, nil
 	}
 }

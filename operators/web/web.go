@@ -42,7 +42,7 @@ type Web struct {
 	log         countLog
 	now         func() time.Time
 	events      *eventFollower
-	history     *history
+	history     *recentPoolCounts
 	tallies     tallyReader
 	site        *site
 	auth        *authenticator
@@ -56,18 +56,18 @@ func New(options Options) *Web {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	frame := newFrame(options)
-	s := &site{frame: frame, api: options.API, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
+	frame := newPageSender(options)
+	s := &site{pageSender: frame, api: options.API, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
 	frame.isLive = s.isLive
 	visitorSessions := &sessions{ledger: options.Ledger, adminHash: hashToken(options.AdminToken), link: options.Link, now: options.Now}
 	d := &authenticator{site: s, sessions: visitorSessions, hasLink: options.Link != ""}
 	w := &Web{
-		log: options.Ledger, now: options.Now, events: &eventFollower{log: options.Ledger}, history: newHistory(),
+		log: options.Ledger, now: options.Now, events: &eventFollower{log: options.Ledger}, history: newRecentPoolCounts(),
 		site: s, auth: d, streams: newStreams(s, d, options.Panicked), panicked: options.Panicked, pageTimeout: cmp.Or(options.PageTimeout, api.AnswerTimeout),
 	}
 	apiClient := newClient(options.API)
-	waitsCache := newWaitsCache()
-	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](countEvery), newTTLCache[[]operators.Event](countEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]poolWhy](whysReadEvery)}).registerRoutes(s)
+	waitsCache := newWaitSummaryCache()
+	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](countEvery), newTTLCache[[]operators.Event](countEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]waitSentence](whysReadEvery)}).registerRoutes(s)
 	(&profilePages{frame, apiClient}).registerRoutes(s)
 	(&limitSetPages{frame, apiClient}).registerRoutes(s)
 	(&batchPages{frame, apiClient, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
@@ -87,7 +87,7 @@ func New(options Options) *Web {
 func (w *Web) Handler(otherPaths http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", withSecurityHeaders(serveAssets()))
-	mux.Handle("GET /sign-in", withSecurityHeaders(w.auth.signInPage))
+	mux.Handle("GET /sign-in", withSecurityHeaders(w.auth.sendSignInPage))
 	mux.Handle("POST /sign-in", withSecurityHeaders(w.auth.signIn))
 	mux.Handle("POST /sign-out", withSecurityHeaders(w.auth.signOut))
 	mux.Handle("GET /live", withSecurityHeaders(w.streams.serve))
@@ -161,7 +161,7 @@ func (w *Web) Tick(ctx context.Context) error {
 	if !watched && !countsDue {
 		return nil
 	}
-	events, allChanged, err := w.events.read(ctx, watched)
+	events, allChanged, err := w.events.readNewEvents(ctx, watched)
 	if err != nil {
 		w.streams.hub.setErrorOfAllViews(err)
 		return fmt.Errorf("reading events: %w", err)

@@ -108,7 +108,7 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "operators/web", Func: "site.readForm",
-			Old:    `!s.mayOfferActions(r, role)`,
+			Old:    `!s.mayOfferActions(r, requiredRole)`,
 			New:    `!visitorOf(r.Context()).May(role)`,
 			Breaks: "a read-only dashboard changes something if a form is sent to it",
 		},
