@@ -97,7 +97,7 @@ func (s *testbed) startPasses(d *dispatcher.Dispatcher, ledger *store.Store) {
 		run   func(context.Context) error
 	}{
 		{400 * time.Millisecond, func(ctx context.Context) error { _, err := d.Upkeep.FollowChanges(ctx); return err }},
-		{time.Second, d.Marks.Follow},
+		{time.Second, d.Marks.FollowNews},
 		{500 * time.Millisecond, d.Waiters.Filler.FillAll},
 		{5 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reap(ctx); return err }},
 		{30 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reconcile(ctx); return err }},

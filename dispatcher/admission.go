@@ -22,7 +22,7 @@ type admission struct {
 func (d *Dispatcher) admitCaller(ctx context.Context, caller devices.Caller, report devices.Report) (admission, error) {
 	if d.Marks != nil && hasOnlyResults(report) && caller.Via != devices.ViaSession {
 		now, followsNews := d.Marks.LedgerTime()
-		if reach, isKnown := d.Devices.LastAdmission(caller); isKnown && followsNews {
+		if reach, isKnown := d.Devices.ReachAtAdmission(caller); isKnown && followsNews {
 			return admission{view: store.DeviceView{Now: now}, isKnown: true, reach: reach}, nil
 		}
 	}

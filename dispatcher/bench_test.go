@@ -172,7 +172,7 @@ func newBench(tb testing.TB, ledger *store.Store, redisAddr servers.RedisAt, cha
 // missing mark is trusted for two seconds.
 func (b *testBench) followMarks() {
 	b.t.Helper()
-	if err := b.Marks.Follow(b.ctx); err != nil {
+	if err := b.Marks.FollowNews(b.ctx); err != nil {
 		b.t.Fatal(err)
 	}
 }

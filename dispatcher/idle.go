@@ -58,7 +58,7 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 		return check
 	}
 	check.mark = d.Marks.ReadMark(ctx, string(caller.Device))
-	reach, admitted := d.Devices.LastAdmission(caller)
+	reach, admitted := d.Devices.ReachAtAdmission(caller)
 	if check.reach = reach; check.mark.Version != "" {
 		check.mayWait = admitted && check.mark.Wait.Pool != "" && canReplyNameReport(caller, report)
 		return check
@@ -116,7 +116,7 @@ func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check m
 	switch {
 	case version != "" && hasNoWork:
 		d.metrics.marks.needless.Inc()
-		err = errors.Join(err, d.Marks.ClearMark(ctx, string(device), version))
+		err = errors.Join(err, d.Marks.DeleteMark(ctx, string(device), version))
 	case version != "":
 		err = errors.Join(err, d.recordWait(ctx, device, check, handling))
 	case check.isAudit && !hasNoWork:

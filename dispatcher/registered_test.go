@@ -25,7 +25,7 @@ func TestARegistrationIsCountedAndRecorded(t *testing.T) {
 		_, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
 		b.must(err)
 	}
-	if _, isLast := b.Devices.LastAdmission(devices.Caller{Device: "d1", Via: caller.Via, Token: caller.Token}); !isLast {
+	if _, isLast := b.Devices.ReachAtAdmission(devices.Caller{Device: "d1", Via: caller.Via, Token: caller.Token}); !isLast {
 		t.Error("the admission of a device depends on its address")
 	}
 	_, err = b.reportOverBroker("d2", "r")

@@ -55,9 +55,9 @@ func newAccounts(brokerAccounts Accounts, ledger tokenLedger) *accounts {
 // dispatcher does not receive it. The password is the device's own token, if the device has one.
 func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
-// waitForTurn waits until this goroutine may use the broker. It waits no longer than maxWait. If it returns nil, the caller must call
-// releaseTurn.
-func (a *accounts) waitForTurn(ctx context.Context, maxWait time.Duration) error {
+// waitForChangeTurn waits until this goroutine may use the broker. It waits no longer than maxWait. If it returns nil, the caller must call
+// releaseChangeTurn.
+func (a *accounts) waitForChangeTurn(ctx context.Context, maxWait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	select {
@@ -68,7 +68,7 @@ func (a *accounts) waitForTurn(ctx context.Context, maxWait time.Duration) error
 	}
 }
 
-func (a *accounts) releaseTurn() { a.turn <- struct{}{} }
+func (a *accounts) releaseChangeTurn() { a.turn <- struct{}{} }
 
 // changeAccountSerially calls change with a function that sets the account of device at the broker, with secret as the password. If the broker
 // has no accounts, this function is nil. Otherwise only one change runs at a time in this process.
@@ -76,16 +76,16 @@ func (a *accounts) changeAccountSerially(ctx context.Context, device devices.ID,
 	if a.Accounts == nil {
 		return change(nil)
 	}
-	if err := a.waitForTurn(ctx, turnLimit); err != nil {
+	if err := a.waitForChangeTurn(ctx, turnLimit); err != nil {
 		return err
 	}
-	defer a.releaseTurn()
+	defer a.releaseChangeTurn()
 	return change(func(ctx context.Context, enabled bool) error {
 		return a.setAccountsAtBroker(ctx, devices.Account{Device: device, Password: secret, Enabled: enabled})
 	})
 }
 
-// setAccountsAtBroker creates or changes accounts at the broker. The caller must have called waitForTurn.
+// setAccountsAtBroker creates or changes accounts at the broker. The caller must have called waitForChangeTurn.
 func (a *accounts) setAccountsAtBroker(ctx context.Context, brokerAccounts ...devices.Account) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
@@ -107,15 +107,15 @@ func (a *accounts) applyChange(ctx context.Context, recorded store.AccountChange
 	}
 }
 
-// applyChanges applies at most changesPart recorded changes of accounts at the broker.
-func (a *accounts) applyChanges(ctx context.Context) (applied int, err error) {
+// applyRecordedChanges applies at most changesPart recorded changes of accounts at the broker.
+func (a *accounts) applyRecordedChanges(ctx context.Context) (applied int, err error) {
 	if a.Accounts == nil {
 		return 0, nil
 	}
-	if err := a.waitForTurn(ctx, turnLimit); err != nil {
+	if err := a.waitForChangeTurn(ctx, turnLimit); err != nil {
 		return 0, err
 	}
-	defer a.releaseTurn()
+	defer a.releaseChangeTurn()
 	return a.ledger.ApplyAccountChanges(ctx, changesPart, accountLimit, a.applyChange)
 }
 
@@ -125,10 +125,10 @@ func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, durati
 	if r.accounts.Accounts == nil || r.accounts.AsksLedger() {
 		return nil
 	}
-	if err := r.accounts.waitForTurn(ctx, turnLimit); err != nil {
+	if err := r.accounts.waitForChangeTurn(ctx, turnLimit); err != nil {
 		return err
 	}
-	defer r.accounts.releaseTurn()
+	defer r.accounts.releaseChangeTurn()
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
 	_, err := r.accounts.ledger.SuspendAccount(ctx, string(device), duration, func(ctx context.Context) error { return r.accounts.Disable(ctx, device) })
@@ -139,7 +139,7 @@ func (r *Registry) SuspendAccount(ctx context.Context, device devices.ID, durati
 // does not change. The ledger moves the failed change behind the others, and a later call tries it again.
 func (r *Registry) ApplyAccountChanges(ctx context.Context) (applied int, err error) {
 	for {
-		n, err := r.accounts.applyChanges(ctx)
+		n, err := r.accounts.applyRecordedChanges(ctx)
 		applied += n
 		if err != nil || n < changesPart {
 			return applied, err

@@ -17,9 +17,9 @@ func (r *Registry) Authenticate(ctx context.Context, device devices.ID, token st
 	return r.authenticate(ctx, device, token, r.checkToken)
 }
 
-// Recall returns the Caller for a report of device with this token. It asks only the cache. isValid is true if the cache has the token as a
-// valid token of the device itself.
-func (r *Registry) Recall(device devices.ID, token string) (caller devices.Caller, isValid bool) {
+// AuthenticateFromCache returns the Caller for a report of device with this token. It asks only the cache. isValid is true if the cache has the
+// token as a valid token of the device itself.
+func (r *Registry) AuthenticateFromCache(device devices.ID, token string) (caller devices.Caller, isValid bool) {
 	caller = devices.Caller{Device: device, Via: devices.ViaOwnToken, Token: HashToken(token)}
 	isValid, _ = r.hasValidToken(caller)
 	return caller, isValid
@@ -51,7 +51,7 @@ func (r *Registry) checkToken(ctx context.Context, caller devices.Caller) error 
 	}
 	t, err := r.findToken(ctx, caller.Token)
 	if err = checkTokenOwner(caller, t, err); err == nil {
-		r.cacheBearer(caller, t, drops)
+		r.cacheValidTokenOfCaller(caller, t, drops)
 	}
 	return err
 }
@@ -95,9 +95,9 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	return nil
 }
 
-// TokenOf returns the stored token whose secret is token, or devices.ErrUnauthenticated if there is none. A change of the stored token takes
-// effect within five seconds.
-func (r *Registry) TokenOf(ctx context.Context, token string) (store.Token, error) {
+// FindStoredToken returns the stored token whose secret is token, or devices.ErrUnauthenticated if there is none. A change of the stored token
+// takes effect within five seconds.
+func (r *Registry) FindStoredToken(ctx context.Context, token string) (store.Token, error) {
 	if token == "" {
 		return store.Token{}, devices.ErrUnauthenticated
 	}

@@ -49,18 +49,18 @@ func (r *Registry) SetBlocked(ctx context.Context, actor string, id devices.ID, 
 	if err := r.config.Ledger.SetBlocked(ctx, actor, string(id), blocked, reason); err != nil {
 		return err
 	}
-	r.tryAccountChanges(ctx)
+	r.tryToApplyAccountChanges(ctx)
 	return nil
 }
 
 // SetAllBlocked blocks or unblocks devices as SetBlocked does, in one transaction, and returns how many it changed. If dryRun is true, it
 // only counts them.
-func (r *Registry) SetAllBlocked(ctx context.Context, actor string, ids []string, blocked bool, reason string, dryRun bool) (changed int, err error) {
-	changed, err = r.config.Ledger.SetAllBlocked(ctx, actor, ids, blocked, reason, dryRun)
-	if err == nil && changed > 0 && !dryRun {
-		r.tryAccountChanges(ctx)
+func (r *Registry) SetAllBlocked(ctx context.Context, actor string, deviceIDs []string, blocked bool, reason string, dryRun bool) (changedDevices int, err error) {
+	changedDevices, err = r.config.Ledger.SetAllBlocked(ctx, actor, deviceIDs, blocked, reason, dryRun)
+	if err == nil && changedDevices > 0 && !dryRun {
+		r.tryToApplyAccountChanges(ctx)
 	}
-	return changed, err
+	return changedDevices, err
 }
 
 // DeleteDevice deletes a device and its tokens. If the device has open tasks, DeleteDevice cancels them if cancelOpenTasks is true, and
@@ -72,22 +72,24 @@ func (r *Registry) DeleteDevice(ctx context.Context, actor string, id devices.ID
 		return removed, err
 	}
 	r.dropDevice(id)
-	r.tryAccountChanges(ctx)
+	r.tryToApplyAccountChanges(ctx)
 	return removed, nil
 }
 
 // DeleteDevices deletes devices and their tokens. Other replicas may accept the tokens for at most five more seconds.
-func (r *Registry) DeleteDevices(ctx context.Context, actor string, ids []string, options store.DeviceDeletion) (store.DeviceRemoval, error) {
-	removed, err := r.config.Ledger.DeleteDevices(ctx, actor, ids, options)
+func (r *Registry) DeleteDevices(ctx context.Context, actor string, deviceIDs []string, options store.DeviceDeletion) (store.DeviceRemoval, error) {
+	removed, err := r.config.Ledger.DeleteDevices(ctx, actor, deviceIDs, options)
 	if err == nil && removed.Deleted > 0 {
-		for _, id := range ids {
+		for _, id := range deviceIDs {
 			r.dropDevice(devices.ID(id))
 		}
-		r.tryAccountChanges(ctx)
+		r.tryToApplyAccountChanges(ctx)
 	}
 	return removed, err
 }
 
-// tryAccountChanges applies at most changesPart recorded changes of accounts, and ignores errors. The next pass "accounts" applies the other
-// changes and returns errors.
-func (r *Registry) tryAccountChanges(ctx context.Context) { _, _ = r.accounts.applyChanges(ctx) }
+// tryToApplyAccountChanges applies at most changesPart recorded changes of accounts, and ignores errors. The next pass "accounts" applies the
+// other changes and returns errors.
+func (r *Registry) tryToApplyAccountChanges(ctx context.Context) {
+	_, _ = r.accounts.applyRecordedChanges(ctx)
+}

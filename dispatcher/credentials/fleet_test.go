@@ -106,11 +106,11 @@ func TestADoubtedDeviceIsReadAgain(t *testing.T) {
 	for _, news := range []string{"a", ""} {
 		r.RecordAdmission(caller("a"), 0)
 		r.ForgetAdmission("b")
-		if _, admitted := r.LastAdmission(caller("a")); !admitted {
+		if _, admitted := r.ReachAtAdmission(caller("a")); !admitted {
 			t.Error("the news of another device ended the admission")
 		}
 		r.ForgetAdmission(news)
-		if _, admitted := r.LastAdmission(caller("a")); admitted {
+		if _, admitted := r.ReachAtAdmission(caller("a")); admitted {
 			t.Errorf("after the news of %q, the device is still admitted", news)
 		}
 	}

@@ -85,10 +85,10 @@ type staging struct {
 
 // stageAccounts records in the ledger which accounts the import will create. tokens are the passwords of the accounts, one for each new device.
 func (s *staging) stageAccounts(ctx context.Context, newDevices []store.NewDevice, tokens []string, onExisting store.OnExisting) error {
-	if err := s.registry.accounts.waitForTurn(ctx, makingLimit); err != nil {
+	if err := s.registry.accounts.waitForChangeTurn(ctx, makingLimit); err != nil {
 		return err
 	}
-	defer s.registry.accounts.releaseTurn()
+	defer s.registry.accounts.releaseChangeTurn()
 	staged, err := s.ledger.StageAccounts(ctx, s.stage, newDevices, onExisting, stageKept)
 	for _, d := range staged {
 		id := newDevices[d.Entry].ID
@@ -113,7 +113,7 @@ func (s *staging) makeStagedAccounts(ctx context.Context) error {
 		case err == nil:
 			part = min(1+int(time.Duration(end-made)*askTime/max(took, time.Millisecond)), maxPartSize)
 			made, failed = end, nil
-		case made == 0 || errors.Is(err, store.ErrAccountConflict) || !pause(ctx, partPause):
+		case made == 0 || errors.Is(err, store.ErrAccountConflict) || !waitFor(ctx, partPause):
 			return fmt.Errorf("%d of %d accounts: %w", made, len(s.ids), errors.Join(failed, err))
 		default: // the part may have been too large
 			part, failed = firstPartSize, err
@@ -122,8 +122,8 @@ func (s *staging) makeStagedAccounts(ctx context.Context) error {
 	return nil
 }
 
-// pause waits for this duration. completed is false if ctx ended earlier.
-func pause(ctx context.Context, duration time.Duration) (completed bool) {
+// waitFor waits for this duration. hasElapsed is false if ctx ended earlier.
+func waitFor(ctx context.Context, duration time.Duration) (hasElapsed bool) {
 	select {
 	case <-time.After(duration):
 		return true
@@ -134,10 +134,10 @@ func pause(ctx context.Context, duration time.Duration) (completed bool) {
 
 // makeStagedAccountsInRange creates the accounts with the indexes from <= index < to. took is the duration of the request to the broker.
 func (s *staging) makeStagedAccountsInRange(ctx context.Context, from, to int) (took time.Duration, err error) {
-	if err := s.registry.accounts.waitForTurn(ctx, makingLimit); err != nil {
+	if err := s.registry.accounts.waitForChangeTurn(ctx, makingLimit); err != nil {
 		return 0, err
 	}
-	defer s.registry.accounts.releaseTurn()
+	defer s.registry.accounts.releaseChangeTurn()
 	err = s.ledger.SetStagedAccounts(ctx, s.stage, s.ids, stageKept, func(ctx context.Context) error {
 		began := s.registry.config.Now()
 		err := s.registry.accounts.setAccountsAtBroker(ctx, s.accounts[from:to]...)

@@ -29,10 +29,10 @@ func CheckToken(token store.Token) error {
 	if token.Role == RoleCaller && len(token.Pools)+len(token.LimitSets) == 0 {
 		return fmt.Errorf("pools, limit_sets: the role %s requires at least one pattern", RoleCaller)
 	}
-	if err := checkPatterns("pools", token.Pools); err != nil {
+	if err := checkTokenPatterns("pools", token.Pools); err != nil {
 		return err
 	}
-	return checkPatterns("limit_sets", token.LimitSets)
+	return checkTokenPatterns("limit_sets", token.LimitSets)
 }
 
 // isInvisible reports whether char cannot be seen. Names with such characters are refused, because they look like other names in the audit
@@ -42,14 +42,14 @@ func isInvisible(char rune) bool {
 	return !unicode.IsPrint(char) || char == brailleBlank || unicode.In(char, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-func checkPatterns(field string, patterns []string) error {
+func checkTokenPatterns(fieldName string, patterns []string) error {
 	if len(patterns) > maxPatterns {
-		return fmt.Errorf("%s: at most %d patterns", field, maxPatterns)
+		return fmt.Errorf("%s: at most %d patterns", fieldName, maxPatterns)
 	}
 	validPattern := regexp.MustCompile(`^[A-Za-z0-9*][A-Za-z0-9._:*-]*$`)
 	for i, p := range patterns {
 		if len(p) > maxPatternLength || !validPattern.MatchString(p) {
-			return fmt.Errorf("%s[%d]: 1-%d of A-Z a-z 0-9 . _ : - and * (for any text), starting with a letter, a digit or *", field, i, maxPatternLength)
+			return fmt.Errorf("%s[%d]: 1-%d of A-Z a-z 0-9 . _ : - and * (for any text), starting with a letter, a digit or *", fieldName, i, maxPatternLength)
 		}
 	}
 	return nil

@@ -12,29 +12,29 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registerCalls combines concurrent registrations of devices into one call to the ledger.
-type registerCalls = coalesce.Calls[struct{}, store.Registration, store.Registered]
+// combinedRegistrations combines concurrent registrations of devices into one call to the ledger.
+type combinedRegistrations = coalesce.Calls[struct{}, store.Registration, store.Registered]
 
 // registerLimit is the time limit of one call to the ledger. It is less than half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
-func newRegisterCalls(ledger tokenLedger, panicked rescue.PanicHandler) *registerCalls {
+func newCombinedRegistrations(ledger tokenLedger, panicked rescue.PanicHandler) *combinedRegistrations {
 	ensure := func(ctx context.Context, _ struct{}, all []store.Registration) ([]store.Registered, error) {
 		return ledger.RegisterDevices(ctx, all...)
 	}
 	again := func(error) bool { return true } // registering a device again changes nothing
-	return &registerCalls{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: panicked}
+	return &combinedRegistrations{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: onPanic}
 }
 
-// ownTokenCalls records the first use of devices' own tokens. It combines concurrent calls into one call to the ledger.
-type ownTokenCalls = coalesce.Calls[struct{}, string, struct{}]
+// combinedTokenUses records the first use of devices' own tokens. It combines concurrent calls into one call to the ledger.
+type combinedTokenUses = coalesce.Calls[struct{}, string, struct{}]
 
-func newOwnTokenCalls(ledger tokenLedger, panicked rescue.PanicHandler) *ownTokenCalls {
+func newCombinedTokenUses(ledger tokenLedger, panicked rescue.PanicHandler) *combinedTokenUses {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
 	}
 	again := func(error) bool { return true } // recording a use again changes nothing
-	return &ownTokenCalls{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: panicked}
+	return &combinedTokenUses{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: onPanic}
 }
 
 // registerDevice registers the caller's device, if necessary, and admits the caller. It returns devices.ErrForbidden if the caller is a session and
@@ -51,7 +51,7 @@ func (r *Registry) registerDevice(ctx context.Context, caller devices.Caller) (A
 // recently registered too many devices, and devices.ErrForbidden if an operator has refused the id of the device.
 func (r *Registry) ensureDevice(ctx context.Context, caller devices.Caller) (store.Device, error) {
 	registrant := registrantOf(caller)
-	if err := r.registrations.takeRegistration(registrant); err != nil {
+	if err := r.registrations.reserveRegistration(registrant); err != nil {
 		return store.Device{}, err
 	}
 	registration := store.Registration{Device: string(caller.Device), Registrant: registrant, Blocked: r.config.BlockNew}

@@ -11,16 +11,16 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// registrations limits and counts the registrations of each registrant. A registrant is a fleet token, or all sessions together.
-type registrations struct {
+// registrationLimiter limits and counts the registrations of each registrant. A registrant is a fleet token, or all sessions together.
+type registrationLimiter struct {
 	limiter *pace.Limiter          // nil means that there is no limit
 	counter *prometheus.CounterVec // counts the devices that were registered
 }
 
-func newRegistrations(config Config) *registrations {
+func newRegistrationLimiter(config Config) *registrationLimiter {
 	rate := config.Rate
 	rate.Now = config.Now
-	r := &registrations{limiter: pace.New(rate)}
+	r := &registrationLimiter{limiter: pace.New(rate)}
 	r.counter = config.Meters.Counter("devices_registered_total", "Devices that registered themselves, by fleet token; session: by a session at an MQTT broker.", "by")
 	r.counter.WithLabelValues(registrantSession) // Prometheus computes no increase for the first value of a counter
 	for _, token := range config.FleetTokens {
@@ -29,12 +29,12 @@ func newRegistrations(config Config) *registrations {
 	return r
 }
 
-func (r *registrations) countRegistration(registrant string) {
+func (r *registrationLimiter) countRegistration(registrant string) {
 	r.counter.WithLabelValues(registrant).Inc()
 }
 
-// takeRegistration counts one registration against the rate of registrant. If the rate is exceeded, it returns devices.ErrRegistrationRate.
-func (r *registrations) takeRegistration(registrant string) error {
+// reserveRegistration counts one registration against the rate of registrant. If the rate is exceeded, it returns devices.ErrRegistrationRate.
+func (r *registrationLimiter) reserveRegistration(registrant string) error {
 	if !r.limiter.Take(devices.ID(registrant), devices.ViaFleetToken) { // the limiter counts by name, here by the name of a registrant
 		return devices.ErrRegistrationRate
 	}

@@ -84,16 +84,16 @@ type Registry struct {
 
 	config        Config
 	accounts      *accounts
-	registerCalls *registerCalls
-	ownTokenCalls *ownTokenCalls
-	registrations *registrations
+	registerCalls *combinedRegistrations
+	ownTokenCalls *combinedTokenUses
+	registrations *registrationLimiter
 }
 
 // New returns a Registry with this configuration.
 func New(config Config) *Registry {
 	return &Registry{
 		tokenCache: newTokenCache(config.Ledger, config.Now), config: config, accounts: newAccounts(config.Accounts, config.Ledger),
-		registerCalls: newRegisterCalls(config.Ledger, config.Panicked), ownTokenCalls: newOwnTokenCalls(config.Ledger, config.Panicked),
-		registrations: newRegistrations(config),
+		registerCalls: newCombinedRegistrations(config.Ledger, config.Panicked), ownTokenCalls: newCombinedTokenUses(config.Ledger, config.Panicked),
+		registrations: newRegistrationLimiter(config),
 	}
 }

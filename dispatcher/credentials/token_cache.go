@@ -32,7 +32,7 @@ type tokenCache struct {
 	read       time.Time // time at which the last read of changes began; the zero value means that there was no read
 	ledgerTime time.Time // the ledger's time at that moment, or slightly later
 	next       int64     // position from which the next read begins
-	drops      int       // number of times that tokens were dropped
+	version    int       // changes each time tokens are dropped
 }
 
 // cachedToken is a token in the cache. Its field until is the time at which it is no longer trusted, in seconds since 1970.
@@ -65,13 +65,13 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	}
 }
 
-// findCachedToken returns the cached token with this hash. isValid is true if the token is known to be valid. dropCount counts how often tokens
-// were dropped from the cache until now. The caller passes it to cacheToken.
-func (k *tokenCache) findCachedToken(hash [sha256.Size]byte) (cached store.Token, isValid bool, dropCount int) {
+// findCachedToken returns the cached token with this hash. isValid is true if the token is known to be valid. cacheVersion changes
+// each time tokens are dropped from the cache. The caller passes it to cacheToken.
+func (k *tokenCache) findCachedToken(hash [sha256.Size]byte) (cached store.Token, isValid bool, cacheVersion int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := k.tokens[hash]
-	return e.Token, k.isTrusted(e.until), k.drops
+	return e.Token, k.isValidUntil(e.until), k.version
 }
 
 // findToken returns the token with this hash, from the ledger if the cache does not have it.
@@ -104,47 +104,48 @@ func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Call
 	return checkTokenOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the caller is known to have a valid token of its device. dropCount counts how often tokens were dropped from the
-// cache until now. The caller of hasValidToken passes it to cacheBearer.
-func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, dropCount int) {
+// hasValidToken reports whether the caller is known to have a valid token of its device. cacheVersion changes each time tokens are
+// dropped from the cache. The caller of hasValidToken passes it to cacheValidTokenOfCaller.
+func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, cacheVersion int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, e := k.lastActorEntry(caller)
-	return k.isTrusted(e.until), k.drops
+	return k.isValidUntil(e.until), k.version
 }
 
-// LastAdmission returns how the caller's device could be notified of work when the caller was admitted. isLast is false if another caller was
-// admitted for the device later. The result is valid only while this replica calls ForgetAdmission for all news. So use it only with a trusted
-// mark (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
-func (k *tokenCache) LastAdmission(caller devices.Caller) (reach store.Reach, isLast bool) {
+// ReachAtAdmission returns how the caller's device could be notified of work when the caller was admitted. isLastAdmitted is false if another
+// caller was admitted for the device later. The result is valid only while this replica calls ForgetAdmission for all news. So use it only with
+// a trusted mark (marks.DeviceMark), or while the replica follows the news (marks.Follower.LedgerTime).
+func (k *tokenCache) ReachAtAdmission(caller devices.Caller) (reach store.Reach, isLastAdmitted bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, e := k.lastActorEntry(caller)
 	return store.Reach(e.reach), e.isAdmitted && e.isHawkbit == (caller.Wire == devices.WireHawkbit)
 }
 
-// lastActorEntry returns the entry of the caller's device and its key, deviceKey. If another caller acted last for the device, the entry is new.
-func (k *tokenCache) lastActorEntry(caller devices.Caller) (deviceKey uint64, actor lastActor) {
-	deviceKey = k.deviceKey(string(caller.Device))
+// lastActorEntry returns the entry of the caller's device and its key, deviceHash. If another caller acted last for the device, the entry is
+// new.
+func (k *tokenCache) lastActorEntry(caller devices.Caller) (deviceHash uint64, actor lastActor) {
+	deviceHash = k.hashOfDevice(string(caller.Device))
 	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token holds on each wire
 	callerHash := maphash.Comparable(k.seed, caller)
-	if actor = k.devices[deviceKey]; actor.caller != callerHash {
+	if actor = k.devices[deviceHash]; actor.caller != callerHash {
 		actor = lastActor{caller: callerHash}
 	}
-	return deviceKey, actor
+	return deviceHash, actor
 }
 
-func (k *tokenCache) deviceKey(device string) uint64 { return maphash.String(k.seed, device) }
+func (k *tokenCache) hashOfDevice(device string) uint64 { return maphash.String(k.seed, device) }
 
-// isTrusted reports whether a token that is cached until the time untilUnix (seconds since 1970) can be trusted. This time must be in the future
-// by the ledger's clock, and the changes of tokens must have been read recently.
-func (k *tokenCache) isTrusted(untilUnix uint32) bool {
+// isValidUntil reports whether a token that is cached until the time expiryUnix (seconds since 1970) can be trusted. This time must be in the
+// future by the ledger's clock, and the changes of tokens must have been read recently.
+func (k *tokenCache) isValidUntil(expiryUnix uint32) bool {
 	since := k.now().Sub(k.read)
-	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(untilUnix)
+	return since < trustedFor && k.ledgerTime.Add(since).Unix() < int64(expiryUnix)
 }
 
-// cachedUntil returns the time until which token is cached, in seconds since 1970.
-func (k *tokenCache) cachedUntil(token store.Token) (untilUnix uint32) {
+// cacheExpiry returns the time until which token is cached, in seconds since 1970.
+func (k *tokenCache) cacheExpiry(token store.Token) (expiryUnix uint32) {
 	end := k.ledgerTime.Add(tokenMemory)
 	if token.ExpiresAt != nil && token.ExpiresAt.Before(end) {
 		end = *token.ExpiresAt
@@ -152,24 +153,24 @@ func (k *tokenCache) cachedUntil(token store.Token) (untilUnix uint32) {
 	return uint32(end.Unix()) // until 2106
 }
 
-// cacheToken caches token, unless tokens were dropped after token was read, because token may be one of them. dropCountBeforeRead is the number
-// of drops before the read.
-func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, dropCountBeforeRead int) {
+// cacheToken caches token, unless tokens were dropped after token was read, because token may be one of them. versionBeforeRead is the
+// cacheVersion before the read.
+func (k *tokenCache) cacheToken(hash [sha256.Size]byte, token store.Token, versionBeforeRead int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if dropCountBeforeRead == k.drops {
-		putWithLimit(k.tokens, tokensKept, hash, cachedToken{token, k.cachedUntil(token)})
+	if versionBeforeRead == k.version {
+		putWithLimit(k.tokens, tokensKept, hash, cachedToken{token, k.cacheExpiry(token)})
 	}
 }
 
-// cacheBearer records that the caller has a valid token of its device, unless tokens were dropped after token was read. dropCountBeforeRead is
-// the number of drops before the read.
-func (k *tokenCache) cacheBearer(caller devices.Caller, token store.Token, dropCountBeforeRead int) {
+// cacheValidTokenOfCaller records that the caller has a valid token of its device, unless tokens were dropped after token was read.
+// versionBeforeRead is the cacheVersion before the read.
+func (k *tokenCache) cacheValidTokenOfCaller(caller devices.Caller, token store.Token, versionBeforeRead int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if dropCountBeforeRead == k.drops {
+	if versionBeforeRead == k.version {
 		key, actor := k.lastActorEntry(caller)
-		actor.until = k.cachedUntil(token)
+		actor.until = k.cacheExpiry(token)
 		putWithLimit(k.devices, k.maxDevices, key, actor)
 	}
 }
@@ -213,7 +214,7 @@ func (k *tokenCache) ForgetAdmission(device string) {
 	if device == "" {
 		clear(k.devices)
 	}
-	key := k.deviceKey(device)
+	key := k.hashOfDevice(device)
 	if e, is := k.devices[key]; is {
 		e.isAdmitted = false
 		k.devices[key] = e
@@ -224,8 +225,8 @@ func (k *tokenCache) ForgetAdmission(device string) {
 func (k *tokenCache) dropDevice(device devices.ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.drops++
-	delete(k.devices, k.deviceKey(string(device)))
+	k.version++
+	delete(k.devices, k.hashOfDevice(string(device)))
 	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e cachedToken) bool { return e.Device == string(device) })
 }
 
@@ -245,7 +246,7 @@ func (k *tokenCache) applyTokenChanges(readBegan time.Time, fromPosition int64, 
 	for _, c := range changes.Tokens {
 		if len(c.Hash) == sha256.Size {
 			delete(k.tokens, [sha256.Size]byte(c.Hash))
-			delete(k.devices, k.deviceKey(c.Device))
+			delete(k.devices, k.hashOfDevice(c.Device))
 		} else {
 			all = true
 		}
@@ -255,7 +256,7 @@ func (k *tokenCache) applyTokenChanges(readBegan time.Time, fromPosition int64, 
 		clear(k.devices)
 	}
 	if all || len(changes.Tokens) > 0 {
-		k.drops++
+		k.version++
 	}
 	k.read, k.ledgerTime, k.next = readBegan, changes.Now, changes.Next
 }

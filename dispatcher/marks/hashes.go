@@ -18,7 +18,8 @@ import (
 )
 
 // hashCount is the number of Redis hashes that store the marks. They are spread over the nodes of a Cluster. A change of hashCount or
-// hashIndex must also change hashKey. Otherwise an existing hash would keep its position without the marks of the devices that it gets.
+// marksHashIndex must also change marksHashKey. Otherwise an existing hash would keep its position without the marks of the devices that it
+// gets.
 const hashCount = 256
 
 // positionField is the field of a hash that stores its position in the news. No device has this name.
@@ -66,13 +67,13 @@ type MarkReading struct {
 	Position int64  // position in the news (the change log) up to which the marks of the device's hash are updated; negative if unknown
 }
 
-func hashIndex(device string) (index int) {
+func marksHashIndex(device string) (index int) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(device)) // never fails
 	return int(h.Sum32() % hashCount)
 }
 
-func hashKey(index int) string { return "marks:" + strconv.Itoa(index) }
+func marksHashKey(index int) string { return "marks:" + strconv.Itoa(index) }
 
 // ReadMarks reads the marks of devices in one round trip. If Redis does not answer for a device, its MarkReading has no Version and the
 // Position unreadHash.
@@ -81,23 +82,23 @@ func (h *Hashes) ReadMarks(ctx context.Context, devices []string) []MarkReading 
 	for i := range readings {
 		readings[i].Position = unreadHash
 	}
-	_ = h.breakers.Do(ctx, hashKey(0), 1, func() error { // a mark that cannot be read keeps its unread MarkReading
+	_ = h.breakers.Do(ctx, marksHashKey(0), 1, func() error { // a mark that cannot be read keeps its unread MarkReading
 		return h.runPipeline(ctx, len(devices), func(pipe redis.Pipeliner, i int) redis.Cmder {
-			return pipe.HMGet(ctx, hashKey(hashIndex(devices[i])), positionField, devices[i])
+			return pipe.HMGet(ctx, marksHashKey(marksHashIndex(devices[i])), positionField, devices[i])
 		}, func(i int, done redis.Cmder) {
 			if fields, is := done.(*redis.SliceCmd); is && len(fields.Val()) == 2 {
-				readings[i] = parseReading(fields.Val())
+				readings[i] = parseMarkReading(fields.Val())
 			}
 		})
 	})
 	return readings
 }
 
-// parseReading returns the MarkReading in reply, which has two elements: the position of a hash, and the mark of a device in this hash.
-func parseReading(reply []any) MarkReading {
+// parseMarkReading returns the MarkReading in reply, which has two elements: the position of a hash, and the mark of a device in this hash.
+func parseMarkReading(reply []any) MarkReading {
 	s := MarkReading{Position: missingHash}
 	if text, is := reply[0].(string); is {
-		s.Position = parseNumber(text)
+		s.Position = parsePosition(text)
 	}
 	text, _ := reply[1].(string)
 	var wait string
@@ -126,8 +127,8 @@ func (w Wait) String() string {
 func parseWait(text string) Wait {
 	position, rest, _ := strings.Cut(text, "|")
 	until, pool, _ := strings.Cut(rest, "|")
-	w := Wait{Pool: pool, Position: parseNumber(position)}
-	switch ms := parseNumber(until); {
+	w := Wait{Pool: pool, Position: parsePosition(position)}
+	switch ms := parsePosition(until); {
 	case w.Position == missingHash || ms == missingHash:
 		return Wait{}
 	case ms > 0:
@@ -136,8 +137,8 @@ func parseWait(text string) Wait {
 	return w
 }
 
-// parseNumber returns the number in text, or missingHash if there is none.
-func parseNumber(text string) int64 {
+// parsePosition returns the number in text, or missingHash if there is none.
+func parsePosition(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
 		return missingHash
@@ -147,28 +148,28 @@ func parseNumber(text string) int64 {
 
 // ReadPositions returns, for each hash, the position in the news (the change log) that its marks include. It returns ErrUnavailable if
 // Redis does not answer.
-func (h *Hashes) ReadPositions(ctx context.Context) (positions [hashCount]int64, err error) {
-	for i := range positions {
-		positions[i] = missingHash
+func (h *Hashes) ReadPositions(ctx context.Context) (positionByHash [hashCount]int64, err error) {
+	for i := range positionByHash {
+		positionByHash[i] = missingHash
 	}
 	err = h.runPipeline(ctx, hashCount, func(pipe redis.Pipeliner, i int) redis.Cmder {
-		return pipe.HGet(ctx, hashKey(i), positionField)
+		return pipe.HGet(ctx, marksHashKey(i), positionField)
 	}, func(i int, done redis.Cmder) {
 		if text, is := done.(*redis.StringCmd); is {
-			positions[i] = parseNumber(text.Val())
+			positionByHash[i] = parsePosition(text.Val())
 		}
 	})
 	if err != nil {
-		return positions, fmt.Errorf("reading from Redis up to which news the marks are complete: %w: %w", ErrUnavailable, err)
+		return positionByHash, fmt.Errorf("reading from Redis up to which news the marks are complete: %w: %w", ErrUnavailable, err)
 	}
-	return positions, nil
+	return positionByHash, nil
 }
 
 // runPipeline sends commands with the indexes from 0 to count-1 to Redis in one round trip. sendCommand adds the command with this index to
 // pipe. handleReply is called with each reply, even if the value that the command asked for does not exist. runPipeline returns the first error.
-func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(pipe redis.Pipeliner, index int) redis.Cmder, handleReply func(index int, reply redis.Cmder)) error {
+func (h *Hashes) runPipeline(ctx context.Context, commandCount int, sendCommand func(pipe redis.Pipeliner, index int) redis.Cmder, handleReply func(index int, reply redis.Cmder)) error {
 	pipe := h.client.Pipeline()
-	sent := make([]redis.Cmder, count)
+	sent := make([]redis.Cmder, commandCount)
 	for i := range sent {
 		sent[i] = sendCommand(pipe, i)
 	}
@@ -186,43 +187,43 @@ func (h *Hashes) runPipeline(ctx context.Context, count int, sendCommand func(pi
 
 // HashDevices lists the devices whose marks are in one of the hashes.
 type HashDevices struct {
-	HashIndex int // index of the hash, as hashIndex returns it
+	HashIndex int // index of the hash, as marksHashIndex returns it
 	Names     []string
 }
 
 // maxMarkedDevices is the maximum number of devices that are marked in one round trip, because a script blocks Redis while it runs.
 const maxMarkedDevices = 10_000
 
-// Mark marks the devices in byHash, and moves the position of each hash in the news to `to`. byHash must contain the devices of the news after
-// position `from`. If `from` is -1, it must contain all devices with an open task. Mark does not change a hash that has not reached `from`.
-// After ErrUnavailable, some devices may be marked.
-func (h *Hashes) Mark(ctx context.Context, from, to int64, byHash []HashDevices) error {
-	for len(byHash) > 0 {
+// MarkDevices marks the devices in devicesByHash, and moves the position of each hash in the news to toPosition. devicesByHash must contain the
+// devices of the news after fromPosition. If fromPosition is -1, it must contain all devices with an open task. MarkDevices does not change a hash
+// that has not reached fromPosition. After ErrUnavailable, some devices may be marked.
+func (h *Hashes) MarkDevices(ctx context.Context, fromPosition, toPosition int64, devicesByHash []HashDevices) error {
+	for len(devicesByHash) > 0 {
 		calls, n := []*redisconn.Call(nil), 0
-		for _, some := range byHash {
+		for _, some := range devicesByHash {
 			if n += len(some.Names); n > maxMarkedDevices && len(calls) > 0 {
 				break
 			}
-			calls = append(calls, h.newMarkCall(from, to, some))
+			calls = append(calls, h.newMarkCall(fromPosition, toPosition, some))
 		}
 		if err := redisconn.Run(ctx, h.client, calls); err != nil {
 			return fmt.Errorf("marking devices: %w: %w", ErrUnavailable, err)
 		}
-		byHash = byHash[len(calls):]
+		devicesByHash = devicesByHash[len(calls):]
 	}
 	return nil
 }
 
-func (h *Hashes) newMarkCall(from, to int64, devices HashDevices) *redisconn.Call {
+func (h *Hashes) newMarkCall(fromPosition, toPosition int64, devices HashDevices) *redisconn.Call {
 	args := make([]any, 0, 3+len(devices.Names))
-	args = append(args, from, to, newVersion())
+	args = append(args, fromPosition, toPosition, newMarkVersion())
 	for _, name := range devices.Names {
 		args = append(args, name)
 	}
-	return &redisconn.Call{Script: h.mark, Keys: []string{hashKey(devices.HashIndex)}, Args: args}
+	return &redisconn.Call{Script: h.mark, Keys: []string{marksHashKey(devices.HashIndex)}, Args: args}
 }
 
-func newVersion() string { return strconv.FormatUint(rand.Uint64(), 36) }
+func newMarkVersion() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // DeviceWait is the wait of a device whose mark has this version.
 type DeviceWait struct {
@@ -235,7 +236,7 @@ type DeviceWait struct {
 func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 	calls := make([]*redisconn.Call, len(waits))
 	for i, w := range waits {
-		calls[i] = &redisconn.Call{Script: h.recordWait, Keys: []string{hashKey(hashIndex(w.Device))}, Args: []any{w.Device, w.Version, w.Wait.String()}}
+		calls[i] = &redisconn.Call{Script: h.recordWait, Keys: []string{marksHashKey(marksHashIndex(w.Device))}, Args: []any{w.Device, w.Version, w.Wait.String()}}
 	}
 	return h.sendWaitChanges(ctx, "recording", calls)
 }
@@ -244,22 +245,22 @@ func (h *Hashes) RecordWaits(ctx context.Context, waits []DeviceWait) error {
 func (h *Hashes) EndWaits(ctx context.Context, devices []string) error {
 	calls := make([]*redisconn.Call, len(devices))
 	for i, device := range devices {
-		calls[i] = &redisconn.Call{Script: h.endWait, Keys: []string{hashKey(hashIndex(device))}, Args: []any{device, newVersion()}}
+		calls[i] = &redisconn.Call{Script: h.endWait, Keys: []string{marksHashKey(marksHashIndex(device))}, Args: []any{device, newMarkVersion()}}
 	}
 	return h.sendWaitChanges(ctx, "ending", calls)
 }
 
 func (h *Hashes) sendWaitChanges(ctx context.Context, action string, calls []*redisconn.Call) error {
-	err := h.breakers.Do(ctx, hashKey(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
+	err := h.breakers.Do(ctx, marksHashKey(0), 1, func() error { return redisconn.Run(ctx, h.client, calls) })
 	if err != nil {
 		return fmt.Errorf("%s waits: %w: %w", action, ErrUnavailable, err)
 	}
 	return nil
 }
 
-// Unmark deletes the mark of a device if the mark still has this version. It returns ErrUnavailable if Redis does not answer.
-func (h *Hashes) Unmark(ctx context.Context, device, version string) (deleted bool, err error) {
-	done, err := h.unmark.Run(ctx, h.client, []string{hashKey(hashIndex(device))}, device, version).Bool()
+// DeleteMark deletes the mark of a device if the mark still has this version. It returns ErrUnavailable if Redis does not answer.
+func (h *Hashes) DeleteMark(ctx context.Context, device, markVersion string) (deleted bool, err error) {
+	done, err := h.unmark.Run(ctx, h.client, []string{marksHashKey(marksHashIndex(device))}, device, markVersion).Bool()
 	if err != nil {
 		return false, fmt.Errorf("deleting a mark: %w: %w", ErrUnavailable, err)
 	}

@@ -29,7 +29,7 @@ const (
 
 func markDevices(t *testing.T, h *marks.Hashes, from, to int64, devices ...string) {
 	t.Helper()
-	if err := h.Mark(t.Context(), from, to, []marks.HashDevices{{HashIndex: partA, Names: devices}}); err != nil {
+	if err := h.MarkDevices(t.Context(), from, to, []marks.HashDevices{{HashIndex: partA, Names: devices}}); err != nil {
 		t.Errorf("marking from %d to %d: %v", from, to, err)
 	}
 }
@@ -73,7 +73,7 @@ func TestMarks(t *testing.T) {
 			version string
 			want    bool
 		}{{first, false}, {second, true}, {second, false}} {
-			if done, err := h.Unmark(t.Context(), deviceA, c.version); err != nil || done != c.want {
+			if done, err := h.DeleteMark(t.Context(), deviceA, c.version); err != nil || done != c.want {
 				t.Errorf("taken away: %t, %v; want %t", done, err, c.want)
 			}
 		}
@@ -113,7 +113,7 @@ func TestWaitsInMarks(t *testing.T) {
 			t.Error("the mark has its former version")
 		}
 		record(second, marks.Wait{})
-		if done, err := h.Unmark(t.Context(), deviceA, second); done || err != nil {
+		if done, err := h.DeleteMark(t.Context(), deviceA, second); done || err != nil {
 			t.Errorf("unmarked by a former version: %t, %v", done, err)
 		}
 	})
@@ -132,7 +132,7 @@ func TestManyMarksAtOnce(t *testing.T) {
 				all[part].Names = append(all[part].Names, fmt.Sprint("device-", i))
 			}
 		}
-		if err := h.Mark(t.Context(), -1, 1, all); err != nil {
+		if err := h.MarkDevices(t.Context(), -1, 1, all); err != nil {
 			t.Error(err)
 		}
 		for part := range all {
@@ -154,7 +154,7 @@ func TestHashesAreMarkedTogether(t *testing.T) {
 		for part := range 256 {
 			all = append(all, marks.HashDevices{HashIndex: part, Names: []string{fmt.Sprint(part)}})
 		}
-		if err := h.Mark(t.Context(), -1, 1, all); !errors.Is(err, marks.ErrUnavailable) {
+		if err := h.MarkDevices(t.Context(), -1, 1, all); !errors.Is(err, marks.ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)
 		}
 		client.Del(t.Context(), "marks:7")

@@ -24,8 +24,8 @@ type Ledger interface {
 type Cache interface {
 	ReadMarks(ctx context.Context, devices []string) []MarkReading
 	ReadPositions(ctx context.Context) ([hashCount]int64, error)
-	Mark(ctx context.Context, from, to int64, byHash []HashDevices) error
-	Unmark(ctx context.Context, device, version string) (deleted bool, err error)
+	MarkDevices(ctx context.Context, from, to int64, byHash []HashDevices) error
+	DeleteMark(ctx context.Context, device, version string) (deleted bool, err error)
 	RecordWaits(ctx context.Context, waits []DeviceWait) error
 	EndWaits(ctx context.Context, devices []string) error
 }
@@ -77,7 +77,7 @@ func New(config Config) *Follower {
 
 // DeviceMark is the mark of a device: the field in Redis which says that the device has work.
 type DeviceMark struct {
-	Version string    // version of the mark, for ClearMark; empty if the device has no mark
+	Version string    // version of the mark, for DeleteMark; empty if the device has no mark
 	Read    bool      // true if Redis answered
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
@@ -122,8 +122,8 @@ func (f *Follower) LedgerTime() (now time.Time, followsNews bool) {
 
 // RecordWait adds wait to the mark of a device, if the mark still has this version. Read the version before you read the device in the
 // ledger.
-func (f *Follower) RecordWait(ctx context.Context, device, version string, wait Wait) error {
-	_, err := f.waitCalls.Do(ctx, struct{}{}, DeviceWait{Device: device, Version: version, Wait: wait})
+func (f *Follower) RecordWait(ctx context.Context, device, markVersion string, wait Wait) error {
+	_, err := f.waitCalls.Do(ctx, struct{}{}, DeviceWait{Device: device, Version: markVersion, Wait: wait})
 	return err
 }
 
@@ -135,7 +135,7 @@ func (f *Follower) EndWaits(ctx context.Context, devices []string) error {
 
 // IsWaitValid reads the news and the mark of a device again, and reports whether wait is still valid.
 func (f *Follower) IsWaitValid(ctx context.Context, device string, wait Wait) (isValid bool, err error) {
-	if err := f.Follow(ctx); err != nil {
+	if err := f.FollowNews(ctx); err != nil {
 		return false, err
 	}
 	return f.ReadMark(ctx, device).Wait == wait, nil
@@ -151,10 +151,10 @@ func (f *Follower) IsMarkMissing(ctx context.Context, device string) (isMissing 
 	return err == nil && reading.Version == "" && reading.Position >= read.Newest, err
 }
 
-// ClearMark deletes the mark of a device if the mark still has this version. Read the version before you read in the ledger that the device has
+// DeleteMark deletes the mark of a device if the mark still has this version. Read the version before you read in the ledger that the device has
 // no work.
-func (f *Follower) ClearMark(ctx context.Context, device, version string) error {
-	_, err := f.config.Cache.Unmark(ctx, device, version)
+func (f *Follower) DeleteMark(ctx context.Context, device, markVersion string) error {
+	_, err := f.config.Cache.DeleteMark(ctx, device, markVersion)
 	return err
 }
 
@@ -164,16 +164,16 @@ const (
 	wroteLimit = time.Minute // time limit of the update, which continues in the background after wroteWait
 )
 
-// FollowCommit updates the marks with the news up to the id newestID, which this process has committed. It waits at most wroteWait for the
+// FollowCommit updates the marks with the news up to the id newestNewsID, which this process has committed. It waits at most wroteWait for the
 // update. Until the marks include these news, this process does not trust missing marks.
-func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
-	f.trust.recordCommit(newestID)
+func (f *Follower) FollowCommit(ctx context.Context, newestNewsID int64) {
+	f.trust.recordOwnCommit(newestNewsID)
 	done := make(chan struct{})
 	f.config.Panicked.Go("following news", func() {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wroteLimit)
 		defer cancel()
-		_ = f.followNewsUpTo(ctx, newestID) // the next pass retries and reports what fails here
+		_ = f.followNewsUpTo(ctx, newestNewsID) // the next pass retries and reports what fails here
 	})
 	wait := time.NewTimer(wroteWait)
 	defer wait.Stop()
@@ -184,24 +184,24 @@ func (f *Follower) FollowCommit(ctx context.Context, newestID int64) {
 	}
 }
 
-// followNewsUpTo updates the marks, so that they include the news with the id newestID.
-func (f *Follower) followNewsUpTo(ctx context.Context, newestID int64) error {
+// followNewsUpTo updates the marks, so that they include the news with the id newestNewsID.
+func (f *Follower) followNewsUpTo(ctx context.Context, newestNewsID int64) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
-	if f.minPosition >= newestID { // another goroutine has followed to this position
+	if f.minPosition >= newestNewsID { // another goroutine has followed to this position
 		return nil
 	}
 	return f.readAndHandleNews(ctx)
 }
 
-// Follow updates the marks with the news (rows of the change log) that all replicas have committed.
-func (f *Follower) Follow(ctx context.Context) error {
+// FollowNews updates the marks with the news (rows of the change log) that all replicas have committed.
+func (f *Follower) FollowNews(ctx context.Context) error {
 	f.updateMu.Lock()
 	defer f.updateMu.Unlock()
 	return f.readAndHandleNews(ctx)
 }
 
-// readAndHandleNews does the work of Follow. The caller must hold updateMu.
+// readAndHandleNews does the work of FollowNews. The caller must hold updateMu.
 func (f *Follower) readAndHandleNews(ctx context.Context) error {
 	for {
 		// A position is the id of the last news that the marks contain. It is read before the news. So a position that is higher than the id
@@ -223,9 +223,9 @@ func (f *Follower) readAndHandleNews(ctx context.Context) error {
 
 // readNews reads the news after the lowest position that a hash or this process has reached. A hash that does not exist is ignored, because
 // it is rebuilt.
-func (f *Follower) readNews(ctx context.Context, positions [hashCount]int64) (page store.NewsPage, err error) {
+func (f *Follower) readNews(ctx context.Context, positionByHash [hashCount]int64) (page store.NewsPage, err error) {
 	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
-	for _, c := range positions {
+	for _, c := range positionByHash {
 		if c != missingHash {
 			since = min(since, c)
 		}

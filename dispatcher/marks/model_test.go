@@ -78,19 +78,19 @@ type replicaModel struct {
 	world       *worldModel
 	redis       **redisModel
 	isDead      bool // the replica was stopped: each further step fails
-	isFollowing bool // a pass of Follow is in progress
+	isFollowing bool // a pass of FollowNews is in progress
 
 	asleepUntil time.Time // it starts no pass before this time
 }
 
-// runFollow runs one pass of Follow, which brings the marks up to date. A replica runs at most one pass at a time.
+// runFollow runs one pass of FollowNews, which brings the marks up to date. A replica runs at most one pass at a time.
 func (r *replicaModel) runFollow() {
 	if r.isFollowing || r.isDead || r.world.now.Before(r.asleepUntil) {
 		return
 	}
 	r.isFollowing = true
 	defer func() { r.isFollowing = false }()
-	_ = r.Follow(context.Background())
+	_ = r.FollowNews(context.Background())
 }
 
 func (r *replicaModel) step() error {
@@ -108,8 +108,8 @@ func (r *replicaModel) ReadMarks(_ context.Context, devices []string) []MarkRead
 		if r.step() != nil {
 			continue
 		}
-		if part := (*r.redis).parts[hashIndex(d)]; part != nil {
-			sights[i] = parseReading([]any{part[positionField], part[d]})
+		if part := (*r.redis).parts[marksHashIndex(d)]; part != nil {
+			sights[i] = parseMarkReading([]any{part[positionField], part[d]})
 		}
 	}
 	return sights
@@ -119,7 +119,7 @@ func partUpto(part map[string]string) int64 {
 	if part == nil {
 		return missingHash
 	}
-	return parseNumber(part[positionField])
+	return parsePosition(part[positionField])
 }
 
 func (r *replicaModel) ReadPositions(context.Context) (all [hashCount]int64, err error) {
@@ -137,7 +137,7 @@ func (r *replicaModel) ReadPositions(context.Context) (all [hashCount]int64, err
 
 // Mark marks the devices of all hashes in random order, because the nodes of a Redis Cluster work concurrently. Any
 // of the hashes may fail.
-func (r *replicaModel) Mark(_ context.Context, from, to int64, all []HashDevices) (failed error) {
+func (r *replicaModel) MarkDevices(_ context.Context, from, to int64, all []HashDevices) (failed error) {
 	for _, i := range r.world.rand.Perm(len(all)) {
 		failed = errors.Join(failed, r.markHash(from, to, all[i]))
 	}
@@ -176,18 +176,18 @@ func (r *replicaModel) EndWaits(_ context.Context, devices []string) error {
 		return err
 	}
 	for _, device := range devices {
-		if part := (*r.redis).parts[hashIndex(device)]; part[device] != "" {
+		if part := (*r.redis).parts[marksHashIndex(device)]; part[device] != "" {
 			part[device] = strconv.FormatUint(r.world.rand.Uint64(), 36)
 		}
 	}
 	return nil
 }
 
-func (r *replicaModel) Unmark(_ context.Context, device, version string) (bool, error) {
+func (r *replicaModel) DeleteMark(_ context.Context, device, version string) (bool, error) {
 	if err := r.step(); err != nil {
 		return false, err
 	}
-	part := (*r.redis).parts[hashIndex(device)]
+	part := (*r.redis).parts[marksHashIndex(device)]
 	if present, _, _ := strings.Cut(part[device], "|"); present != version {
 		return false, nil
 	}
@@ -200,7 +200,7 @@ func (r *replicaModel) RecordWaits(_ context.Context, waits []DeviceWait) error 
 		if err := r.step(); err != nil {
 			return err
 		}
-		part := (*r.redis).parts[hashIndex(w.Device)]
+		part := (*r.redis).parts[marksHashIndex(w.Device)]
 		if version, _, _ := strings.Cut(part[w.Device], "|"); version != "" && version == w.Version {
 			part[w.Device] = version + "|" + w.Wait.String()
 		}
@@ -308,7 +308,7 @@ func (w *worldModel) causeRedisEvent() {
 	case 0:
 		w.redis.parts = [hashCount]map[string]string{} // Redis was wiped
 	case 1:
-		w.redis.parts[hashIndex(deviceName(w.rand.IntN(modelDevices)))] = nil // a hash was evicted
+		w.redis.parts[marksHashIndex(deviceName(w.rand.IntN(modelDevices)))] = nil // a hash was evicted
 	case 2:
 		w.redis.saved = w.redis.clone(w.redis.parts)
 	case 3:
@@ -360,7 +360,7 @@ func (w *worldModel) nextNews() (n store.News, by *replicaModel) {
 	n = store.News{ID: w.news[len(w.news)-1].ID + 1 + int64(w.rand.IntN(2))}
 	if w.rand.IntN(2) == 0 {
 		by = w.replicas[w.rand.IntN(len(w.replicas))]
-		by.trust.recordCommit(n.ID)
+		by.trust.recordOwnCommit(n.ID)
 	}
 	return n, by
 }
@@ -406,7 +406,7 @@ func (w *worldModel) handleReport(by *replicaModel) {
 		for range w.rand.IntN(12) { // other events may happen before the mark is deleted
 			w.causeEvent()
 		}
-		_ = by.ClearMark(context.Background(), deviceName(i), answer.Version)
+		_ = by.DeleteMark(context.Background(), deviceName(i), answer.Version)
 	case answer.Version != "" && w.rand.IntN(8) == 0 && by.step() == nil && w.openTasks[i] > 0:
 		until := waitsForever().Add(time.Duration(len(w.waitChanges[i])) * time.Millisecond)
 		for range w.rand.IntN(3) { // other events may happen before the wait is recorded

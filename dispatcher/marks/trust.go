@@ -43,37 +43,37 @@ func (b *trustState) addReading(reading newsReading) {
 		b.readings, b.own = nil, 0 // this is another ledger, or it was restored
 	}
 	b.readings = append(b.readings, reading)
-	b.dropOld(reading.began)
+	b.dropOldReadings(reading.began)
 }
 
-// dropOld removes the readings that are older than maxWrongTrust. The oldest reading that remains determines requiredPosition.
-func (b *trustState) dropOld(now time.Time) {
+// dropOldReadings removes the readings that are older than maxWrongTrust. The oldest reading that remains determines requiredPosition.
+func (b *trustState) dropOldReadings(now time.Time) {
 	for len(b.readings) > 0 && now.Sub(b.readings[0].began) > maxWrongTrust {
 		b.readings = b.readings[1:]
 	}
 }
 
-// recordCommit records that this process has committed news up to the id newestID.
-func (b *trustState) recordCommit(newestID int64) {
+// recordOwnCommit records that this process has committed news up to the id newestNewsID.
+func (b *trustState) recordOwnCommit(newestNewsID int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.own = max(b.own, newestID)
+	b.own = max(b.own, newestNewsID)
 }
 
 // maxPoolsWithNews is the maximum number of pools in trustState.latestOfPool, to limit memory.
 const maxPoolsWithNews = 10_000
 
-// addPoolNews records which pools the news in rows concern. handledUpToID is the id up to which this replica has now handled the news. isGap is
+// addPoolNews records which pools the news in rows concern. handledUpToID is the id up to which this replica has now handled the news. hasGap is
 // true if news are missing that are older than those in rows. The missing news may concern any pool.
-func (b *trustState) addPoolNews(rows []store.News, handledUpToID int64, isGap bool) {
+func (b *trustState) addPoolNews(rows []store.News, handledUpToID int64, hasGap bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if isGap || b.latestOfPool == nil {
+	if hasGap || b.latestOfPool == nil {
 		b.latestOfPool, b.latestOfAll = make(map[string]int64), handledUpToID
 	}
 	for _, n := range rows {
 		switch {
-		case n.ID <= b.handled && !isGap:
+		case n.ID <= b.handled && !hasGap:
 		case n.Pool == store.AllPools, n == (store.News{ID: n.ID}):
 			b.latestOfAll = max(b.latestOfAll, n.ID)
 		case n.Pool != "":
@@ -119,7 +119,7 @@ func (b *trustState) handledNewsID() int64 {
 func (b *trustState) requiredPosition(now time.Time) (position int64, ledgerTime time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.dropOld(now)
+	b.dropOldReadings(now)
 	n := len(b.readings)
 	if n == 0 || now.Sub(b.readings[n-1].began) > fresh {
 		return 0, time.Time{}, false

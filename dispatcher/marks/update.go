@@ -13,9 +13,9 @@ import (
 // about a quarter of the devices with an open task are in memory at once.
 const hashesPerRebuild = hashCount / 4
 
-// updateMarks brings the marks of all hashes to position `toPosition` in the news. positions are the present positions of the hashes, and page
-// has the news up to `toPosition`. If the update of a hash fails, the next call repeats it.
-func (f *Follower) updateMarks(ctx context.Context, positions [hashCount]int64, page store.NewsPage, toPosition int64) error {
+// updateMarks brings the marks of all hashes to position `toPosition` in the news. positionByHash has the present positions of the hashes,
+// and page has the news up to `toPosition`. If the update of a hash fails, the next call repeats it.
+func (f *Follower) updateMarks(ctx context.Context, positionByHash [hashCount]int64, page store.NewsPage, toPosition int64) error {
 	complete := page.Oldest - 1 // a hash below this position lacks news that no longer exist, and must be rebuilt
 	for _, n := range page.Rows {
 		if n.Batch == 0 && n.Device == "" && !n.ChangesWaitsOnly() { // the ledger was restored: any device may have work
@@ -24,7 +24,7 @@ func (f *Follower) updateMarks(ctx context.Context, positions [hashCount]int64, 
 	}
 	var lost, outdated []int
 	from := toPosition
-	for part, c := range positions {
+	for part, c := range positionByHash {
 		switch {
 		case c < complete || c > page.Newest:
 			lost = append(lost, part)
@@ -45,7 +45,7 @@ func (f *Follower) updateMarks(ctx context.Context, positions [hashCount]int64, 
 type devicesByHash [hashCount]map[string]struct{}
 
 func (m *devicesByHash) add(device string) {
-	part := hashIndex(device)
+	part := marksHashIndex(device)
 	if m[part] == nil {
 		m[part] = make(map[string]struct{})
 	}
@@ -78,7 +78,7 @@ func (f *Follower) markDevicesOfNews(ctx context.Context, outdatedHashes []int, 
 			devices.add(n.Device)
 		}
 	}
-	return f.config.Cache.Mark(ctx, fromPosition, toPosition, devices.devicesOfHashes(outdatedHashes))
+	return f.config.Cache.MarkDevices(ctx, fromPosition, toPosition, devices.devicesOfHashes(outdatedHashes))
 }
 
 // markOpenDevicesInLostHashes marks the devices of all open tasks in lostHashes. The news up to `toPosition` must have been read before this
@@ -92,14 +92,14 @@ func (f *Follower) markOpenDevicesInLostHashes(ctx context.Context, lostHashes [
 		}
 		var devices devicesByHash
 		err := f.config.Ledger.ForEachOpenDevice(ctx, 0, func(device string) {
-			if wanted[hashIndex(device)] {
+			if wanted[marksHashIndex(device)] {
 				devices.add(device)
 			}
 		})
 		if err != nil {
 			return fmt.Errorf("rebuilding marks: %w", err)
 		}
-		if err := f.config.Cache.Mark(ctx, missingHash, toPosition, devices.devicesOfHashes(now)); err != nil {
+		if err := f.config.Cache.MarkDevices(ctx, missingHash, toPosition, devices.devicesOfHashes(now)); err != nil {
 			return err
 		}
 	}

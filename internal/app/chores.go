@@ -26,7 +26,7 @@ func (a *App) newPasses(servers backends) *passes {
 	p := newPasses(
 		a.log, a.dispatcher.Panicked,
 		&pass{name: "follow", every: 400 * time.Millisecond, limit: 5 * time.Second, run: a.withReconcileLog(keep.FollowChanges), quiet: true},
-		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.Follow, quiet: true},
+		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.FollowNews, quiet: true},
 		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.DropChangedTokens, quiet: true},
 		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.ForgetChanged, quiet: true},
 		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},

@@ -185,7 +185,7 @@ func (a *App) Wake(device devices.ID, hold time.Duration) {
 // tokens. If the token is in the cache as the device's own token, the gate is not asked, so wrong tokens of other clients
 // cannot block the device.
 func (a *App) authenticateReport(r *http.Request, device devices.ID, token string) (caller devices.Caller, err error) {
-	if caller, ok := a.dispatcher.Devices.Recall(device, token); ok {
+	if caller, ok := a.dispatcher.Devices.AuthenticateFromCache(device, token); ok {
 		return caller, nil
 	}
 	err = a.gate.CheckReportToken(r, device, token, func(ctx context.Context) (err error) {

@@ -47,7 +47,7 @@ type authenticator struct {
 	adminToken, metricsToken string // empty means that there is none
 
 	tokens interface {
-		TokenOf(ctx context.Context, token string) (store.Token, error)
+		FindStoredToken(ctx context.Context, token string) (store.Token, error)
 	}
 	tokenUse *seen.Tokens
 	gate     *gate.Gate
@@ -81,7 +81,7 @@ func (a *authenticator) tokenOperator(ctx context.Context, token string) (Operat
 	case equalsConfiguredToken(a.metricsToken, token):
 		return Operator{Name: "metrics", Role: roleMetrics}, nil
 	}
-	t, err := a.tokens.TokenOf(ctx, token)
+	t, err := a.tokens.FindStoredToken(ctx, token)
 	if err != nil {
 		return Operator{}, err
 	}

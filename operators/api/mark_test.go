@@ -20,7 +20,7 @@ func TestMarksAreShownBesideTheTruth(t *testing.T) {
 	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Marks = marks.NewHashes(client) })
 	b.store.OnNews(b.dispatcher.Marks.FollowCommit)
 	follow := func() {
-		if err := b.dispatcher.Marks.Follow(t.Context()); err != nil {
+		if err := b.dispatcher.Marks.FollowNews(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -27,7 +27,7 @@ func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 		}
 	}
 	expect(true)
-	if err := b.dispatcher.Marks.Follow(t.Context()); err != nil {
+	if err := b.dispatcher.Marks.FollowNews(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expect(false)

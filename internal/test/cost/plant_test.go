@@ -75,7 +75,7 @@ func (p *testDispatcher) runStartPasses() {
 	if _, err := p.dispatcher.Upkeep.Reconcile(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := p.dispatcher.Marks.Follow(p.t.Context()); err != nil {
+	if err := p.dispatcher.Marks.FollowNews(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
 }

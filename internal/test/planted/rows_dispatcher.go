@@ -97,7 +97,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a replica goes on with the policies of a limit set that was deleted and made again", Tests: in("policies"),
 		},
 		{
-			Package: "dispatcher/marks", Func: "trustState.dropOld",
+			Package: "dispatcher/marks", Func: "trustState.dropOldReadings",
 			Old: `> maxWrongTrust`, New: `> time.Minute`,
 			Breaks: "a missing mark is trusted for longer than 5 s after the commit of its task", Tests: in("marks"),
 		},
@@ -147,7 +147,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "each refused report of a device without pause is answered", Tests: []string{"internal/pace", "devices/mqtt"},
 		},
 		{
-			Package: "dispatcher/credentials", Func: "registrations.takeRegistration",
+			Package: "dispatcher/credentials", Func: "registrationLimiter.reserveRegistration",
 			Old:    `devices.ID(registrant)`,
 			New:    `devices.ID("")`,
 			Breaks: "a stolen fleet token uses up the rate of the token that replaces it",
@@ -160,11 +160,11 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/credentials", Func: "tokenCache.applyTokenChanges",
-			Old: `delete(k.devices, k.deviceKey(c.Device))`, New: ``,
+			Old: `delete(k.devices, k.hashOfDevice(c.Device))`, New: ``,
 			Breaks: "a replica accepts the token of a device after another replica revoked the token", Tests: in("credentials"),
 		},
 		{
-			Package: "dispatcher/credentials", Func: "tokenCache.isTrusted",
+			Package: "dispatcher/credentials", Func: "tokenCache.isValidUntil",
 			Old: `since < trustedFor && `, New: ``,
 			Breaks: "a remembered token is accepted while the changes of tokens cannot be read", Tests: in("credentials"),
 		},
