@@ -116,7 +116,7 @@ func (d *Dispatcher) correctMark(ctx context.Context, device devices.ID, check m
 	switch {
 	case version != "" && hasNoWork:
 		d.metrics.marks.needless.Inc()
-		err = errors.Join(err, d.Marks.DeleteMark(ctx, string(device), version))
+		err = errors.Join(err, d.Marks.ClearMark(ctx, string(device), version))
 	case version != "":
 		err = errors.Join(err, d.recordWait(ctx, device, check, handling))
 	case check.isAudit && !hasNoWork:

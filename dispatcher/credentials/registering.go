@@ -18,7 +18,7 @@ type combinedRegistrations = coalesce.Calls[struct{}, store.Registration, store.
 // registerLimit is the time limit of one call to the ledger. It is less than half of the time limit of a report.
 const registerLimit = 3 * time.Second
 
-func newCombinedRegistrations(ledger tokenLedger, panicked rescue.PanicHandler) *combinedRegistrations {
+func newCombinedRegistrations(ledger tokenLedger, onPanic rescue.PanicHandler) *combinedRegistrations {
 	ensure := func(ctx context.Context, _ struct{}, all []store.Registration) ([]store.Registered, error) {
 		return ledger.RegisterDevices(ctx, all...)
 	}
@@ -29,7 +29,7 @@ func newCombinedRegistrations(ledger tokenLedger, panicked rescue.PanicHandler) 
 // combinedTokenUses records the first use of devices' own tokens. It combines concurrent calls into one call to the ledger.
 type combinedTokenUses = coalesce.Calls[struct{}, string, struct{}]
 
-func newCombinedTokenUses(ledger tokenLedger, panicked rescue.PanicHandler) *combinedTokenUses {
+func newCombinedTokenUses(ledger tokenLedger, onPanic rescue.PanicHandler) *combinedTokenUses {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
 	}
@@ -61,7 +61,7 @@ func (r *Registry) ensureDevice(ctx context.Context, caller devices.Caller) (sto
 	if registration.Blocked {
 		registration.Detail = strings.TrimSpace(registration.Detail + " blocked=true")
 	}
-	registered, err := r.registerCalls.Do(ctx, struct{}{}, registration)
+	registered, err := r.combinedRegistrations.Do(ctx, struct{}{}, registration)
 	if err != nil {
 		return registered.Device, fmt.Errorf("%w: registering a device: %w", devices.ErrUnavailable, err)
 	}

@@ -82,18 +82,18 @@ type Config struct {
 type Registry struct {
 	*tokenCache
 
-	config        Config
-	accounts      *accounts
-	registerCalls *combinedRegistrations
-	ownTokenCalls *combinedTokenUses
-	registrations *registrationLimiter
+	config                Config
+	accounts              *accounts
+	combinedRegistrations *combinedRegistrations
+	tokenUses             *combinedTokenUses
+	registrations         *registrationLimiter
 }
 
 // New returns a Registry with this configuration.
 func New(config Config) *Registry {
 	return &Registry{
 		tokenCache: newTokenCache(config.Ledger, config.Now), config: config, accounts: newAccounts(config.Accounts, config.Ledger),
-		registerCalls: newCombinedRegistrations(config.Ledger, config.Panicked), ownTokenCalls: newCombinedTokenUses(config.Ledger, config.Panicked),
+		combinedRegistrations: newCombinedRegistrations(config.Ledger, config.Panicked), tokenUses: newCombinedTokenUses(config.Ledger, config.Panicked),
 		registrations: newRegistrationLimiter(config),
 	}
 }

@@ -77,7 +77,7 @@ func New(config Config) *Follower {
 
 // DeviceMark is the mark of a device: the field in Redis which says that the device has work.
 type DeviceMark struct {
-	Version string    // version of the mark, for DeleteMark; empty if the device has no mark
+	Version string    // version of the mark, for ClearMark; empty if the device has no mark
 	Read    bool      // true if Redis answered
 	Trusted bool      // if true and Version is empty, the device has no open task
 	Now     time.Time // the time of the ledger, if Trusted
@@ -151,9 +151,9 @@ func (f *Follower) IsMarkMissing(ctx context.Context, device string) (isMissing 
 	return err == nil && reading.Version == "" && reading.Position >= read.Newest, err
 }
 
-// DeleteMark deletes the mark of a device if the mark still has this version. Read the version before you read in the ledger that the device has
+// ClearMark deletes the mark of a device if the mark still has this version. Read the version before you read in the ledger that the device has
 // no work.
-func (f *Follower) DeleteMark(ctx context.Context, device, markVersion string) error {
+func (f *Follower) ClearMark(ctx context.Context, device, markVersion string) error {
 	_, err := f.config.Cache.DeleteMark(ctx, device, markVersion)
 	return err
 }

@@ -406,7 +406,7 @@ func (w *worldModel) handleReport(by *replicaModel) {
 		for range w.rand.IntN(12) { // other events may happen before the mark is deleted
 			w.causeEvent()
 		}
-		_ = by.DeleteMark(context.Background(), deviceName(i), answer.Version)
+		_ = by.ClearMark(context.Background(), deviceName(i), answer.Version)
 	case answer.Version != "" && w.rand.IntN(8) == 0 && by.step() == nil && w.openTasks[i] > 0:
 		until := waitsForever().Add(time.Duration(len(w.waitChanges[i])) * time.Millisecond)
 		for range w.rand.IntN(3) { // other events may happen before the wait is recorded
