@@ -102,7 +102,7 @@ func (s *testbed) startPasses(d *dispatcher.Dispatcher, ledger *store.Store) {
 		{5 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reap(ctx); return err }},
 		{30 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Reconcile(ctx); return err }},
 		{2 * time.Second, func(ctx context.Context) error { _, err := d.Upkeep.Fold(ctx); return err }},
-		{10 * time.Second, func(ctx context.Context) error { _, err := d.Policies.SettleAll(ctx); return err }},
+		{10 * time.Second, func(ctx context.Context) error { _, err := d.Policies.SettleAllReservations(ctx); return err }},
 		{2 * time.Second, d.Upkeep.RefreshWindows},
 		{time.Second, d.Seen.FlushRecent},
 		{time.Second, d.Upkeep.CountIdle},

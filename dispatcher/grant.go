@@ -22,15 +22,15 @@ const (
 	dropRetryDelay = time.Second
 )
 
-// grantUnderPolicies grants one of the tasks whose policies allow a start. All tasks belong to one pool. The policies are checked before a
-// slot is acquired, so that the check occupies no slot. The check reserves a start for each task that passes. After the claim, Settle counts
-// the start of the granted task and releases the other reservations.
+// grantUnderPolicies grants one of the tasks whose policies allow a start. All tasks belong to one pool. The policies are checked before a slot
+// is acquired, so that the check occupies no slot. The check reserves a start for each task that passes. After the claim, SettleReservations
+// counts the start of the granted task and releases the other reservations.
 func (a *grantAttempt) grantUnderPolicies(ctx context.Context, tasks []store.Candidate) error {
 	if !policies.AnyHasPolicies(tasks) {
 		return a.grantOneOf(ctx, tasks)
 	}
 	pool := tasks[0].Pool
-	passed, reserved, refused := a.d.Policies.Reserve(ctx, a.reporter.view, tasks, a.leaseID, a.nonce)
+	passed, reserved, refused := a.d.Policies.ReserveStarts(ctx, a.reporter.view, tasks, a.leaseID, a.nonce)
 	maps.Copy(a.obstacles, refused)
 	suppressed := a.suppressDroppedTasks(ctx, tasks, refused)
 	if len(passed) == 0 {
@@ -39,9 +39,9 @@ func (a *grantAttempt) grantUnderPolicies(ctx context.Context, tasks []store.Can
 	a.committedLease = ""
 	err := a.grantOneOf(ctx, passed)
 	if !certainlyChangedNothing(err) { // the pass "limits" later finds whether the claim took effect
-		a.d.Policies.RecordUncounted(pool, reserved)
+		a.d.Policies.RecordUncountedStarts(pool, reserved)
 	} else {
-		a.d.Policies.Settle(ctx, pool, a.committedLease, reserved)
+		a.d.Policies.SettleReservations(ctx, pool, a.committedLease, reserved)
 	}
 	return err
 }
@@ -74,7 +74,7 @@ func (a *grantAttempt) suppressDroppedTasks(ctx context.Context, candidates []st
 	}
 	for i, c := range tasks {
 		if ended[i] {
-			a.d.Policies.CountSuppressed(c.Pool, obstaclesByTask[c.Task].Policy)
+			a.d.Policies.CountSuppressedTask(c.Pool, obstaclesByTask[c.Task].Policy)
 		}
 	}
 	return true

@@ -118,7 +118,7 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	b.createAccountDevice("before", "x")
 	b.createBatch("a", nil, "before")
 	b.sendResult("before", b.expectGrant("before"), "succeeded", "", devices.OutcomeRecorded)
-	if _, err := b.Policies.SettleAll(b.ctx); err != nil {
+	if _, err := b.Policies.SettleAllReservations(b.ctx); err != nil {
 		t.Fatal(err)
 	}
 	b.createBatch("a", nil, names...)

@@ -145,7 +145,7 @@ func TestAnOutageDoubtsOnlyWhatItLetPass(t *testing.T) {
 	b.ageGrants(2 * time.Minute)
 	passed.Store(int64(2 * time.Minute))
 	for i := range 2 {
-		done, err := b.Policies.SettleAll(b.ctx)
+		done, err := b.Policies.SettleAllReservations(b.ctx)
 		b.must(err)
 		if done.Invalidated != 1-i {
 			t.Errorf("pass %d: %+v", i, done)
@@ -172,7 +172,7 @@ func TestProfilesAreSettled(t *testing.T) {
 			b.t.Errorf("%+v", owners)
 		}
 		other := dispatcher.New(dispatcher.Config{Store: b.store, Semaphore: b.semaphore, Limits: policies.NewLimits(limits.New(b.redis))})
-		done, err := other.Policies.SettleAll(b.ctx)
+		done, err := other.Policies.SettleAllReservations(b.ctx)
 		b.must(err)
 		if done.Pools != 1 || done.Counted != 1 {
 			b.t.Errorf("settled %+v", done)

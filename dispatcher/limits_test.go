@@ -216,7 +216,7 @@ func TestWhatNobodyCounted(t *testing.T) {
 		b.expectGrant("d1")
 		for range 2 {
 			b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
-			if done, err := b.Policies.SettleAll(b.ctx); err != nil || done.Pools != 1 || done.Counted != 1 {
+			if done, err := b.Policies.SettleAllReservations(b.ctx); err != nil || done.Pools != 1 || done.Counted != 1 {
 				b.t.Errorf("settled %+v, %v", done, err)
 			}
 		}

@@ -200,7 +200,7 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		b.expectReason("d4", `{"id":"2"}`, devices.ReasonUnavailable)
 		b.expectState(b.deviceTaskIDs("d4")[0], store.Pending)
 		loses.isDown.Store(false)
-		if _, err := b.Policies.SettleAll(b.ctx); err != nil {
+		if _, err := b.Policies.SettleAllReservations(b.ctx); err != nil {
 			b.t.Fatal(err)
 		}
 		b.expectReason("d4", `{"id":"3"}`, devices.ReasonNone)

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// maxRepairs is the maximum number of times that one check is repeated after repairState.
+// maxRepairs is the maximum number of times that one check is repeated after repairLimiterState.
 const maxRepairs = 2
 
 // Ledger reads starts and policies. *store.Store implements it.

@@ -43,8 +43,8 @@ func (k *Checker) LimitedTasks(ctx context.Context, pool string, views []store.D
 	return obstaclesByTask
 }
 
-// HasPolicies reports whether the latest call of SettleAll found policies of the pool, of one of its batches, or of the profile of a device
-// that holds one of its slots.
+// HasPolicies reports whether the latest call of SettleAllReservations found policies of the pool, of one of its batches, or of the profile of a
+// device that holds one of its slots.
 func (k *Checker) HasPolicies(pool string) bool {
 	pools := k.poolsWithPolicies.Load()
 	return pools != nil && (*pools)[pool]

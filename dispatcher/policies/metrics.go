@@ -31,25 +31,25 @@ func newMetrics(set *meters.Set) *metrics {
 // names.
 const policyNames = 200
 
-func (m *metrics) policyLabel(policy string) string {
+func (m *metrics) policyLabel(policyName string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.labelled[policy] {
+	if !m.labelled[policyName] {
 		if len(m.labelled) == policyNames {
 			return "(other)"
 		}
-		m.labelled[policy] = true
+		m.labelled[policyName] = true
 	}
-	return policy
+	return policyName
 }
 
-// CountSuppressed counts a task that ended because this policy refused its start.
-func (k *Checker) CountSuppressed(pool, policy string) {
-	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policy)).Inc()
+// CountSuppressedTask counts a task that ended because this policy refused its start.
+func (k *Checker) CountSuppressedTask(pool, policyName string) {
+	k.metrics.suppressed.WithLabelValues(pool, k.metrics.policyLabel(policyName)).Inc()
 }
 
-// countChecks counts the outcome of each policy that was checked for a task.
-func (m *metrics) countChecks(pool string, result checkResult) {
+// countCheckResult counts the outcome of each policy that was checked for a task.
+func (m *metrics) countCheckResult(pool string, result checkResult) {
 	for i, item := range result.check.Items {
 		outcome := "passed"
 		switch {

@@ -24,7 +24,7 @@ func TestPolicyLabelsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.countChecks("a", checkResult{check: limits.NewCheck("1", "", rules, limits.Facts{})})
+		m.countCheckResult("a", checkResult{check: limits.NewCheck("1", "", rules, limits.Facts{})})
 	}
 	families, err := r.Gather()
 	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != policyNames+1 {
@@ -46,7 +46,7 @@ func TestPoliciesOfOneNameAreToldApart(t *testing.T) {
 		}
 		all = append(all, rules...)
 	}
-	m.countChecks("a", checkResult{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []limits.ItemRefusal{{Item: 1}}, obstacle: &decision.Obstacle{}})
+	m.countCheckResult("a", checkResult{check: limits.NewCheck("1", "", all, limits.Facts{}), refused: []limits.ItemRefusal{{Item: 1}}, obstacle: &decision.Obstacle{}})
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -29,30 +29,30 @@ func taskHasPolicies(task store.Candidate) bool {
 	return task.PoolLimits != nil || task.Limits != nil || task.ProfileLimits != nil
 }
 
-// Reserve checks the policies of tasks, which belong to one pool and to the view's device, and reserves each start that the policies allow.
-// passed are the tasks that may start. refused has the obstacle of each other task, by task id. When the outcome is known, the caller must call
-// Settle with reserved.
+// ReserveStarts checks the policies of tasks, which belong to one pool and to the view's device, and reserves each start that the policies
+// allow. passed are the tasks that may start. obstacleByRefusedTask has the obstacle of each other task, by task id. When the outcome is known,
+// the caller must call SettleReservations with reserved.
 //
-// leaseID returns the id of the lease that the start of a task would have. At most one task of a group starts (limits.Check.Group).
-func (k *Checker) Reserve(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (passed []store.Candidate, reserved []limits.Check, refused map[int64]decision.Obstacle) {
-	refused = make(map[int64]decision.Obstacle)
-	asked := k.checkTasks(ctx, view, tasks, leaseID, group, k.reserveAll)
+// leaseIDOf returns the id of the lease that the start of a task would have. At most one task of a group starts (limits.Check.Group).
+func (k *Checker) ReserveStarts(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseIDOf func(store.Candidate) string, startGroup string) (passed []store.Candidate, reserved []limits.Check, obstacleByRefusedTask map[int64]decision.Obstacle) {
+	obstacleByRefusedTask = make(map[int64]decision.Obstacle)
+	asked := k.checkTasks(ctx, view, tasks, leaseIDOf, startGroup, k.reserveAll)
 	for _, c := range tasks {
 		a, is := asked[c.Task]
 		if is {
-			k.metrics.countChecks(c.Pool, a)
+			k.metrics.countCheckResult(c.Pool, a)
 			k.logRefusals(ctx, c.Pool, a)
 		}
 		switch {
 		case !is:
 			passed = append(passed, c)
 		case a.obstacle != nil:
-			refused[c.Task] = *a.obstacle
+			obstacleByRefusedTask[c.Task] = *a.obstacle
 		default:
 			passed, reserved = append(passed, c), append(reserved, a.check)
 		}
 	}
-	return passed, reserved, refused
+	return passed, reserved, obstacleByRefusedTask
 }
 
 // checkResult is the result of checking the policies of one task.
@@ -75,38 +75,38 @@ type taskCheck struct {
 }
 
 // checkTasks checks those tasks that have policies, and returns their results by task id. All tasks belong to one pool and to the view's device.
-func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string, send checkFunc) map[int64]checkResult {
-	questions, out := k.newTaskChecks(ctx, view, tasks, leaseID, group)
-	for i, j := range k.runChecks(ctx, questions, send) {
+func (k *Checker) checkTasks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseIDOf func(store.Candidate) string, startGroup string, sendChecks checkFunc) (resultByTask map[int64]checkResult) {
+	questions, out := k.newTaskChecks(ctx, view, tasks, leaseIDOf, startGroup)
+	for i, j := range k.runChecks(ctx, questions, sendChecks) {
 		out[questions[i].task.Task] = j
 	}
 	return out
 }
 
-// newTaskChecks returns a check for each task that has policies. If the policies of a task cannot be read, unreadable has the result of this
-// task instead, by task id.
-func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseID func(store.Candidate) string, group string) (taskChecks []taskCheck, unreadable map[int64]checkResult) {
-	unreadable = make(map[int64]checkResult)
+// newTaskChecks returns a check for each task that has policies. If the policies of a task cannot be read, resultByUnreadableTask has the result
+// of this task instead, by task id.
+func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, tasks []store.Candidate, leaseIDOf func(store.Candidate) string, startGroup string) (taskChecks []taskCheck, resultByUnreadableTask map[int64]checkResult) {
+	resultByUnreadableTask = make(map[int64]checkResult)
 	for _, c := range tasks {
 		if !taskHasPolicies(c) {
 			continue
 		}
-		rules, err := k.ruleCache.rulesFor(candidatePolicies(c, view.Device))
+		rules, err := k.ruleCache.compiledRules(candidatePolicies(c, view.Device))
 		if err != nil {
 			k.config.Logger.WarnContext(ctx, "policies cannot be read", "pool", c.Pool, "batch", c.Batch, "err", err)
-			unreadable[c.Task] = checkResult{obstacle: uncheckedObstacle("its policies cannot be read", "set the policies again, or upgrade this replica: a later release may have written them")}
+			resultByUnreadableTask[c.Task] = checkResult{obstacle: uncheckedObstacle("its policies cannot be read", "set the policies again, or upgrade this replica: a later release may have written them")}
 			continue
 		}
 		taskChecks = append(taskChecks, taskCheck{
-			check: limits.NewCheck(leaseID(c), group, rules, candidateFacts(c, view.Device)), task: c, now: view.Now,
+			check: limits.NewCheck(leaseIDOf(c), startGroup, rules, candidateFacts(c, view.Device)), task: c, now: view.Now,
 			neverDrop: c.StartedBefore || view.Device != nil && store.IsCaller(view.Device.ID), // a caller gets the refusal and tries again
 		})
 	}
-	return taskChecks, unreadable
+	return taskChecks, resultByUnreadableTask
 }
 
 // runChecks sends taskChecks, which belong to one pool, in one call of send, and returns one result for each.
-func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, send checkFunc) []checkResult {
+func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, sendChecks checkFunc) []checkResult {
 	if len(taskChecks) == 0 {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, send ch
 		checks[i] = q.check
 	}
 	pool := taskChecks[0].task.Pool
-	answers, err := send(ctx, pool, checks)
+	answers, err := sendChecks(ctx, pool, checks)
 	if err != nil {
 		k.config.Logger.WarnContext(ctx, "policies cannot be checked", "pool", pool, "err", err)
 	}
@@ -145,15 +145,15 @@ func candidateFacts(task store.Candidate, device *store.Device) limits.Facts {
 	return f
 }
 
-// failsOpen reports whether all rules have on_error: open. If so, a start or a take that cannot be checked is allowed.
-func failsOpen(rules []*limits.Rule) bool {
+// allFailOpen reports whether all rules have on_error: open. If so, a start or a take that cannot be checked is allowed.
+func allFailOpen(rules []*limits.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })
 }
 
 // uncheckedResult returns the result for a start whose policies could not be checked. cause and remedy are the texts of the obstacle.
 func uncheckedResult(check limits.Check, cause, remedy string) checkResult {
 	j := checkResult{check: check, unchecked: true}
-	if !failsOpen(itemRules(check.Items)) {
+	if !allFailOpen(rulesOfItems(check.Items)) {
 		j.obstacle = uncheckedObstacle(cause, remedy)
 	}
 	return j
@@ -209,16 +209,16 @@ func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (
 	return answer.LongestRefusal(), false
 }
 
-// Settle counts the reserved start whose lease id is committedLease, and releases the other reservations. If Settle fails, SettleAll settles
-// all of them later.
-func (k *Checker) Settle(ctx context.Context, pool, committedLease string, reserved []limits.Check) {
+// SettleReservations counts the reserved start whose lease id is committedLeaseID, and releases the other reservations. If SettleReservations
+// fails, SettleAllReservations settles all of them later.
+func (k *Checker) SettleReservations(ctx context.Context, pool, committedLeaseID string, reserved []limits.Check) {
 	if len(reserved) == 0 || k.config.Limits == nil {
 		return
 	}
 	var err error
-	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committedLease }); i >= 0 {
+	if i := slices.IndexFunc(reserved, func(c limits.Check) bool { return c.Lease == committedLeaseID }); i >= 0 {
 		if err = k.config.Limits.Reservations.Settle(ctx, pool, reserved[i], slices.Delete(slices.Clone(reserved), i, i+1)); err != nil {
-			k.uncounted.addChecks(pool, k.config.Now(), reserved[i:i+1])
+			k.uncounted.addMissedChecks(pool, k.config.Now(), reserved[i:i+1])
 		}
 	} else {
 		err = k.config.Limits.Reservations.Release(ctx, pool, reserved)
@@ -238,7 +238,7 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 		if err != nil {
 			return nil, fmt.Errorf("reserving: %w", err)
 		}
-		again, err := k.repairState(ctx, pool, checks, answers)
+		again, err := k.repairLimiterState(ctx, pool, checks, answers)
 		if err == nil && again && mends < maxRepairs {
 			continue
 		}
@@ -261,7 +261,7 @@ func (k *Checker) checkAll(ctx context.Context, pool string, checks []limits.Che
 // FindObstacles checks the policies of the waiting tasks in views as a report does, but reserves nothing. It returns one map for each view.
 // The map has, by task id, the obstacle of each task that its policies refuse or whose policies cannot be checked. FindObstacles calls the
 // limiter once for each pool.
-func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) (obstaclesByTask []map[int64]decision.Obstacle) {
+func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) (obstaclesOfEachView []map[int64]decision.Obstacle) {
 	found := make([]map[int64]decision.Obstacle, len(views))
 	byPool := make(map[string]*poolChecks)
 	for i, v := range views {
@@ -296,28 +296,28 @@ type poolChecks struct {
 	answers []checkResult
 }
 
-// collectChecks adds the checks of the view's tasks to byPool. viewIndex is the index of the view. If the policies of a task cannot be read,
-// collectChecks adds the obstacle of the task to obstacles, by task id.
-func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIndex int, byPool map[string]*poolChecks, obstacles map[int64]decision.Obstacle) {
+// collectChecks adds the checks of the view's tasks to checksByPool. viewIndex is the index of the view. If the policies of a task cannot be
+// read, collectChecks adds the obstacle of the task to obstaclesByTask, by task id.
+func (k *Checker) collectChecks(ctx context.Context, view store.TaskView, viewIndex int, checksByPool map[string]*poolChecks, obstaclesByTask map[int64]decision.Obstacle) {
 	if store.IsCaller(view.Task.Device) { // callers are not registered; policies count by the caller's name
 		view.Device = &store.Device{ID: view.Task.Device}
 	}
 	lease := func(c store.Candidate) string { return fmt.Sprintf("%d.why", c.Task) }
 	list, unreadable := k.newTaskChecks(ctx, view.DeviceView, view.Candidates, lease, "why")
 	for task, j := range unreadable {
-		obstacles[task] = *j.obstacle
+		obstaclesByTask[task] = *j.obstacle
 	}
 	for _, q := range list {
-		l := byPool[q.task.Pool]
+		l := checksByPool[q.task.Pool]
 		if l == nil {
 			l = &poolChecks{}
-			byPool[q.task.Pool] = l
+			checksByPool[q.task.Pool] = l
 		}
 		l.checks, l.views = append(l.checks, q), append(l.views, viewIndex)
 	}
 }
 
-// RecordUncounted records reserved starts whose claim may or may not have been committed. SettleAll settles them later.
-func (k *Checker) RecordUncounted(pool string, reserved []limits.Check) {
-	k.uncounted.addChecks(pool, k.config.Now(), reserved)
+// RecordUncountedStarts records reserved starts whose claim may or may not have been committed. SettleAllReservations settles them later.
+func (k *Checker) RecordUncountedStarts(pool string, reserved []limits.Check) {
+	k.uncounted.addMissedChecks(pool, k.config.Now(), reserved)
 }

@@ -21,25 +21,25 @@ const (
 	rebuildWait  = 3 * time.Second  // maximum time that reports wait for a rebuild, counted from its beginning
 	pastPage     = 500              // starts read by one query; limited because each start may have a payload
 	pastDisorder = time.Minute      // maximum difference between the order by token and the order by grant time
-	recentStarts = 40 * time.Second // maximum age of the starts that SettleAll counts again; Count ignores a repetition within a minute
+	recentStarts = 40 * time.Second // maximum age of the starts that SettleAllReservations counts again; Count ignores a repetition within a minute
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// repairState repairs the state because of which Redis could not answer a check: an unknown rule, or overdue reservations. It repairs only the
-// state that the first such answer reports. If mustRetry is true, the caller must send the checks again.
-func (k *Checker) repairState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (mustRetry bool, err error) {
+// repairLimiterState repairs the state because of which Redis could not answer a check: an unknown rule, or overdue reservations. It repairs
+// only the state that the first such answer reports. If mustRetry is true, the caller must send the checks again.
+func (k *Checker) repairLimiterState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (mustRetry bool, err error) {
 	for i, a := range answers {
 		switch a.Status {
 		case limits.StatusUnknown:
-			return true, k.rebuildRules(ctx, pool, checks[i].Items[a.UnknownItem].Rule.Owner, itemRules(checks[i].Items))
+			return true, k.rebuildRules(ctx, pool, checks[i].Items[a.UnknownItem].Rule.Owner, rulesOfItems(checks[i].Items))
 		case limits.StatusUnsettled:
-			return true, k.settleOverdue(ctx, pool)
+			return true, k.settleOverdueReservations(ctx, pool)
 		}
 	}
 	return false, nil
 }
 
-func itemRules(items []limits.Item) (rules []*limits.Rule) {
+func rulesOfItems(items []limits.Item) (rules []*limits.Rule) {
 	for _, item := range items {
 		rules = append(rules, item.Rule)
 	}
@@ -62,10 +62,10 @@ func (k *Checker) rebuildRules(ctx context.Context, pool, ruleOwner string, rule
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebuildLimit)
 		defer cancel()
 		return nil, k.config.Panicked.Report("filling limits", rescue.Call(func() error { // a panic inside singleflight would end the process
-			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.startHistory(pool, ruleOwner))
+			return k.config.Limits.Rebuilder.Rebuild(ctx, pool, own, k.newGrantHistory(pool, ruleOwner))
 		}))
 	})
-	wait := time.NewTimer(k.rebuildWaitLeft(what))
+	wait := time.NewTimer(k.timeLeftForRebuild(what))
 	defer wait.Stop()
 	select {
 	case result := <-done:
@@ -77,9 +77,9 @@ func (k *Checker) rebuildRules(ctx context.Context, pool, ruleOwner string, rule
 	}
 }
 
-// rebuildWaitLeft returns how long a report may still wait for the rebuild with this name. No report waits after a rebuild has run for
+// timeLeftForRebuild returns how long a report may still wait for the rebuild with this name. No report waits after a rebuild has run for
 // rebuildWait, because the number of concurrent reports is limited.
-func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
+func (k *Checker) timeLeftForRebuild(rebuildName string) time.Duration {
 	since, ok := k.filling.Load(rebuildName)
 	began, _ := since.(time.Time)
 	if !ok {
@@ -88,11 +88,12 @@ func (k *Checker) rebuildWaitLeft(rebuildName string) time.Duration {
 	return rebuildWait - k.config.Now().Sub(began)
 }
 
-// startHistory returns the history of the starts in a pool that count for the rules of ruleOwner. ruleOwner is the pool, a batch or a profile.
-func (k *Checker) startHistory(pool, ruleOwner string) limits.History {
+// newGrantHistory returns the history of the starts in a pool that count for the rules of ruleOwner. ruleOwner is the pool, a batch or a
+// profile.
+func (k *Checker) newGrantHistory(pool, ruleOwner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
-			for s, err := range k.readStarts(ctx, pool, within) {
+			for s, err := range k.readPastStarts(ctx, pool, within) {
 				if err != nil {
 					yield(limits.Start{}, err)
 					return
@@ -100,7 +101,7 @@ func (k *Checker) startHistory(pool, ruleOwner string) limits.History {
 				if !slices.Contains([]string{ruleOwnerOfPool(pool), ruleOwnerOfBatch(s.Batch), ruleOwnerOfProfile(s.Profile)}, ruleOwner) {
 					continue
 				}
-				if !yield(limits.Start{Lease: s.LeaseID, Ago: s.Now.Sub(s.GrantedAt), Facts: startFacts(s)}, nil) {
+				if !yield(limits.Start{Lease: s.LeaseID, Ago: s.Now.Sub(s.GrantedAt), Facts: factsOfStart(s)}, nil) {
 					return
 				}
 			}
@@ -108,8 +109,8 @@ func (k *Checker) startHistory(pool, ruleOwner string) limits.History {
 	}
 }
 
-// readStarts returns the starts in a pool that are not older than period, newest first.
-func (k *Checker) readStarts(ctx context.Context, pool string, period time.Duration) iter.Seq2[store.GrantStart, error] {
+// readPastStarts returns the starts in a pool that are not older than maxAge, newest first.
+func (k *Checker) readPastStarts(ctx context.Context, pool string, maxAge time.Duration) iter.Seq2[store.GrantStart, error] {
 	return func(yield func(store.GrantStart, error) bool) {
 		for before := int64(0); ; {
 			page, err := k.config.Ledger.Starts(ctx, pool, before, pastPage)
@@ -119,10 +120,10 @@ func (k *Checker) readStarts(ctx context.Context, pool string, period time.Durat
 			}
 			for _, s := range page {
 				ago := s.Now.Sub(s.GrantedAt)
-				if ago > period+pastDisorder {
+				if ago > maxAge+pastDisorder {
 					return
 				}
-				if ago <= period && !yield(s, nil) {
+				if ago <= maxAge && !yield(s, nil) {
 					return
 				}
 			}
@@ -134,36 +135,36 @@ func (k *Checker) readStarts(ctx context.Context, pool string, period time.Durat
 	}
 }
 
-func startFacts(start store.GrantStart) limits.Facts {
+func factsOfStart(pastStart store.GrantStart) limits.Facts {
 	return limits.Facts{
-		Device: start.Device, Pool: start.Pool, Kind: start.Kind, Batch: start.Batch,
-		Tags: start.Tags, Attributes: start.Attributes, Payload: start.Payload,
+		Device: pastStart.Device, Pool: pastStart.Pool, Kind: pastStart.Kind, Batch: pastStart.Batch,
+		Tags: pastStart.Tags, Attributes: pastStart.Attributes, Payload: pastStart.Payload,
 	}
 }
 
-// newStartCheck returns the check that allowed a past start. With it, the start can be counted again.
-func (k *Checker) newStartCheck(start store.GrantStart) (limits.Check, error) {
-	rules, err := k.ruleCache.rulesFor(startPolicies{
-		pool: start.Pool, batch: start.Batch, profile: start.Profile, ofPool: start.PoolLimits, ofBatch: start.Limits, ofProfile: start.ProfileLimits,
+// newCheckOfPastStart returns the check that allowed a past start. With it, the start can be counted again.
+func (k *Checker) newCheckOfPastStart(pastStart store.GrantStart) (limits.Check, error) {
+	rules, err := k.ruleCache.compiledRules(startPolicies{
+		pool: pastStart.Pool, batch: pastStart.Batch, profile: pastStart.Profile, ofPool: pastStart.PoolLimits, ofBatch: pastStart.Limits, ofProfile: pastStart.ProfileLimits,
 	})
-	return limits.NewCheck(start.LeaseID, "", rules, startFacts(start)), err
+	return limits.NewCheck(pastStart.LeaseID, "", rules, factsOfStart(pastStart)), err
 }
 
-// settleOverdue settles the overdue reservations of a pool. It reads from the ledger which of them led to a start.
-func (k *Checker) settleOverdue(ctx context.Context, pool string) error {
+// settleOverdueReservations settles the overdue reservations of a pool. It reads from the ledger which of them led to a start.
+func (k *Checker) settleOverdueReservations(ctx context.Context, pool string) error {
 	leases, err := k.config.Limits.Reservations.Overdue(ctx, pool)
 	if err != nil {
 		return err
 	}
 	for _, lease := range leases {
-		if err := k.settleLease(ctx, pool, lease); err != nil {
+		if err := k.settleReservationsOfLease(ctx, pool, lease); err != nil {
 			return fmt.Errorf("settling the reservation %s: %w", lease, err)
 		}
 	}
 	return nil
 }
 
-func (k *Checker) settleLease(ctx context.Context, pool, leaseID string) error {
+func (k *Checker) settleReservationsOfLease(ctx context.Context, pool, leaseID string) error {
 	number, _, _ := strings.Cut(leaseID, ".")
 	task, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
@@ -176,23 +177,23 @@ func (k *Checker) settleLease(ctx context.Context, pool, leaseID string) error {
 	if err != nil {
 		return err
 	}
-	c, err := k.newStartCheck(start)
+	c, err := k.newCheckOfPastStart(start)
 	if err != nil {
 		return err
 	}
 	return k.config.Limits.Reservations.Count(ctx, pool, []limits.Check{c}, start.Now.Sub(start.GrantedAt))
 }
 
-// SettleResult counts the work of one SettleAll call.
+// SettleResult counts the work of one SettleAllReservations call.
 type SettleResult struct {
 	Pools       int // pools with policies or with uncounted starts
 	Counted     int // recent starts that were counted again
 	Invalidated int // rules whose counts will be filled again, because they missed a start that is too old to be counted again
 }
 
-// SettleAll settles the reservations and starts in all pools with policies that a replica could not settle, because the replica died or Redis
-// failed.
-func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
+// SettleAllReservations settles the reservations and starts in all pools with policies that a replica could not settle, because the replica died
+// or Redis failed.
+func (k *Checker) SettleAllReservations(ctx context.Context) (SettleResult, error) {
 	var result SettleResult
 	if k.config.Limits == nil {
 		return result, nil
@@ -223,7 +224,7 @@ func (k *Checker) SettleAll(ctx context.Context) (SettleResult, error) {
 func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
 	missed, found := k.uncounted.takeMissedRules(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin
-	err := k.settleRecent(ctx, pool, result)
+	err := k.countRecentStartsAgain(ctx, pool, result)
 	if err == nil && old {
 		result.Invalidated += len(missed.rules)
 		err = k.config.Limits.Rebuilder.Forget(ctx, pool, slices.Collect(maps.Keys(missed.rules)))
@@ -234,15 +235,15 @@ func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleRes
 	return err
 }
 
-func (k *Checker) settleRecent(ctx context.Context, pool string, result *SettleResult) error {
-	if err := k.settleOverdue(ctx, pool); err != nil {
+func (k *Checker) countRecentStartsAgain(ctx context.Context, pool string, result *SettleResult) error {
+	if err := k.settleOverdueReservations(ctx, pool); err != nil {
 		return err
 	}
-	for s, err := range k.readStarts(ctx, pool, recentStarts) {
+	for s, err := range k.readPastStarts(ctx, pool, recentStarts) {
 		if err != nil {
 			return err
 		}
-		c, err := k.newStartCheck(s)
+		c, err := k.newCheckOfPastStart(s)
 		if err != nil {
 			return err
 		}

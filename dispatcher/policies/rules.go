@@ -31,16 +31,18 @@ type startPolicies struct {
 }
 
 // ruleOwnerOfPool, ruleOwnerOfBatch and ruleOwnerOfProfile return the name of an owner of rules. The name begins with the kind of owner.
-func ruleOwnerOfPool(pool string) string { return string(decision.SubjectPool) + " " + pool }
+func ruleOwnerOfPool(poolName string) string { return string(decision.SubjectPool) + " " + poolName }
 
-func ruleOwnerOfBatch(batch int64) string { return fmt.Sprintf("%s %d", decision.SubjectBatch, batch) }
-
-func ruleOwnerOfProfile(profile string) string {
-	return string(decision.SubjectProfile) + " " + profile
+func ruleOwnerOfBatch(batchID int64) string {
+	return fmt.Sprintf("%s %d", decision.SubjectBatch, batchID)
 }
 
-// rulesFor returns the rules of a start: first the rules of its pool, then of its batch, then of its profile.
-func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err error) {
+func ruleOwnerOfProfile(profileName string) string {
+	return string(decision.SubjectProfile) + " " + profileName
+}
+
+// compiledRules returns the rules of a start: first the rules of its pool, then of its batch, then of its profile.
+func (b *ruleCache) compiledRules(policies startPolicies) (rules []*limits.Rule, err error) {
 	for _, from := range []struct {
 		owner string
 		text  json.RawMessage
@@ -54,17 +56,17 @@ func (b *ruleCache) rulesFor(policies startPolicies) (rules []*limits.Rule, err 
 	return rules, nil
 }
 
-func (b *ruleCache) compilePolicies(ruleOwner string, text json.RawMessage) ([]*limits.Rule, error) {
-	if text == nil {
+func (b *ruleCache) compilePolicies(ruleOwner string, policiesJSON json.RawMessage) ([]*limits.Rule, error) {
+	if policiesJSON == nil {
 		return nil, nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := ruleOwner + "\x00" + string(text)
+	key := ruleOwner + "\x00" + string(policiesJSON)
 	if rules, ok := b.all[key]; ok {
 		return rules, nil
 	}
-	policies, err := policy.Parse(text)
+	policies, err := policy.Parse(policiesJSON)
 	if err != nil {
 		return nil, fmt.Errorf("reading the policies of %s: %w", ruleOwner, err)
 	}

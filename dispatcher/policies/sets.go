@@ -52,17 +52,17 @@ func newSets(config Config) *Sets {
 
 // loadSet returns the set with this name. It returns store.ErrNotFound if there is none, and devices.ErrUnavailable if its policies cannot be
 // compiled. If any set is removed from memory during the read, loadSet reads again, because this set may have been changed.
-func (s *Sets) loadSet(ctx context.Context, name string) (*cachedSet, error) {
-	set, drops := s.cachedSetByName(name)
+func (s *Sets) loadSet(ctx context.Context, setName string) (*cachedSet, error) {
+	set, drops := s.cachedSetByName(setName)
 	for set == nil {
-		read, err := s.readSet(ctx, name)
+		read, err := s.readSet(ctx, setName)
 		if err != nil {
 			return nil, err
 		}
 		if s.cacheSet(read, drops) {
 			set = read
 		} else {
-			set, drops = s.cachedSetByName(name)
+			set, drops = s.cachedSetByName(setName)
 		}
 	}
 	if !set.used.Load() { // avoids writes to a cache line that all takes share
@@ -71,30 +71,29 @@ func (s *Sets) loadSet(ctx context.Context, name string) (*cachedSet, error) {
 	return set, nil
 }
 
-// cachedSetByName returns the set with this name, or nil if it is not in memory. dropCount counts how often a set was removed from memory until
-// now.
-func (s *Sets) cachedSetByName(name string) (set *cachedSet, dropCount int) {
+// cachedSetByName returns the set with this name, or nil if it is not in memory. cacheVersion changes each time a set is removed from memory.
+func (s *Sets) cachedSetByName(name string) (set *cachedSet, cacheVersion int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.byName[name], s.drops
 }
 
-func (s *Sets) readSet(ctx context.Context, name string) (*cachedSet, error) {
-	found, err := s.config.Ledger.LimitSet(ctx, name)
+func (s *Sets) readSet(ctx context.Context, setName string) (*cachedSet, error) {
+	found, err := s.config.Ledger.LimitSet(ctx, setName)
 	if err != nil {
-		return nil, fmt.Errorf("reading limit set %s: %w", name, err)
+		return nil, fmt.Errorf("reading limit set %s: %w", setName, err)
 	}
-	rules, err := compileSet(found)
+	rules, err := compileSetRules(found)
 	if err != nil { // a later release may have written policies that this one does not know
 		return nil, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 	}
 	return &cachedSet{
-		LimitSetVersion: store.LimitSetVersion{Name: name, Version: found.Version, CreatedAt: found.CreatedAt},
+		LimitSetVersion: store.LimitSetVersion{Name: setName, Version: found.Version, CreatedAt: found.CreatedAt},
 		rules:           rules,
 	}, nil
 }
 
-func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
+func compileSetRules(set store.LimitSet) ([]*limits.Rule, error) {
 	policies, err := ParseSet(set.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("reading the policies of limit set %s: %w", set.Name, err)
@@ -103,11 +102,11 @@ func compileSet(set store.LimitSet) ([]*limits.Rule, error) {
 }
 
 // ParseSet decodes and validates the policies of a limit set as the ledger stores them. If stored is nil, there are no policies.
-func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
-	if stored == nil {
+func ParseSet(storedPolicies json.RawMessage) (policies []policy.Policy, err error) {
+	if storedPolicies == nil {
 		return nil, nil
 	}
-	decoder := json.NewDecoder(bytes.NewReader(stored))
+	decoder := json.NewDecoder(bytes.NewReader(storedPolicies))
 	decoder.DisallowUnknownFields()
 	if err = decoder.Decode(&policies); err == nil {
 		err = policy.ValidateSet(policies)
@@ -116,14 +115,14 @@ func ParseSet(stored json.RawMessage) (policies []policy.Policy, err error) {
 }
 
 // cacheSet keeps a set in memory and creates its metrics. It does nothing and returns false if any set was removed from memory after
-// cachedSetByName returned dropCountBeforeRead.
-func (s *Sets) cacheSet(set *cachedSet, dropCountBeforeRead int) (isCached bool) {
+// cachedSetByName returned versionBeforeRead.
+func (s *Sets) cacheSet(set *cachedSet, versionBeforeRead int) (isCached bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if dropCountBeforeRead != s.drops {
+	if versionBeforeRead != s.drops {
 		return false
 	}
-	set.counts = s.takes.newCounters(set.Name, set.rules)
+	set.counts = s.takes.newTakeCounters(set.Name, set.rules)
 	s.byName[set.Name] = set
 	for name := range s.byName {
 		if len(s.byName) <= keptSets {
@@ -135,23 +134,23 @@ func (s *Sets) cacheSet(set *cachedSet, dropCountBeforeRead int) (isCached bool)
 }
 
 // Forget removes a changed set from memory. The next take reads it again.
-func (s *Sets) Forget(name string) {
+func (s *Sets) Forget(setName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dropSet(name)
+	s.dropSet(setName)
 }
 
-func (s *Sets) dropSet(name string) {
+func (s *Sets) dropSet(setName string) {
 	s.drops++
-	delete(s.byName, name)
+	delete(s.byName, setName)
 }
 
 // ForgetDeleted removes a deleted set from memory and deletes its metrics.
-func (s *Sets) ForgetDeleted(name string) {
+func (s *Sets) ForgetDeleted(setName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dropSet(name)
-	s.takes.deleteSeries(name)
+	s.dropSet(setName)
+	s.takes.deleteSetMetrics(setName)
 }
 
 // ForgetChanged forgets unused sets, and sets that any replica has changed or deleted. It reads one row for each set in use. Once in idleSets
@@ -162,7 +161,7 @@ func (s *Sets) ForgetChanged(ctx context.Context) error {
 	for name := range kept {
 		gone[name] = true
 	}
-	s.addNamesWithMetrics(gone)
+	s.addNamesOfSetsWithMetrics(gone)
 	if len(gone) == 0 {
 		return nil
 	}
@@ -183,15 +182,15 @@ func (s *Sets) ForgetChanged(ctx context.Context) error {
 	return nil
 }
 
-// addNamesWithMetrics adds the names of the sets that have metrics to names. It does so only once in idleSets calls.
-func (s *Sets) addNamesWithMetrics(names map[string]bool) {
+// addNamesOfSetsWithMetrics adds the names of the sets that have metrics to setNames. It does so only once in idleSets calls.
+func (s *Sets) addNamesOfSetsWithMetrics(setNames map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readings++; s.readings%idleSets != 0 {
 		return
 	}
 	for name := range s.takes.refusalSeries {
-		names[name] = true
+		setNames[name] = true
 	}
 }
 

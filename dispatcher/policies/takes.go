@@ -55,8 +55,8 @@ const uncheckedAgain = time.Second
 // Take checks each take independently, and counts it if all policies of the set allow it for its facts. If a take cannot be checked,
 // on_error decides. Take returns store.ErrNotFound if there is no such set, a CostError if a cost is too high, and devices.ErrUnavailable
 // if the set cannot be read.
-func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
-	found, verdicts, err := s.evaluate(ctx, set, takes, Takes.Take)
+func (s *Sets) Take(ctx context.Context, setName string, takes []Take) ([]Verdict, error) {
+	found, verdicts, err := s.evaluateTakes(ctx, setName, takes, Takes.Take)
 	for _, v := range verdicts {
 		found.counts.countVerdict(v)
 	}
@@ -64,24 +64,24 @@ func (s *Sets) Take(ctx context.Context, set string, takes []Take) ([]Verdict, e
 }
 
 // Peek returns the verdicts that Take would return for the same takes, but counts nothing.
-func (s *Sets) Peek(ctx context.Context, set string, takes []Take) ([]Verdict, error) {
-	_, verdicts, err := s.evaluate(ctx, set, takes, Takes.Peek)
+func (s *Sets) Peek(ctx context.Context, setName string, takes []Take) ([]Verdict, error) {
+	_, verdicts, err := s.evaluateTakes(ctx, setName, takes, Takes.Peek)
 	return verdicts, err
 }
 
-// evaluate sends takes to the limiter by the method send, and returns the set and one verdict for each take.
-func (s *Sets) evaluate(ctx context.Context, setName string, takes []Take, send func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error)) (*cachedSet, []Verdict, error) {
+// evaluateTakes sends takes to the limiter by the method send, and returns the set and one verdict for each take.
+func (s *Sets) evaluateTakes(ctx context.Context, setName string, takes []Take, askLimiter func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error)) (evaluated *cachedSet, verdicts []Verdict, err error) {
 	set, err := s.loadSet(ctx, setName)
 	if err != nil {
 		return nil, nil, err
 	}
-	takings, err := set.newTakings(takes)
+	takings, err := set.newLimiterTakings(takes)
 	if err != nil {
 		return nil, nil, err
 	}
 	taken, err := []limits.TakeResult(nil), errNoLimits
 	if s.config.Limits != nil {
-		taken, err = send(s.config.Limits.Takes, ctx, limiterScopeOfSet(setName), takings)
+		taken, err = askLimiter(s.config.Limits.Takes, ctx, limiterScopeOfSet(setName), takings)
 	}
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err() // the client no longer waits
@@ -90,14 +90,14 @@ func (s *Sets) evaluate(ctx context.Context, setName string, takes []Take, send 
 		s.config.Logger.WarnContext(ctx, "takes cannot be checked", "limit_set", setName, "err", err)
 		return set, set.uncheckedVerdicts(len(takes)), nil
 	}
-	verdicts := make([]Verdict, len(taken))
+	verdicts = make([]Verdict, len(taken))
 	for i, t := range taken {
 		verdicts[i] = Verdict{TakeResult: t, Rules: set.rules}
 	}
 	return set, verdicts, nil
 }
 
-func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
+func (k *cachedSet) newLimiterTakings(takes []Take) ([]limits.Taking, error) {
 	takings := make([]limits.Taking, len(takes))
 	for i, t := range takes {
 		for _, r := range k.rules {
@@ -112,64 +112,64 @@ func (k *cachedSet) newTakings(takes []Take) ([]limits.Taking, error) {
 
 // uncheckedVerdicts returns one verdict for each of several takes (their number is count) that Redis did not check. The takes are allowed only
 // if all policies fail open.
-func (k *cachedSet) uncheckedVerdicts(count int) []Verdict {
+func (k *cachedSet) uncheckedVerdicts(takeCount int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
-	if v.Allowed = failsOpen(k.rules); !v.Allowed {
+	if v.Allowed = allFailOpen(k.rules); !v.Allowed {
 		v.Wait = uncheckedAgain
 	}
-	return slices.Repeat([]Verdict{v}, count)
+	return slices.Repeat([]Verdict{v}, takeCount)
 }
 
-// Return gives back the unused cost of an earlier take with the same ID and facts, and returns how much was given back in total. A repeated
-// call gives back nothing more. Return returns the errors of Take, and limits.ErrUnavailable.
-func (s *Sets) Return(ctx context.Context, set string, take Take) (returnedCost int64, err error) {
-	found, err := s.loadWithLimiter(ctx, set)
+// GiveBack gives back the unused cost of an earlier take with the same ID and facts, and returns how much was given back in total. A repeated
+// call gives back nothing more. GiveBack returns the errors of Take, and limits.ErrUnavailable.
+func (s *Sets) GiveBack(ctx context.Context, setName string, take Take) (returnedCost int64, err error) {
+	found, err := s.loadSetIfLimiterExists(ctx, setName)
 	if err != nil {
 		return 0, err
 	}
-	takings, err := found.newTakings([]Take{take})
+	takings, err := found.newLimiterTakings([]Take{take})
 	if err != nil {
 		return 0, err
 	}
-	returned, err := s.config.Limits.Takes.Return(ctx, limiterScopeOfSet(set), takings)
+	returned, err := s.config.Limits.Takes.Return(ctx, limiterScopeOfSet(setName), takings)
 	if err != nil {
-		return 0, fmt.Errorf("returning a take to limit set %s: %w", set, err)
+		return 0, fmt.Errorf("returning a take to limit set %s: %w", setName, err)
 	}
 	return returned[0], nil
 }
 
 // Usage returns, for each policy of the set, the usage of the subject with these facts. It returns store.ErrNotFound,
 // devices.ErrUnavailable if the set cannot be read, or limits.ErrUnavailable.
-func (s *Sets) Usage(ctx context.Context, set string, facts map[string]string) ([]limits.SubjectUse, error) {
-	found, err := s.loadWithLimiter(ctx, set)
+func (s *Sets) Usage(ctx context.Context, setName string, facts map[string]string) ([]limits.SubjectUse, error) {
+	found, err := s.loadSetIfLimiterExists(ctx, setName)
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Usage.ReadUses(ctx, limiterScopeOfSet(set), limits.NewItems(found.rules, limits.Facts{Facts: facts}))
+	uses, err := s.config.Limits.Usage.ReadUses(ctx, limiterScopeOfSet(setName), limits.NewItems(found.rules, limits.Facts{Facts: facts}))
 	if err != nil {
-		return nil, fmt.Errorf("reading the usage of limit set %s: %w", set, err)
+		return nil, fmt.Errorf("reading the usage of limit set %s: %w", setName, err)
 	}
 	return uses, nil
 }
 
 // HighestUses returns at most limit subjects of the set, those with the highest usage relative to their maximum. It returns the errors of Usage.
-func (s *Sets) HighestUses(ctx context.Context, set string, limit int) ([]limits.SubjectUse, error) {
-	found, err := s.loadWithLimiter(ctx, set)
+func (s *Sets) HighestUses(ctx context.Context, setName string, limit int) ([]limits.SubjectUse, error) {
+	found, err := s.loadSetIfLimiterExists(ctx, setName)
 	if err != nil {
 		return nil, err
 	}
-	uses, err := s.config.Limits.Usage.HighestUses(ctx, limiterScopeOfSet(set), found.rules, limit)
+	uses, err := s.config.Limits.Usage.HighestUses(ctx, limiterScopeOfSet(setName), found.rules, limit)
 	if err != nil {
-		return nil, fmt.Errorf("reading the highest usage of limit set %s: %w", set, err)
+		return nil, fmt.Errorf("reading the highest usage of limit set %s: %w", setName, err)
 	}
 	return uses, nil
 }
 
-func (s *Sets) loadWithLimiter(ctx context.Context, set string) (*cachedSet, error) {
+func (s *Sets) loadSetIfLimiterExists(ctx context.Context, setName string) (*cachedSet, error) {
 	if s.config.Limits == nil {
 		return nil, errNoLimits
 	}
-	return s.loadSet(ctx, set)
+	return s.loadSet(ctx, setName)
 }
 
 // These outcomes of takes are the indexes of takeCounters.byOutcome. The outcome refusedTake has no index.
@@ -235,28 +235,28 @@ func newTakeMetrics(set *meters.Set) takeMetrics {
 	}
 }
 
-// newCounters creates the counters of a set with the value 0. Without these zeros, Prometheus would miss the first increase of a counter.
-// newCounters deletes the series of policies that the set no longer has.
-func (t takeMetrics) newCounters(set string, rules []*limits.Rule) (counters takeCounters) {
+// newTakeCounters creates the counters of a set with the value 0. Without these zeros, Prometheus would miss the first increase of a counter.
+// newTakeCounters deletes the series of policies that the set no longer has.
+func (t takeMetrics) newTakeCounters(setName string, rules []*limits.Rule) (counters takeCounters) {
 	for i, name := range []string{"allowed", "repeated", "unchecked_allowed", "unchecked_refused"} {
-		counters.byOutcome[i] = t.all.WithLabelValues(set, name, "", "")
+		counters.byOutcome[i] = t.all.WithLabelValues(setName, name, "", "")
 	}
 	series := make(map[refusalLabels]bool, len(rules))
 	for i, r := range rules {
 		by := newRefusalLabels(i, r)
 		series[by] = true
-		counters.refusedBy = append(counters.refusedBy, t.all.WithLabelValues(set, refusedTake, by.policy, by.kind))
+		counters.refusedBy = append(counters.refusedBy, t.all.WithLabelValues(setName, refusedTake, by.policy, by.kind))
 	}
-	for by := range t.refusalSeries[set] {
+	for by := range t.refusalSeries[setName] {
 		if !series[by] {
-			t.all.DeleteLabelValues(set, refusedTake, by.policy, by.kind)
+			t.all.DeleteLabelValues(setName, refusedTake, by.policy, by.kind)
 		}
 	}
-	t.refusalSeries[set] = series
+	t.refusalSeries[setName] = series
 	return counters
 }
 
-func (t takeMetrics) deleteSeries(set string) {
-	delete(t.refusalSeries, set)
-	t.all.DeletePartialMatch(prometheus.Labels{"set": set})
+func (t takeMetrics) deleteSetMetrics(setName string) {
+	delete(t.refusalSeries, setName)
+	t.all.DeletePartialMatch(prometheus.Labels{"set": setName})
 }

@@ -180,7 +180,7 @@ func TestLabelsOfASetAreBounded(t *testing.T) {
 		algorithm := []policy.Algorithm{policy.Sliding, policy.Fixed, policy.Calendar, policy.Duplicate}[i%4]
 		rules = append(rules, &limits.Rule{Policy: policy.Policy{Name: fmt.Sprintf("n-%d", i), Algorithm: algorithm}})
 	}
-	counts.newCounters("sms", rules)
+	counts.newTakeCounters("sms", rules)
 	var others, names []string
 	for series := range refusedSeries(t, r) {
 		if name := strings.Split(series, " ")[1]; name == "other" {

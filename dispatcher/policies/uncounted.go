@@ -10,9 +10,9 @@ import (
 )
 
 // uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start. The ledger does not record which starts were
-// counted. SettleAll counts a recent start again, which has no effect if the start was counted. If it counted an older start again, that start
-// could be counted twice. So SettleAll deletes the counts of the rules of an older start, and the next check rebuilds these counts from the
-// ledger.
+// counted. SettleAllReservations counts a recent start again, which has no effect if the start was counted. If it counted an older start again,
+// that start could be counted twice. So SettleAllReservations deletes the counts of the rules of an older start, and the next check rebuilds
+// these counts from the ledger.
 type uncountedStarts struct {
 	mu    sync.Mutex
 	pools map[string]missedRules
@@ -27,11 +27,11 @@ func newUncountedStarts() *uncountedStarts {
 	return &uncountedStarts{pools: make(map[string]missedRules)}
 }
 
-// addChecks records that the rules of checks may have missed a start. It ignores a check unless all its rules have on_error: open.
-func (u *uncountedStarts) addChecks(pool string, now time.Time, checks []limits.Check) {
+// addMissedChecks records that the rules of checks may have missed a start. It ignores a check unless all its rules have on_error: open.
+func (u *uncountedStarts) addMissedChecks(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
-		if failsOpen(itemRules(c.Items)) { // otherwise the start has a reservation, which is settled when it is overdue
+		if allFailOpen(rulesOfItems(c.Items)) { // otherwise the start has a reservation, which is settled when it is overdue
 			for _, item := range c.Items {
 				rules[item.Rule] = true
 			}

@@ -14,7 +14,7 @@ import (
 // Usage returns the usage of a device in a pool, for each policy of the pool and of the device's profile. profilePolicies is nil if the
 // profile has none. Usage leaves out policies that count by kind, batch or payload, because their subjects depend on a task.
 func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Device, profilePolicies json.RawMessage) ([]limits.SubjectUse, error) {
-	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: profilePolicies})
+	rules, err := k.ruleCache.compiledRules(startPolicies{pool: pool.Name, ofPool: pool.Limits, profile: device.Profile, ofProfile: profilePolicies})
 	if err != nil || k.config.Limits == nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (k *Checker) Usage(ctx context.Context, pool store.Pool, device store.Devic
 
 // HighestUses returns at most limit subjects of a pool, those with the highest usage relative to the maximum of a policy of the pool.
 func (k *Checker) HighestUses(ctx context.Context, pool store.Pool, limit int) ([]limits.SubjectUse, error) {
-	rules, err := k.ruleCache.rulesFor(startPolicies{pool: pool.Name, ofPool: pool.Limits})
+	rules, err := k.ruleCache.compiledRules(startPolicies{pool: pool.Name, ofPool: pool.Limits})
 	if err != nil || len(rules) == 0 || k.config.Limits == nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item
 		if mends == maxRepairs {
 			return nil, fmt.Errorf("reading the usage of %s: %w", owner, limits.ErrBusy)
 		}
-		if err := k.rebuildRules(ctx, pool, owner, itemRules(items)); err != nil {
+		if err := k.rebuildRules(ctx, pool, owner, rulesOfItems(items)); err != nil {
 			return nil, err
 		}
 	}

@@ -108,7 +108,7 @@ func (a *App) reap(ctx context.Context) error {
 // settlePolicyReservations is a pass that resolves the reservations that replicas left open, and adds the starts that are missing in
 // Redis to the counts there.
 func (a *App) settlePolicyReservations(ctx context.Context) error {
-	done, err := a.dispatcher.Policies.SettleAll(ctx)
+	done, err := a.dispatcher.Policies.SettleAllReservations(ctx)
 	if done.Invalidated > 0 {
 		a.log.InfoContext(ctx, "counts of policies restarted: tasks started while Redis was unreachable", "policies", done.Invalidated)
 	}

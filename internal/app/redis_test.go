@@ -48,7 +48,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 	eventually(t, "device seen", func() bool {
 		return bytes.Contains(i.callOperator(t, "GET", "/v1/devices?recent=5", ""), []byte(`"b"`))
 	})
-	if _, err := a.dispatcher.Policies.SettleAll(t.Context()); err != nil {
+	if _, err := a.dispatcher.Policies.SettleAllReservations(t.Context()); err != nil {
 		t.Error(err)
 	}
 	admin := redis.NewClient(&redis.Options{Addr: plain.Addr, Username: "admin", Password: "change-me-too"})

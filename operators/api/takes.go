@@ -265,7 +265,7 @@ func (l *limitSetOperations) giveBackTake(ctx huma.Context) error {
 	if take.ID == "" {
 		return invalidProblem("id: required, the id of the take")
 	}
-	returned, err := l.sets.Return(ctx.Context(), ctx.Param("set"), take)
+	returned, err := l.sets.GiveBack(ctx.Context(), ctx.Param("set"), take)
 	if err != nil {
 		return takeProblem(err, false)
 	}

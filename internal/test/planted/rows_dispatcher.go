@@ -23,7 +23,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "grantAttempt.grantUnderPolicies",
-			Old: `} else { a.d.Policies.Settle(`, New: `} else if err == nil { a.d.Policies.Settle(`,
+			Old: `} else { a.d.Policies.SettleReservations(`, New: `} else if err == nil { a.d.Policies.SettleReservations(`,
 			Breaks: "a start that got no slot stays reserved in its policies",
 		},
 		{
@@ -87,7 +87,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a task that started before is dropped by a policy that counted its own start", Tests: in("policies"),
 		},
 		{
-			Package: "dispatcher/policies", Func: "failsOpen",
+			Package: "dispatcher/policies", Func: "allFailOpen",
 			Old: `!slices.ContainsFunc(rules, func(r *limits.Rule) bool { return !r.FailsOpen() })`, New: `slices.ContainsFunc(rules, (*limits.Rule).FailsOpen)`,
 			Breaks: "one policy with on_error open lets pass a start that another policy cannot check", Tests: in("policies"),
 		},
