@@ -143,14 +143,21 @@ const (
 	// not return the memory.
 	memoryGoal = 160 << 20
 
+	// gcPercent is the growth of the heap, in percent of the live data, after which garbage is collected. The live data of
+	// a dispatcher is small, so the default of 100 would collect ten times a second under load. The memory limit bounds the heap.
+	gcPercent = 400
+
 	// memoryOverhead is the memory that is needed in addition to heap and stacks, for data of the garbage
 	// collector.
 	memoryOverhead = 32 << 20
 )
 
 // adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, so that garbage is collected more often near
-// memoryGoal. If GOMEMLIMIT is set, the pass does nothing.
+// memoryGoal. If GOMEMLIMIT or GOGC is set, the pass does not change that setting.
 func adjustMemoryLimit(context.Context) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	if metrics.Read(used); os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit(int64(used[0].Value.Uint64() + used[1].Value.Uint64())))
