@@ -27,7 +27,7 @@ const maxUnconfirmedAge = time.Second
 // maxRepairs is the maximum number of times that one attempt repairs an obstacle and decides again.
 const maxRepairs = 2
 
-// attempt tries to answer a report with a task. It takes the task of the grant that the device holds, or makes a new grant. It does not
+// grantAttempt tries to answer a report with a task. It takes the task of the grant that the device holds, or makes a new grant. It does not
 // write the reply.
 type grantAttempt struct {
 	d             *Dispatcher
@@ -37,7 +37,7 @@ type grantAttempt struct {
 	mentioned     map[grantKey]bool // grants that the report mentions
 	mustStop      bool              // the device runs a task that it has no right to run
 	nonce         string            // part of the lease ids of this attempt
-	steps         *waiters.Steps    // steps of the handoff that led to the attempt; nil records nothing
+	steps         *waiters.Steps    // steps of the handoff that led to the attempt; nil if they are not recorded
 
 	// The fields below hold the progress of the attempt. The field granted and the fields after it are the outcome of the attempt.
 	offeredPools     []string                    // pools in which a slot is offered to the device
@@ -49,7 +49,7 @@ type grantAttempt struct {
 	granted          *store.Grant                // nil if nothing was granted
 	refusal          decision.Choice             // why nothing was granted
 	needsID          bool                        // refused because the reply cannot name the report that it answers
-	untilTurn        time.Duration               // time until the queue of a full pool expects the device; 0 if no pool was full
+	untilTurn        time.Duration               // time after which a device in the queue of a full pool must report again; 0 if no pool was full
 	mayHaveMoreDrops bool                        // the device may have more tasks that policies drop
 }
 

@@ -85,7 +85,8 @@ func (x *Explainer) explainInTime(ctx context.Context, view store.TaskView) (dec
 	return <-explained, nil
 }
 
-// lookups reads facts for the explanation of a task that its TaskView does not contain: how full a pool is, and how many slots callers hold.
+// statusReader reads facts for the explanation of a task that its TaskView does not contain: how full a pool is, and how many slots callers
+// hold.
 type statusReader interface {
 	// readPoolStatus returns how full a pool is, and the place of the device in its queue. The tasks belong to the view's device.
 	readPoolStatus(ctx context.Context, pool string, tasks []store.Candidate, view store.TaskView) decision.PoolStatus

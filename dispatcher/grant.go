@@ -47,7 +47,7 @@ func (a *grantAttempt) grantUnderPolicies(ctx context.Context, tasks []store.Can
 }
 
 // suppressDroppedTasks ends each candidate that a policy drops. A dropped task never starts. obstaclesByTask holds the obstacles that policies
-// found, by task id. mustReread is true if suppress ended tasks, so that the device must be read again. A candidate that suppress cannot end now
+// found, by task id. mustReread is true if the device must be read again, because candidates were ended. A candidate that cannot be ended now
 // is refused until the device reports again.
 func (a *grantAttempt) suppressDroppedTasks(ctx context.Context, candidates []store.Candidate, obstaclesByTask map[int64]decision.Obstacle) (mustReread bool) {
 	var tasks []store.Candidate
@@ -80,8 +80,8 @@ func (a *grantAttempt) suppressDroppedTasks(ctx context.Context, candidates []st
 	return true
 }
 
-// recordPoolWithoutAllowedTask records a pool in which policies let no task of the device start. If hasSuppressedTasks is true, suppress has
-// just ended tasks of the pool. Then recordPoolWithoutAllowedTask reads the device again, and records the pool only if the device has no other
+// recordPoolWithoutAllowedTask records a pool in which policies let no task of the device start. If hasSuppressedTasks is true, tasks of the
+// pool have just been ended. Then recordPoolWithoutAllowedTask reads the device again, and records the pool only if the device has no other
 // task in it.
 func (a *grantAttempt) recordPoolWithoutAllowedTask(ctx context.Context, pool string, hasSuppressedTasks bool) error {
 	if hasSuppressedTasks {
@@ -96,7 +96,7 @@ func (a *grantAttempt) recordPoolWithoutAllowedTask(ctx context.Context, pool st
 }
 
 // grantOneOf acquires a slot for one of tasks, and commits the grant. All tasks belong to one pool, and the semaphore chooses the task whose
-// turn it is. If grant returns errObstacleRecorded or errRepaired, another decision may succeed.
+// turn it is. If grantOneOf returns errObstacleRecorded or errRepaired, another decision may succeed.
 func (a *grantAttempt) grantOneOf(ctx context.Context, tasks []store.Candidate) error {
 	started := a.d.config.Now()
 	tasks = drawFirstTaskPerBatch(tasks, a.d.config.Jitter)

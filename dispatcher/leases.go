@@ -208,7 +208,7 @@ func (d Leases) shortenLeaseWait(ctx context.Context, request LeaseRequest, open
 	switch {
 	case reply.Task != nil:
 		return
-	case request.Wait > 0 && rest <= 0: // the lease was opened for this time
+	case request.Wait > 0 && rest <= 0: // the wait is over: the lease keeps the expiry that openLease set
 		return
 	case request.Wait == 0 && opened.Created: // deleteNoWaitLease deletes the lease
 		return
@@ -285,9 +285,9 @@ func (d Leases) leaseAfterRefusal(ctx context.Context, request LeaseRequest, ope
 }
 
 // Renew extends the lease that the ledger stores as the task taskID, and that caller holds in pool with fencingToken. If leaseLength is 0, the
-// lease keeps its length, and is extended only after a third of this length has passed. Before that, Renew succeeds and changes nothing.
-// Otherwise leaseLength becomes the length of the lease, unless the lease would then end sooner. Renew returns store.ErrNotFound, *LostError or
-// devices.ErrUnavailable.
+// lease keeps its length, and is extended only after a third of this length has passed. Before that, Renew succeeds and changes nothing. If
+// leaseLength is not 0, it becomes the length of the lease, unless the lease would then end sooner. Renew returns store.ErrNotFound, *LostError
+// or devices.ErrUnavailable.
 func (d Leases) Renew(ctx context.Context, caller Leaser, pool string, taskID, fencingToken int64, leaseLength time.Duration) (Lease, error) {
 	began := d.config.Now()
 	leaseTask, _, err := d.readOwnLease(ctx, caller, pool, taskID)

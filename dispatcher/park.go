@@ -119,7 +119,7 @@ func (h *reportHandling) dropUnneededData() {
 	h.reporter.storedPool, h.reporter.view = h.reporter.poolOfOldestBatch(), store.DeviceView{}
 }
 
-// endWaitWithoutTask writes the answer of a parked report that got no task. state is the reason for the end of the wait. Parked means that the
+// endWaitWithoutTask writes the answer of a parked report that got no task. state says why the wait ended. The state Parked means that the
 // maximum wait has passed.
 func (h *reportHandling) endWaitWithoutTask(state waiters.WaitState) {
 	switch state {
@@ -153,7 +153,7 @@ func (h *reportHandling) tryToGrantAgain(ctx context.Context, wake waiters.WakeC
 		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 		return true
 	case !admitted:
-		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonNone}, 0) // the next report is refused with the reason
+		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonNone}, 0) // the reply to the next report says why the caller is no longer admitted
 		return true
 	case ctx.Err() != nil: // the device is gone
 		return true

@@ -108,7 +108,7 @@ func (d *Dispatcher) endWaits(ctx context.Context, devices []string) {
 }
 
 // auditWait counts an error if reply, which was decided from the ledger, contradicts the wait in the mark of the device. Before that, it reads
-// the news and the mark again, because the wait may have changed since check read it.
+// the news and the mark again, because the wait may have changed since checkMark read it.
 func (d *Dispatcher) auditWait(ctx context.Context, device devices.ID, check markCheck, reply devices.Reply) error {
 	switch reply.Reason {
 	case devices.ReasonFull, devices.ReasonGranted, devices.ReasonUnavailable:

@@ -72,7 +72,7 @@ func decideLostTaskState(facts store.EndedGrantFacts, jitter func() float64) sto
 	return retryOrEnd(store.TimedOut, retry, facts, jitter)
 }
 
-// retryOrEnd gives the task another attempt if mayRetry is true and attempts are left. Otherwise it ends in endState.
+// retryOrEnd gives the task another attempt if mayRetry is true and attempts are left. Otherwise the task ends in endState.
 func retryOrEnd(endState store.TaskState, mayRetry bool, facts store.EndedGrantFacts, jitter func() float64) store.NextTaskState {
 	if !mayRetry || facts.Attempts+1 >= facts.MaxAttempts {
 		return store.NextTaskState{State: endState, Counted: true}

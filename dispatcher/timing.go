@@ -46,7 +46,7 @@ func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Du
 	return decision.ClampDelay(max(d.expectedHoldTime(grant.Pool, grant.Kind)-worked, again))
 }
 
-// outage records the time at which the ledger or the semaphore stopped to answer.
+// outage records the time at which the ledger or the semaphore stopped answering.
 type outage struct {
 	mu    sync.Mutex
 	since time.Time // zero if the server answers

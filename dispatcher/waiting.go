@@ -171,7 +171,7 @@ func (c *sharedStatusReader) readPoolStatus(ctx context.Context, pool string, ta
 		s := c.explainer.readPoolStatus(ctx, pool, best, view)
 		s.Position, s.InQueue, s.ReportDueIn = 0, false, 0
 		if first := slices.IndexFunc(best, func(one store.Candidate) bool { return one.Task == s.FirstTask }); first >= 0 {
-			s.FirstTask = best[first].Batch // the shared status names the batch; below, each caller replaces the batch by its own task
+			s.FirstTask = best[first].Batch // the shared status has the id of the batch here; each call below replaces it by the id of its own task
 		}
 		return s
 	})

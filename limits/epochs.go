@@ -67,7 +67,7 @@ func (e *epochs) watchNode(client *redis.Client) *node {
 	if !loaded {
 		client.AddHook(changeHook{&e.changes})
 	}
-	return one.(*node) //nolint:errcheck // nothing else is in it
+	return one.(*node) //nolint:errcheck // e.nodes has no other values
 }
 
 // currentEpoch returns the name of the present epoch of the Redis node that stores the scope (a pool or limit set).

@@ -51,8 +51,8 @@ func newAccounts(brokerAccounts Accounts, ledger tokenLedger) *accounts {
 	return &accounts{Accounts: brokerAccounts, ledger: ledger, turn: turn}
 }
 
-// brokerAsksLedger reports whether the broker calls AuthenticateSession for each session. Any other broker checks the password itself, and the
-// dispatcher does not receive it. The password is the device's own token, if the device has one.
+// brokerAsksLedger reports whether the broker calls AuthenticateSession for each session. Any other broker checks the password of a session
+// itself. This password is the device's own token, if the device has one. The dispatcher does not receive it.
 func (a *accounts) brokerAsksLedger() bool { return a.Accounts != nil && a.AsksLedger() }
 
 // waitForChangeTurn waits until this goroutine may use the broker. It waits no longer than maxWait. If it returns nil, the caller must call
@@ -71,7 +71,7 @@ func (a *accounts) waitForChangeTurn(ctx context.Context, maxWait time.Duration)
 func (a *accounts) releaseChangeTurn() { a.turn <- struct{}{} }
 
 // changeAccountSerially calls change with a function that sets the account of device at the broker, with secret as the password. If the broker
-// has no accounts, this function is nil. Otherwise only one change runs at a time in this process.
+// has no accounts, this function is nil. If it has accounts, only one change runs at a time in this process.
 func (a *accounts) changeAccountSerially(ctx context.Context, device devices.ID, secret string, change func(store.SetAccount) error) error {
 	if a.Accounts == nil {
 		return change(nil)

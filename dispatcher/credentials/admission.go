@@ -46,7 +46,8 @@ func (r *Registry) Admit(ctx context.Context, caller devices.Caller, view store.
 }
 
 // IsStillAdmitted reports whether the caller of a parked report may still act for its device. view must have been read after the admission,
-// because since then the device may have been deleted, or its token revoked. Reports of a session are never parked.
+// because the device may have been deleted, or its token revoked, in the meantime. The caller is never a session, because reports of a session
+// are not parked.
 func (r *Registry) IsStillAdmitted(ctx context.Context, caller devices.Caller, view store.DeviceView) (bool, error) {
 	if caller.Via == devices.ViaLease {
 		return r.isTokenValid(ctx, caller)

@@ -85,7 +85,7 @@ func (r *Registry) AuthenticateSession(ctx context.Context, device devices.ID, t
 	case r.config.FleetMode != FleetAny || view.Device != nil && view.Device.OwnToken:
 		return devices.ErrForbidden
 	case view.Deleted:
-		// The fleet token must register the deleted device now, because the session could not do it later.
+		// A fleet token may register a deleted device again. This must happen now, because a report of the session cannot do it later.
 		back, err := r.ensureDevice(ctx, caller)
 		if err == nil && back.Blocked {
 			err = devices.ErrForbidden

@@ -13,8 +13,8 @@ import (
 const (
 	// makingLimit is the time limit for creating, at the broker, the accounts of an import of devices.
 	makingLimit = 5 * time.Minute
-	// stageKept is the time after which the accounts of an import are deleted if the process of the import died. It is also about the time
-	// for which the creation of one part of the accounts is retried. If stageKept were too short, imports would fail, without other harm.
+	// stageKept is the time after which the accounts of an import are deleted if the process of the import died. A part of the accounts whose
+	// creation fails is retried for about the same time. If stageKept were too short, imports would fail, without other harm.
 	stageKept = 30 * time.Second
 	partPause = time.Second
 	dropLimit = 3 * time.Second

@@ -14,7 +14,7 @@ import (
 const RoleCaller = "caller"
 
 const (
-	maxPatterns      = 32 // maximum number of patterns for pools, and for limit sets
+	maxPatterns      = 32 // maximum number of patterns for pools, and of patterns for limit sets
 	maxPatternLength = 64 // maximum length of a pattern in characters, which is the maximum length of a name
 )
 

@@ -22,7 +22,7 @@ func newRegistrationLimiter(config Config) *registrationLimiter {
 	rate.Now = config.Now
 	r := &registrationLimiter{limiter: pace.New(rate)}
 	r.counter = config.Meters.Counter("devices_registered_total", "Devices that registered themselves, by fleet token; session: by a session at an MQTT broker.", "by")
-	r.counter.WithLabelValues(registrantSession) // Prometheus computes no increase for the first value of a counter
+	r.counter.WithLabelValues(registrantSession) // creates the counter with the value 0: Prometheus computes no increase for the first value of a counter
 	for _, token := range config.FleetTokens {
 		r.counter.WithLabelValues(fleetTokenName(HashToken(token)))
 	}

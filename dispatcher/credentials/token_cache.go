@@ -30,7 +30,7 @@ type tokenCache struct {
 	tokens     map[[sha256.Size]byte]cachedToken // tokens that were looked up recently
 	devices    map[uint64]lastActor
 	read       time.Time // time at which the last read of changes began; the zero value means that there was no read
-	ledgerTime time.Time // the ledger's time at that moment, or slightly later
+	ledgerTime time.Time // the ledger's time when the last read of changes began, or slightly later
 	next       int64     // position from which the next read begins
 	version    int       // changes each time tokens are dropped
 }
@@ -44,9 +44,9 @@ type cachedToken struct {
 // lastActor records which caller last acted for a device: the caller was admitted, or it sent a valid token of the device.
 type lastActor struct {
 	caller     uint64
-	until      uint32 // time until which its token is valid; 0 if the caller has no token
-	isAdmitted bool   // it was admitted, and nothing remains to be recorded
-	isHawkbit  bool   // it was admitted over DDI: what it gets may differ on another wire
+	until      uint32 // time until which the token of the caller is trusted, in seconds since 1970; 0 if the caller has no token
+	isAdmitted bool   // the caller was admitted, and nothing remains to be recorded
+	isHawkbit  bool   // the caller was admitted over DDI; this admission does not count on other wires
 	reach      int8   // the reach of the device at that time: how it can be notified
 }
 
@@ -127,7 +127,7 @@ func (k *tokenCache) ReachAtAdmission(caller devices.Caller) (reach store.Reach,
 // new.
 func (k *tokenCache) lastActorEntry(caller devices.Caller) (deviceHash uint64, actor lastActor) {
 	deviceHash = k.hashOfDevice(string(caller.Device))
-	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token holds on each wire
+	caller.From, caller.Wire = netip.Addr{}, "" // the address of a device may change with each report, and its token is valid on each wire
 	callerHash := maphash.Comparable(k.seed, caller)
 	if actor = k.devices[deviceHash]; actor.caller != callerHash {
 		actor = lastActor{caller: callerHash}
@@ -180,7 +180,7 @@ func (k *tokenCache) RecordAdmission(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	key, actor := k.lastActorEntry(caller)
-	actor.isAdmitted, actor.isHawkbit, actor.reach = true, caller.Wire == devices.WireHawkbit, int8(reach) // there are three
+	actor.isAdmitted, actor.isHawkbit, actor.reach = true, caller.Wire == devices.WireHawkbit, int8(reach) // int8 holds each of the three values of Reach
 	putWithLimit(k.devices, k.maxDevices, key, actor)
 }
 
@@ -189,7 +189,7 @@ func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if key, actor := k.lastActorEntry(caller); actor.isAdmitted {
-		actor.reach = int8(reach) // there are three
+		actor.reach = int8(reach) // int8 holds each of the three values of Reach
 		k.devices[key] = actor
 	}
 }

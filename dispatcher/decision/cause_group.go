@@ -61,7 +61,7 @@ func GroupByCode(explained []ExplainedTask, totalTasks int64) []CauseGroup {
 	}
 	scaleGroupCounts(all, len(explained), totalTasks)
 	for i := range all {
-		if all[i].Count > int64(all[i].Evaluated) { // the group also has tasks of other devices
+		if all[i].Count > int64(all[i].Evaluated) { // Count includes tasks that were not evaluated, which may belong to other devices
 			all[i].Actions = slices.DeleteFunc(slices.Clone(all[i].Actions), Action.helpsOneDevice)
 		}
 	}

@@ -46,7 +46,7 @@ type Choice struct {
 	Redeliver     bool              // deliver HeldGrant again
 	Tasks         []store.Candidate // tasks of one pool: acquire a slot for the task whose turn it is
 	Until         time.Time         // when the reason may end; zero if unknown
-	Shared        bool              // many devices wait for Until
+	Shared        bool              // many devices wait for the same Until
 	BlocksOneTask bool              // an obstacle keeps only this task, and no other task of its pool, from a slot
 	Policy        string            // name of the policy that refuses, if the reason is limited
 }

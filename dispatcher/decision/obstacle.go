@@ -36,7 +36,7 @@ type Obstacle struct {
 	Code          Code
 	Reason        devices.Reason // reason that the device is given
 	Until         time.Time      // when the obstacle may end by itself; zero if unknown
-	Shared        bool           // many devices wait for Until
+	Shared        bool           // many devices wait for the same Until
 	BlocksOneTask bool           // the obstacle keeps only this task, and no other task of its pool, from a slot
 	Detail        string         // for people; if it is empty, the text of the code applies
 	Remedy        string         // for people; if it is empty, the remedy of the code applies

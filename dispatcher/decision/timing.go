@@ -25,9 +25,9 @@ type Timing struct {
 	Outage func() time.Duration // returns how long a required server has not answered; 0 if all servers answer
 }
 
-// DelayAfter returns the time after which a refused device should report again. now is the ledger's time. untilTurn is the time until the
-// queue of a full pool expects the device. The result is at most the report period plus jitter, except for a device in a queue and for a reason
-// with a fixed delay.
+// DelayAfter returns the time after which a refused device should report again. now is the ledger's time. untilTurn is the time after which a
+// device in the queue of a full pool must report again. The result is at most the report period plus jitter, except for a device in a queue and
+// for a reason with a fixed delay.
 func (t Timing) DelayAfter(refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	rule := WaitRuleFor(refusal.Reason)
 	if rule.delay == nil {
@@ -46,7 +46,7 @@ func idleDelay(timing Timing, _ Choice, _ time.Time, _ time.Duration) time.Durat
 	return timing.addJitter(timing.Period, 0.2)
 }
 
-// turnDelay returns untilTurn, the time until the queue expects the device.
+// turnDelay returns untilTurn, the time after which a device in the queue of a full pool must report again.
 func turnDelay(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
 	return ClampDelay(untilTurn)
 }

@@ -24,8 +24,8 @@ type WaitRule struct {
 	Queueing Queueing
 
 	fixedDelay time.Duration // time until the next report, before jitter, if delay is nil
-	// delay returns the time until the next report. now is the ledger's time. untilTurn is the time until the queue of a full pool expects
-	// the device.
+	// delay returns the time until the next report. now is the ledger's time. untilTurn is the time after which a device in the queue of a full
+	// pool must report again.
 	delay func(t Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration
 }
 

@@ -111,7 +111,7 @@ func parseMarkReading(reply []any) MarkReading {
 type Wait struct {
 	Pool     string    // empty means that the device is not known to wait
 	Position int64     // position in the news that was read before the device was read from the ledger
-	Until    time.Time // time of the ledger from which on the ledger must be read again; zero means never
+	Until    time.Time // the ledger's time at which the wait ends and the ledger must be read again; zero means never
 }
 
 // String returns the text of the wait in a mark (record_wait.lua).

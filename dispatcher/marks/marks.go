@@ -48,7 +48,7 @@ type Follower struct {
 
 	updateMu    sync.Mutex // held while the marks are updated
 	lastNews    int64      // id of the last news that OnNews was called for; guarded by updateMu
-	minPosition int64      // minimum position that all marks have reached; guarded by updateMu
+	minPosition int64      // position in the news that all hashes have reached; guarded by updateMu
 }
 
 const (
@@ -213,7 +213,7 @@ func (f *Follower) readAndHandleNews(ctx context.Context) error {
 		}
 		to := read.Newest
 		if n := len(read.Rows); n > 0 {
-			to = read.Rows[n-1].ID // there may be more rows
+			to = read.Rows[n-1].ID // the page may end before read.Newest
 		}
 		if err := f.updateMarks(ctx, positions, read, to); err != nil || to == read.Newest {
 			return err

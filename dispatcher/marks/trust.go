@@ -40,7 +40,7 @@ func (b *trustState) addReading(reading newsReading) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.readings); n > 0 && reading.newest < b.readings[n-1].newest {
-		b.readings, b.own = nil, 0 // this is another ledger, or it was restored
+		b.readings, b.own = nil, 0 // the newest id decreased, so this is another ledger or a restored one
 	}
 	b.readings = append(b.readings, reading)
 	b.dropOldReadings(reading.began)

@@ -43,7 +43,7 @@ type cachedSet struct {
 	idle   int         // consecutive version reads without a take; only ForgetChanged uses it
 }
 
-// limiterScopeOfSet returns the scope in which Redis counts the takes of the set. No pool has this prefix.
+// limiterScopeOfSet returns the scope in which Redis counts the takes of the set. No name of a pool begins with this prefix.
 func limiterScopeOfSet(setName string) string { return "set/" + setName }
 
 func newSets(config Config) *Sets {

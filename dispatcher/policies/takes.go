@@ -203,7 +203,7 @@ func (o *takeCounters) countVerdict(verdict Verdict) {
 }
 
 const (
-	refusedTake = "refused" // the only outcome with a policy and a kind
+	refusedTake = "refused" // the only outcome whose series have the labels policy and kind
 
 	policiesOfSet = 20 // maximum number of policies of one set with series of their own
 	otherPolicy   = "other"

@@ -99,8 +99,8 @@ func (s *times) correct(device string, report store.LastReport) {
 	}
 }
 
-// setPolled records the last report of a device that only polls, so that one of `rounds` flushes writes it. If the device already waits for
-// the next flush, setPolled updates its time, which costs no additional write.
+// setPolled records the last report of a device that only polls, but only once in `rounds` flushes. If the device already waits for the next
+// flush, setPolled updates its time, which costs no additional write.
 func (s *times) setPolled(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"hash/maphash"
 )
 
-// rounds is the number of flushes for which a device that only polls is left out after a flush has written it. Flushes are ten seconds apart,
-// so store.SeenPrecision is (rounds + 1) * 10 s.
+// rounds is the number of flushes in which a device that only polls is written about once. Flushes are ten seconds apart, so
+// store.SeenPrecision is (rounds + 1) * 10 s.
 const rounds = 5
 
 // polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids. A million devices take about 12 MB,

@@ -12,14 +12,15 @@ const (
 	// clockSlack is the maximum drift between the clocks of the ledger and of the host. After a larger drift, a replica does not trust the
 	// times that an earlier replica stored.
 	clockSlack = time.Second
-	// pairSlack is the maximum error of the difference between the two stored times. After a larger error, both times are stored again.
+	// pairSlack is the maximum error of the difference between the two times of the stored clock pair. If the error is larger, both times are
+	// stored again.
 	pairSlack = clockSlack / 2
 )
 
 // clockGuard decides which leases have ended. The end of a lease is a time of the ledger's clock, which may step or be slewed. So the guard
 // measures elapsed time by the monotonic clock of this process, called own time. The offset is the ledger's time minus the own time. A lease
-// in force was granted or renewed at most its length ago. It has ended when own time plus the offset of that moment reaches its end. The guard
-// does not know that moment, so it uses the lowest offset that was valid within the length of the lease:
+// ends when own time, plus the offset at its grant or last renewal, reaches the end of the lease. That grant or renewal is at most the length
+// of the lease ago, but its time is unknown. So the guard uses the lowest offset that was valid within the length of the lease:
 //
 //	trusted(length) = own time + the lowest offset since (own time - length)
 //
@@ -102,8 +103,8 @@ func (g *clockGuard) addReading(reading clockOffset) {
 		return
 	}
 	g.back += max(last.low.Sub(reading.high), 0)
-	// Offsets that are not lower than the reading are replaced by it. The offsets rise along the list, so the replaced offsets are at its end.
-	// The reading is the lowest offset since the first of them began.
+	// Offsets that are not lower than the reading are replaced by it. The offsets rise along the list, so the replaced offsets are at its end. The
+	// reading is the lowest offset since the first replaced offset began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.low.Before(reading.low) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]

@@ -42,8 +42,7 @@ func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*l
 //
 // A call spends at most about idleLimit on the count, and the next call continues it. So the count may include a device that no longer waits.
 //
-// The ledger gives the elapsed time to the first replica that asks, so the sum over all replicas is correct. A call that fails counts
-// nothing.
+// The ledger gives each period to only one replica, so the sum over all replicas is correct. A call that fails counts nothing.
 func (k *Keeper) CountIdle(ctx context.Context) error {
 	k.idle.mu.Lock()
 	defer k.idle.mu.Unlock()

@@ -16,8 +16,8 @@ const (
 	handoffLimit = 5 * time.Second // time limit of one piece of work on the slots of a pool
 	maxRounds    = 20              // maximum number of successive rounds (exchanges with the semaphore) in one piece of work
 
-	// oldOffer is the age above which an offer cannot come from the latest call to the semaphore. It was made by an earlier call whose reply
-	// was lost.
+	// oldOffer is the maximum age of an offer that comes from the latest call to the semaphore. An older offer was made by an earlier call whose
+	// reply was lost.
 	oldOffer = 100 * time.Millisecond
 )
 
@@ -138,7 +138,7 @@ func (o *Offers) notifyDevices(ctx context.Context, pool string, offers []timedO
 }
 
 // wakeParked wakes the parked reports of the devices of offers. If a report is not parked at this replica, wakeParked sends a message to the
-// other replicas and returns no outcome. Then the offer counts as not sent, because no reply shows whether another replica has the report.
+// other replicas and returns no outcome. Then the offer counts as not sent, because the other replicas do not answer the message.
 func (o *Offers) wakeParked(ctx context.Context, pool string, offers []timedOffer) (outcomes []slots.Update, err error) {
 	calls, now := make([]parked.WakeMessage, len(offers)), o.now()
 	for i, offer := range offers {

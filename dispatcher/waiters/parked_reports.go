@@ -158,7 +158,8 @@ func (s *ParkedReports) markParked(report *ParkedReport, number int64) {
 	s.waiting++
 }
 
-// hasReport reports whether a report of the device is entered at this replica. Such a report is parked, or may still be parked.
+// hasReport reports whether a report of the device is entered at this replica. An entered report is parked, or may be parked after its
+// decision.
 func (s *ParkedReports) hasReport(device string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -35,14 +35,14 @@ func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.D
 		}
 	}
 	r.localReports.markParked(report, number)
-	if gap { // the queues may have been informed, after the device entered them again, that it left
+	if gap { // an update that the device left may have reached the queues after the device had entered them again
 		r.localReports.wake([]parked.WakeMessage{{Device: report.Device}})
 	}
 	return nil
 }
 
 // Wake wakes the parked reports to which messages are addressed. elsewhere are the messages to reports that are not parked at this replica.
-// Wake sends these messages to the other replicas. No reply shows whether one of the replicas has the report.
+// Wake sends these messages to the other replicas, which do not answer whether they have the report.
 func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
 	elsewhere = r.localReports.wake(messages)
 	if len(elsewhere) > 0 && r.board != nil {
