@@ -15,7 +15,7 @@ import (
 func batchesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	b := o.batchCommands()
-	list := listSpec{path: operators.Path("batches"), columns: slices.Concat(columns("ID", "NAME", "POOL"), []column{
+	list := listSpec{path: operators.Path("batches"), columns: slices.Concat(newColumns("ID", "NAME", "POOL"), []tableColumn{
 		{"STATE", func(e jsonObject) string { return readProgress(e).ShownState() }},
 		{"DONE", func(e jsonObject) string { return readProgress(e).endedText() }},
 		{"FAILED", func(e jsonObject) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
@@ -24,15 +24,15 @@ func batchesCommand() *cobra.Command {
 			if readProgress(e).ShownETA() == nil {
 				return ""
 			}
-			return e.text("eta")
+			return e.memberText("eta")
 		}},
-	}, columns("CREATED=created_at"))}
+	}, newColumns("CREATED=created_at"))}
 	verbs := o.newListCommands(list, "List batches, by default newest first", addBatchFilters)
 	verbs = append(verbs, getBatchCommand(b), createBatchCommand(o), cloneBatchCommand(b), retryBatchCommand(b), setBatchCommand(b),
 		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
 		cancelBatchCommand(b), explainWaitingCommand(b, "Show why the tasks of a batch wait, with the number of tasks per reason"), countFailuresCommand(b),
-		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error { return newBatchWatch(s, batch).follow() }),
+		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error { return newBatchWatch(s, batch).showUntilEnd() }),
 		batchResultsCommand(b))
 	return o.groupCommand("batches", "Queue tasks in batches, and control each batch", verbs...)
 }
@@ -55,8 +55,8 @@ func listableBatchStates() (states []string) {
 	return []string{"open", "running", "paused", "scheduled", "cancelling", "finished", "cancelled"}
 }
 
-// exactlyOneID returns an error unless args has exactly one argument, an id of at least 1.
-func exactlyOneID(_ *cobra.Command, args []string) error {
+// requireOneID returns an error unless args has exactly one argument, an id of at least 1.
+func requireOneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("accepts 1 arg(s), received %d", len(args))
 	}
@@ -70,7 +70,7 @@ func getBatchCommand(batches commandFactory) *cobra.Command {
 	var watch bool
 	command := batches.objectCommand("get", "Show a batch and its counts", func(s *session, batch string) error {
 		if watch {
-			return newBatchWatch(s, batch).follow()
+			return newBatchWatch(s, batch).showUntilEnd()
 		}
 		return s.sendAndShow(operators.Request{Method: http.MethodGet, Path: operators.Path("batches", batch)})
 	})

@@ -35,7 +35,7 @@ func cloneBatchCommand(batches commandFactory) *cobra.Command {
 			clone.Name = name
 		}
 		made, err := s.Batches.Stream(operators.WithKey(s.cmd.Context(), newIdempotencyKey()), clone, operators.QueueMode{DryRun: dryRun}, operators.TypeNDJSON, func() (io.ReadCloser, error) {
-			return s.readClones(from, now, states), nil
+			return s.readClonedTasks(from, now, states), nil
 		})
 		if err != nil {
 			return err
@@ -48,20 +48,20 @@ func cloneBatchCommand(batches commandFactory) *cobra.Command {
 	return command
 }
 
-// readClones returns the tasks of a batch whose state is in states, as NDJSON for a new batch. It reads them from the
+// readClonedTasks returns the tasks of a batch whose state is in states, as NDJSON for a new batch. It reads them from the
 // server page by page while the caller reads. It drops the times of a task that are
 // not after now.
-func (s *session) readClones(batch operators.Batch, now time.Time, states []string) io.ReadCloser {
+func (s *session) readClonedTasks(batch operators.Batch, now time.Time, states []string) io.ReadCloser {
 	reader, writer := io.Pipe()
 	rescue.Async(func() error {
-		err := rescue.Call(func() error { return s.writeClones(writer, batch, now, states) })
+		err := rescue.Call(func() error { return s.writeClonedTasks(writer, batch, now, states) })
 		return writer.CloseWithError(err) // if err is nil, the stream ends with io.EOF
 	})
 	return reader
 }
 
-// writeClones writes the lines that readClones returns to out. It stops with an error if the reader was closed.
-func (s *session) writeClones(out io.Writer, batch operators.Batch, now time.Time, states []string) error {
+// writeClonedTasks writes the lines that readClonedTasks returns to out. It stops with an error if the reader was closed.
+func (s *session) writeClonedTasks(out io.Writer, batch operators.Batch, now time.Time, states []string) error {
 	for _, state := range states {
 		for task, err := range s.Tasks.List(s.cmd.Context(), operators.TaskFilter{Batch: batch.ID, State: state}) {
 			if err == nil {
@@ -78,7 +78,7 @@ func (s *session) writeClones(out io.Writer, batch operators.Batch, now time.Tim
 func retryBatchCommand(batches commandFactory) *cobra.Command {
 	var yes, dryRun bool
 	command := batches.objectCommand("retry", "Retry the tasks of a batch that ended without success", func(s *session, batch string) error {
-		return s.changeMatching("retry", operators.Query("batch", batch), yes, dryRun)
+		return s.changeMatchingTasks("retry", operators.Query("batch", batch), yes, dryRun)
 	})
 	addYesFlag(command, &yes)
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "only count the tasks, change nothing")

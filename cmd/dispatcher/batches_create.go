@@ -48,7 +48,7 @@ unless every task succeeded.`,
   dispatcher batches create --pool ar:330100 --tag area=330100 --kind speedtest --payload '{"server":"st1"}' --dry-run`,
 		Args: cobra.NoArgs,
 		RunE: operator.withSession(func(s *session, _ []string) error {
-			r, err := b.request(s.cmd, s.console.in)
+			r, err := b.newRequest(s.cmd, s.console.in)
 			if err != nil {
 				return err
 			}
@@ -80,8 +80,8 @@ func (b *batchFlags) addTo(command *cobra.Command) {
 	flags.BoolVar(&b.wait, "wait", false, "wait until the batch has ended, and show its progress")
 }
 
-// request returns the request that creates the batch. If the name of the file is "-", it reads the tasks from stdin.
-func (b *batchFlags) request(command *cobra.Command, stdin io.Reader) (operators.Request, error) {
+// newRequest returns the request that creates the batch. If the name of the file is "-", it reads the tasks from stdin.
+func (b *batchFlags) newRequest(command *cobra.Command, stdin io.Reader) (operators.Request, error) {
 	r := operators.Request{Method: http.MethodPost, Path: operators.Path("batches"), Query: operators.Query("unknown_devices", b.mode.UnknownDevices), Key: newIdempotencyKey()}
 	if b.mode.DryRun {
 		r.Query.Set("dry_run", "true")
@@ -112,9 +112,9 @@ func (b *batchFlags) request(command *cobra.Command, stdin io.Reader) (operators
 }
 
 // mediaTypeOf returns the media type of a file of tasks or devices. If format is empty, the extension of the file name determines the type.
-func mediaTypeOf(file, format string) (name string, err error) {
+func mediaTypeOf(fileName, format string) (name string, err error) {
 	if format == "" {
-		format = strings.TrimPrefix(filepath.Ext(file), ".")
+		format = strings.TrimPrefix(filepath.Ext(fileName), ".")
 	}
 	switch strings.ToLower(format) {
 	case "csv":
@@ -122,7 +122,7 @@ func mediaTypeOf(file, format string) (name string, err error) {
 	case "ndjson", "jsonl":
 		return operators.TypeNDJSON, nil
 	}
-	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", file)}
+	return "", usageError{fmt.Errorf("--format: csv or ndjson is required for %q", fileName)}
 }
 
 // attachFile makes request send the content of file, or of stdin if file is "-". format is the format of this content.

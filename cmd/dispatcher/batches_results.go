@@ -32,7 +32,7 @@ type resultFlags struct {
 
 func batchResultsCommand(batches commandFactory) *cobra.Command {
 	r := &resultFlags{query: pflag.NewFlagSet("", pflag.ContinueOnError)}
-	command := batches.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", r.run)
+	command := batches.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", r.showResults)
 	r.query.StringSliceVar(&r.fields, "fields", nil, "output fields to show, e.g. down_mbps,net.rtt (default: the first fields; with --csv: all)")
 	r.query.String("aggregate", "", "summarize this field: percentiles and a histogram for numbers, counts for text")
 	r.query.String("by-tag", "", "count results by this tag of the devices")
@@ -49,9 +49,9 @@ func batchResultsCommand(batches commandFactory) *cobra.Command {
 	return command
 }
 
-func (r *resultFlags) run(s *session, batch string) error {
+func (r *resultFlags) showResults(s *session, batchID string) error {
 	s.console.isJSON = s.console.isJSON || r.asJSON
-	path, query := operators.Path("batches", batch, "results"), requestQuery(r.query)
+	path, query := operators.Path("batches", batchID, "results"), requestQuery(r.query)
 	switch {
 	case r.limit < 0:
 		return usageError{errors.New("--limit: must not be negative")}
@@ -63,7 +63,7 @@ func (r *resultFlags) run(s *session, batch string) error {
 		query.Set("page_size", strconv.Itoa(min(cmp.Or(r.limit, 1000), 1000)))
 		return s.getAndShow(path, query, nil, nil)
 	}
-	summary, err := s.summarizeResults(batch, maps.Clone(query))
+	summary, err := s.writeResultSummary(batchID, maps.Clone(query))
 	if err != nil {
 		return err
 	}
@@ -93,16 +93,16 @@ func firstScalarFields(fields []operators.OutputField) (names []string) {
 
 // resultColumns returns the columns of the table of results: the fixed columns, and one column for each output field
 // that fields names.
-func resultColumns(fields []string) []column {
-	list := columns("TASK", "DEVICE", "STATE", "ENDED=ended_at", "RAN=duration_ms")
+func resultColumns(fields []string) []tableColumn {
+	list := newColumns("TASK", "DEVICE", "STATE", "ENDED=ended_at", "RAN=duration_ms")
 	for _, name := range fields {
-		list = append(list, column{name, func(e jsonObject) string {
+		list = append(list, tableColumn{name, func(e jsonObject) string {
 			var output map[string]json.RawMessage
 			_ = json.Unmarshal(e["output"], &output) // if the output is null, output stays empty
 			return jsonCellText(output[name])
 		}})
 	}
-	return append(list, columns("ERROR")...)
+	return append(list, newColumns("ERROR")...)
 }
 
 // jsonCellText returns a JSON string without its quotes, "" for null, and any other value as JSON.
@@ -117,12 +117,12 @@ func jsonCellText(value json.RawMessage) string {
 	return string(value)
 }
 
-// summarizeResults writes the progress of the batch and the summary of its results, and returns the summary. query
+// writeResultSummary writes the progress of the batch and the summary of its results, and returns the summary. query
 // selects the results.
-func (s *session) summarizeResults(batch string, query url.Values) (operators.ResultSummary, error) {
-	var batchProgress progress
+func (s *session) writeResultSummary(batchID string, query url.Values) (operators.ResultSummary, error) {
+	var batchProgress batchProgress
 	var first struct{ Summary operators.ResultSummary }
-	path := operators.Path("batches", batch)
+	path := operators.Path("batches", batchID)
 	query.Set("page_size", "1")
 	err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &batchProgress)
 	if err == nil {

@@ -14,27 +14,29 @@ import (
 // barWidth is the number of characters of a bar.
 const barWidth = 30
 
-// progress describes how many tasks of a batch have ended.
-type progress struct{ operators.Batch }
+// batchProgress describes how many tasks of a batch have ended.
+type batchProgress struct{ operators.Batch }
 
 // readProgress decodes a batch of the API as its progress.
-func readProgress(batch jsonObject) (p progress) {
-	_ = batch.decode(&p) // fields that do not fit stay empty
-	return p
+func readProgress(batch jsonObject) (decoded batchProgress) {
+	_ = batch.decode(&decoded) // fields that do not fit stay empty
+	return decoded
 }
 
 // countUnsuccessful returns the number of tasks that ended without success.
-func (p progress) countUnsuccessful() int64 { return p.EndedTasks() - p.Counts[operators.Succeeded] }
+func (p batchProgress) countUnsuccessful() int64 {
+	return p.EndedTasks() - p.Counts[operators.Succeeded]
+}
 
 // commonFailureState returns the most frequent state among the tasks that ended without success.
-func (p progress) commonFailureState() string {
+func (p batchProgress) commonFailureState() string {
 	return slices.MaxFunc([]string{operators.Failed, operators.TimedOut, operators.Cancelled, operators.Expired, operators.Suppressed}, func(a, b string) int {
 		return cmp.Compare(p.Counts[a], p.Counts[b])
 	})
 }
 
 // endedText returns the number and the percentage of ended tasks, such as 41200/100000 41%.
-func (p progress) endedText() string {
+func (p batchProgress) endedText() string {
 	if p.Total == 0 {
 		return "0/0"
 	}
@@ -42,7 +44,7 @@ func (p progress) endedText() string {
 }
 
 // summaryLine returns the whole progress in one line of text.
-func (p progress) summaryLine() string {
+func (p batchProgress) summaryLine() string {
 	text := fmt.Sprintf("%s, %d inside, %d failed", p.endedText(), p.Counts[operators.Dispatched], p.FailedTasks())
 	if n := p.countUnsuccessful() - p.FailedTasks(); n > 0 {
 		text += fmt.Sprintf(", %d cancelled, expired or suppressed", n)
@@ -72,19 +74,19 @@ type batchWatch struct {
 
 	batch  string
 	line   *statusLine
-	last   progress        // the latest progress
+	last   batchProgress   // the latest progress
 	text   json.RawMessage // the latest answer as received
 	isOver bool            // whether follow read that the batch has ended
 }
 
 // newBatchWatch returns a batchWatch for the batch with this id.
-func newBatchWatch(s *session, batch string) *batchWatch {
-	return &batchWatch{session: s, batch: batch, line: s.console.newStatusLine()}
+func newBatchWatch(s *session, batchID string) *batchWatch {
+	return &batchWatch{session: s, batch: batchID, line: s.console.newStatusLine()}
 }
 
-// follow shows the batch until the batch has ended, and then its final counts as a table. If the user presses Ctrl-C
+// showUntilEnd shows the batch until the batch has ended, and then its final counts as a table. If the user presses Ctrl-C
 // first, follow returns nil and isOver stays false.
-func (w *batchWatch) follow() error {
+func (w *batchWatch) showUntilEnd() error {
 	ctx := w.cmd.Context()
 	err := w.console.repeatRead(ctx, w.update)
 	w.line.Clear()
@@ -101,7 +103,7 @@ func (w *batchWatch) follow() error {
 // requireSuccess shows the batch until it has ended. It returns an error if a task did not succeed, or if the user
 // presses Ctrl-C first.
 func (w *batchWatch) requireSuccess() error {
-	err := w.follow()
+	err := w.showUntilEnd()
 	switch n, c := w.last.countUnsuccessful(), w.last.Counts; {
 	case err != nil:
 		return err
@@ -119,7 +121,7 @@ func (w *batchWatch) requireSuccess() error {
 
 // update reads the batch and shows the changes since the last update. isOver reports whether the batch has ended.
 func (w *batchWatch) update() (isOver bool, err error) {
-	var p progress
+	var p batchProgress
 	text, err := readAnswer(w.cmd.Context(), w.Client, operators.Request{Method: http.MethodGet, Path: operators.Path("batches", w.batch)}, &p)
 	if err != nil {
 		w.line.Clear()

@@ -15,9 +15,9 @@ type bulkChange[T any] struct {
 	done, wouldBe string // the participle after a change, such as "paused", and after a dry run, such as "would be paused"
 }
 
-// run counts the objects, asks for confirmation unless isConfirmed is true, changes the objects, and writes the result.
+// confirmAndChange counts the objects, asks for confirmation unless isConfirmed is true, changes the objects, and writes the result.
 // If dryRun is true, run only counts. If an error interrupts the change, run writes which part of the change was made.
-func (b bulkChange[T]) run(output *console, isConfirmed, dryRun bool) error {
+func (b bulkChange[T]) confirmAndChange(output *console, isConfirmed, dryRun bool) error {
 	result, err := b.send(true)
 	if err != nil {
 		return err

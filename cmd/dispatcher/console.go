@@ -36,10 +36,10 @@ func (c *console) writeMessage(format string, args ...any) {
 	_, _ = fmt.Fprintln(c.errs, terminal.EscapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
-// show writes the members of object, one per line, except the members named in omitted. For a batch, it writes the
+// show writes the members of object, one per line, except the members named in omittedMembers. For a batch, it writes the
 // result of ShownState and not the stored state, because ShownState has more information. With --output json, it writes the
 // whole object unchanged.
-func (c *console) show(object json.RawMessage, omitted ...string) error {
+func (c *console) show(object json.RawMessage, omittedMembers ...string) error {
 	if c.isJSON {
 		return writeJSON(c.out, object, jsonIndent)
 	}
@@ -47,16 +47,16 @@ func (c *console) show(object json.RawMessage, omitted ...string) error {
 	var batch operators.Batch
 	if err := json.Unmarshal(object, &batch); err == nil && batch.Condition != "" { // no other object has a condition
 		shown["state"] = batch.ShownState()
-		omitted = append(slices.Clone(omitted), "condition")
+		omittedMembers = append(slices.Clone(omittedMembers), "condition")
 	}
-	return terminal.WriteFields(c.out, object, shown, omitted...)
+	return terminal.WriteFields(c.out, object, shown, omittedMembers...)
 }
 
 // showWithWarnings writes the warnings in object, an answer of the API, as messages. It shows the other members of
-// object, except those in omitted.
-func (c *console) showWithWarnings(object json.RawMessage, omitted ...string) error {
+// object, except those in omittedMembers.
+func (c *console) showWithWarnings(object json.RawMessage, omittedMembers ...string) error {
 	c.writeWarnings("", object)
-	return c.show(object, append(omitted, "warnings")...)
+	return c.show(object, append(omittedMembers, "warnings")...)
 }
 
 // writeJSON writes object as JSON to out. If indent is empty, it writes one line.
@@ -115,11 +115,11 @@ func (c *console) newStatusLine() *statusLine {
 	return &statusLine{Progress: terminal.NewProgress(c.errs), console: c, isTerminal: terminal.IsTerminal(c.errs)}
 }
 
-// update shows bar and text on a terminal. Without a terminal, it writes only text, and only if text has changed. In
+// update shows progressBar and text on a terminal. Without a terminal, it writes only text, and only if text has changed. In
 // addition, either phase must have changed, or the last written line must be older than lineEvery.
-func (l *statusLine) update(phase, bar, text string) {
+func (l *statusLine) update(phase, progressBar, text string) {
 	if l.isTerminal {
-		l.Show("%s%s", bar, text)
+		l.Show("%s%s", progressBar, text)
 	} else if text != l.text && (phase != l.phase || time.Since(l.writtenAt) >= lineEvery) {
 		l.console.writeMessage("%s", text)
 		l.phase, l.text, l.writtenAt = phase, text, time.Now()

@@ -17,8 +17,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// contexts contains the named installations of a user. They are stored in a file that only this user can read.
-type contexts struct {
+// installationContexts contains the named installations of a user. They are stored in a file that only this user can read.
+type installationContexts struct {
 	Current  string                  `json:"current,omitempty"`
 	Contexts map[string]installation `json:"contexts"`
 }
@@ -39,7 +39,7 @@ func contextsFile() (path string, err error) {
 }
 
 // readContexts reads the file of the contexts. If there is no file, it returns no contexts.
-func readContexts() (read contexts, err error) {
+func readContexts() (read installationContexts, err error) {
 	read.Contexts = map[string]installation{}
 	path, err := contextsFile()
 	if err != nil {
@@ -61,8 +61,8 @@ func readContexts() (read contexts, err error) {
 	return read, nil
 }
 
-// write writes the contexts to their file. It replaces the file only after the new content is complete.
-func (c contexts) write() error {
+// writeFile writes the contexts to their file. It replaces the file only after the new content is complete.
+func (c installationContexts) writeFile() error {
 	path, err := contextsFile()
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (c contexts) write() error {
 	return err
 }
 
-func (c contexts) findInstallation(name string) (installation, error) {
+func (c installationContexts) findInstallation(name string) (installation, error) {
 	found, ok := c.Contexts[name]
 	if !ok {
 		return found, advisedError{usageError{fmt.Errorf("no context %q", name)}, "to list the contexts: dispatcher context list"}
@@ -127,7 +127,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var added installation
-	add := changeContextsCommand("add NAME", "Add an installation under a name, or change its URL and token file", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+	add := changeContextsCommand("add NAME", "Add an installation under a name, or change its URL and token file", cobra.ExactArgs(1), func(all *installationContexts, args []string) error {
 		u, err := url.Parse(added.URL)
 		if err != nil || u.Host == "" || u.User != nil {
 			return usageError{errors.New("--url: must begin with http:// or https://, without a password")}
@@ -143,7 +143,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 	add.Flags().StringVar(&added.URL, "url", "", "URL of the dispatcher")
 	add.Flags().StringVar(&added.TokenFile, "token-file", "", "file that holds the token; only you should be able to read it")
 	none := false
-	use := changeContextsCommand("use [NAME]", "Select the installation that commands use", cobra.MaximumNArgs(1), func(all *contexts, args []string) error {
+	use := changeContextsCommand("use [NAME]", "Select the installation that commands use", cobra.MaximumNArgs(1), func(all *installationContexts, args []string) error {
 		if none == (len(args) > 0) {
 			return usageError{errors.New("give either a name or --none")}
 		}
@@ -155,7 +155,7 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 		return err
 	})
 	use.Flags().BoolVar(&none, "none", false, "let commands use no context")
-	remove := changeContextsCommand("delete NAME", "Remove an installation from the list", cobra.ExactArgs(1), func(all *contexts, args []string) error {
+	remove := changeContextsCommand("delete NAME", "Remove an installation from the list", cobra.ExactArgs(1), func(all *installationContexts, args []string) error {
 		if all.Current == args[0] {
 			all.Current = ""
 		}
@@ -169,8 +169,8 @@ DISPATCHER_TOKEN is sent only to --url and DISPATCHER_URL.`,
 
 // changeContextsCommand returns a command that reads the contexts from their file, passes the contexts and its arguments
 // to change, and writes the contexts back.
-func changeContextsCommand(use, short string, args cobra.PositionalArgs, change func(all *contexts, args []string) error) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(_ *cobra.Command, args []string) error {
+func changeContextsCommand(usageLine, shortHelp string, args cobra.PositionalArgs, change func(all *installationContexts, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: usageLine, Short: shortHelp, Args: args, RunE: func(_ *cobra.Command, args []string) error {
 		all, err := readContexts()
 		if err == nil {
 			err = change(&all, args)
@@ -178,7 +178,7 @@ func changeContextsCommand(use, short string, args cobra.PositionalArgs, change 
 		if err != nil {
 			return err
 		}
-		return all.write()
+		return all.writeFile()
 	}}
 }
 
@@ -201,8 +201,8 @@ func listContextsCommand() *cobra.Command {
 }
 
 // completeContexts makes the shell complete the flag with the names of the contexts.
-func completeContexts(command *cobra.Command, flag string) {
-	_ = command.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func completeContexts(command *cobra.Command, flagName string) {
+	_ = command.RegisterFlagCompletionFunc(flagName, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		all, _ := readContexts() // errors are not shown, because the shell waits for the completion
 		return slices.Sorted(maps.Keys(all.Contexts)), cobra.ShellCompDirectiveNoFileComp
 	})

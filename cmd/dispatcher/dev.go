@@ -124,7 +124,7 @@ func runDev(cmd *cobra.Command, options app.DevOptions, simulatedDevices int) er
 	out := cmd.OutOrStdout()
 	var demo func(context.Context) error
 	if simulatedDevices > 0 {
-		demo = func(ctx context.Context) error { return demonstrate(ctx, server, simulatedDevices, out) }
+		demo = func(ctx context.Context) error { return runDemoFleet(ctx, server, simulatedDevices, out) }
 	}
 	return runServerAndDemo(cmd.Context(), server.Run, func() { server.WriteBanner(out) }, demo)
 }
@@ -155,15 +155,15 @@ func runServerAndDemo(ctx context.Context, runServer func(ctx context.Context, o
 	return group.Wait()
 }
 
-// demonstrate runs a simulated fleet against the server until ctx ends.
-func demonstrate(ctx context.Context, server *app.DevServer, devices int, out io.Writer) error {
+// runDemoFleet runs a simulated fleet against the server until ctx ends.
+func runDemoFleet(ctx context.Context, server *app.DevServer, deviceCount int, out io.Writer) error {
 	_, _ = fmt.Fprintf(out, `  Simulating %d devices (half over HTTP, half over MQTT) on pool %q; a simulated external system with %d slots counts the connected devices.
   %.0f %% of the grants go to devices that fall silent: their slots are taken back when the lease of %s ends. Ctrl-C ends it.
 
-`, devices, demoPool, simulator.DefaultCapacity, 100*demoSilent, demoLease)
+`, deviceCount, demoPool, simulator.DefaultCapacity, 100*demoSilent, demoLease)
 	summary, err := simulator.Run(ctx, simulator.Config{
 		URL: server.URL, MQTTURL: server.MQTTURL, OperatorToken: server.AdminToken, FleetToken: server.FleetToken,
-		Devices: devices, Pool: demoPool, Capacity: simulator.DefaultCapacity, Lease: demoLease, Via: simulator.ViaMixed,
+		Devices: deviceCount, Pool: demoPool, Capacity: simulator.DefaultCapacity, Lease: demoLease, Via: simulator.ViaMixed,
 		Work: demoWork, Period: demoPeriod, Faults: simulator.Faults{Silent: demoSilent},
 		Seed: uint64(time.Now().UnixNano()), Endless: true,
 	}, out)

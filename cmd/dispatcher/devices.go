@@ -16,7 +16,7 @@ import (
 func devicesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	d := o.deviceCommands()
-	list := listSpec{path: operators.Path("devices"), columns: columns("ID", "LAST SEEN", "BLOCKED", "OWN TOKEN", "TAGS", "ATTRIBUTES")}
+	list := listSpec{path: operators.Path("devices"), columns: newColumns("ID", "LAST SEEN", "BLOCKED", "OWN TOKEN", "TAGS", "ATTRIBUTES")}
 	verbs := o.newListCommands(list, "List devices by id, or by their latest report", addDeviceFilters)
 	verbs = append(verbs, d.requestCommand("get", "Show a device", http.MethodGet, ""), createDeviceCommand(d), importDevicesCommand(o), checkDeviceCommand(o), explainDeviceCommand(d), setDeviceCommand(d), retagDevicesCommand(o), newDeviceTokenCommand(d),
 		blockDeviceCommand(d, true, "block [DEVICE]", "Block a device, or all devices that match: grant no task, and ask them to stop the tasks that they run"),
@@ -26,7 +26,7 @@ func devicesCommand() *cobra.Command {
 }
 
 func explainDeviceCommand(devices commandFactory) *cobra.Command {
-	return devices.whyCommand("Show why a device gets no task, and what would change that", func(device string, found explanation) string {
+	return devices.whyCommand("Show why a device gets no task, and what would change that", func(device string, found waitExplanation) string {
 		if found.Task == nil {
 			return "no task waits for device " + device
 		}
@@ -75,7 +75,7 @@ func createDeviceCommand(devices commandFactory) *cobra.Command {
 
 // addProfileFlag adds the flag --profile to command, and returns a pointer to the value of the flag, the name of a
 // profile.
-func addProfileFlag(operator *operatorFlags, command *cobra.Command) *string {
+func addProfileFlag(operator *operatorFlags, command *cobra.Command) (profileName *string) {
 	profile := command.Flags().String("profile", "", "profile whose policies apply to the starts of the device")
 	operator.profileCommands().completeFlag(command, "profile")
 	return profile
@@ -85,7 +85,7 @@ func setDeviceCommand(devices commandFactory) *cobra.Command {
 	var tags map[string]string
 	var untag []string
 	command := devices.objectCommand("set", "Change the profile and the given tags of a device; other tags stay unchanged", func(s *session, device string) error {
-		body, err := changeBody(s.cmd)
+		body, err := changedSettingsBody(s.cmd)
 		if err != nil {
 			return err
 		}
@@ -120,14 +120,14 @@ func newDeviceTokenCommand(devices commandFactory) *cobra.Command {
 }
 
 // blockDeviceCommand returns the command `devices block`, or `devices unblock` if blocked is false.
-func blockDeviceCommand(devices commandFactory, blocked bool, use, short string) *cobra.Command {
-	verb, _, _ := strings.Cut(use, " ")
+func blockDeviceCommand(devices commandFactory, blocked bool, usageLine, shortHelp string) *cobra.Command {
+	verb, _, _ := strings.Cut(usageLine, " ")
 	bulk, reason := &bulkFlags{}, ""
 	command := &cobra.Command{
-		Use: use, Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: devices.completeNames(1),
+		Use: usageLine, Short: shortHelp, Args: cobra.MaximumNArgs(1), ValidArgsFunction: devices.completeNames(1),
 		RunE: devices.withSession(func(s *session, args []string) error {
 			if len(args) == 0 {
-				return bulk.run(s.console, strings.ToUpper(verb[:1])+verb[1:], verb+"ed", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
+				return bulk.changeDevices(s.console, strings.ToUpper(verb[:1])+verb[1:], verb+"ed", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
 					return s.Devices.SetBlockedMatching(s.cmd.Context(), filter, blocked, reason, dryRun)
 				})
 			}
@@ -156,7 +156,7 @@ The devices that match are counted first. Devices with open tasks are kept, unle
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: devices.completeNames(1),
 		RunE: devices.withSession(func(s *session, args []string) error {
 			if len(args) == 0 {
-				return bulk.run(s.console, "Delete", "deleted", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
+				return bulk.changeDevices(s.console, "Delete", "deleted", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
 					return s.Devices.DeleteMatching(s.cmd.Context(), filter, options, dryRun)
 				})
 			}

@@ -34,9 +34,9 @@ func (b *bulkFlags) hasSelection() bool {
 	return !b.filter.IsEmpty() || b.createdSince.String() != "" || b.dryRun
 }
 
-// run changes the devices that match the filters, after a count and a confirmation (see bulkChange). verb and
+// changeDevices changes the devices that match the filters, after a count and a confirmation (see bulkChange). verb and
 // participle are words for the change in messages, such as "Retag" and "retagged".
-func (b *bulkFlags) run(output *console, verb, participle string, change func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error)) error {
+func (b *bulkFlags) changeDevices(output *console, verb, participle string, change func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error)) error {
 	b.filter.CreatedSince = b.createdSince.value
 	if b.filter.IsEmpty() {
 		return usageError{errors.New("give at least one of --where, --prefix, --profile, --blocked, --registered-by, --created-since")}
@@ -57,5 +57,5 @@ func (b *bulkFlags) run(output *console, verb, participle string, change func(fi
 			return text
 		},
 		done: participle, wouldBe: "would be " + participle,
-	}.run(output, b.yes, b.dryRun)
+	}.confirmAndChange(output, b.yes, b.dryRun)
 }

@@ -54,7 +54,7 @@ Exit status 1 if the device broke a rule, never reported or fell silent, else 0.
 				return err
 			}
 			f.isJSON = f.isJSON || operator.output == outputJSON
-			return f.run(cmd, &console{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr()})
+			return f.checkDevice(cmd, &console{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr()})
 		},
 	}
 	flags := command.Flags()
@@ -75,9 +75,9 @@ Exit status 1 if the device broke a rule, never reported or fell silent, else 0.
 	return command
 }
 
-// run checks one device and writes the findings.
-func (f *checkFlags) run(cmd *cobra.Command, c *console) error {
-	if err := f.open(); err != nil {
+// checkDevice checks one device and writes the findings.
+func (f *checkFlags) checkDevice(cmd *cobra.Command, c *console) error {
+	if err := f.openFilesAndListeners(); err != nil {
 		return usageError{err}
 	}
 	line := c.newStatusLine()
@@ -93,11 +93,11 @@ func (f *checkFlags) run(cmd *cobra.Command, c *console) error {
 	if findings == nil {
 		return err
 	}
-	return cmp.Or(f.write(c, findings), f.writeJUnit(findings), err)
+	return cmp.Or(f.writeFindings(c, findings), f.writeJUnit(findings), err)
 }
 
-// open reads the files of the flags, and opens the listeners of the check.
-func (f *checkFlags) open() (err error) {
+// openFilesAndListeners reads the files of the flags, and opens the listeners of the check.
+func (f *checkFlags) openFilesAndListeners() (err error) {
 	f.options.Token = f.token.String()
 	for _, l := range []struct {
 		flag, address string
@@ -159,8 +159,8 @@ func (f *checkFlags) newRebootFunc(cmd *cobra.Command, line *statusLine) (reboot
 	}
 }
 
-// write writes the findings, and a message with their counts. It returns an error if the device violates a rule.
-func (f *checkFlags) write(c *console, findings []check.Finding) error {
+// writeFindings writes the findings, and a message with their counts. It returns an error if the device violates a rule.
+func (f *checkFlags) writeFindings(c *console, findings []check.Finding) error {
 	table, counts := terminal.NewTable(c.out, "STATE", "RULE", "FOUND"), map[string]int64{}
 	for _, finding := range findings {
 		counts[finding.State]++

@@ -27,7 +27,7 @@ func retagDevicesCommand(operator *operatorFlags) *cobra.Command {
 At least one filter is required. The devices are counted first. The audit log gets
 one event for each changed device.`,
 		Args: cobra.NoArgs,
-		RunE: operator.withSession(func(s *session, _ []string) error { return r.run(s) }),
+		RunE: operator.withSession(func(s *session, _ []string) error { return r.retagDevices(s) }),
 	}
 	r.addTo(command, operator)
 	command.Flags().StringArrayVar(&r.set, "set", nil, "tag to set, name:value; may be repeated")
@@ -36,8 +36,8 @@ one event for each changed device.`,
 	return command
 }
 
-// run changes the tags of the devices that match.
-func (r *retagFlags) run(s *session) error {
+// retagDevices changes the tags of the devices that match.
+func (r *retagFlags) retagDevices(s *session) error {
 	change := operators.Retag{Set: map[string]string{}, Unset: r.unset}
 	for _, tag := range r.set {
 		name, value, ok := strings.Cut(tag, ":")
@@ -46,7 +46,7 @@ func (r *retagFlags) run(s *session) error {
 		}
 		change.Set[name] = value
 	}
-	return r.bulkFlags.run(s.console, "Retag", "retagged", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
+	return r.bulkFlags.changeDevices(s.console, "Retag", "retagged", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
 		n, err := s.Devices.Retag(s.cmd.Context(), filter, change, dryRun)
 		return operators.DevicesChanged{Devices: n}, err
 	})

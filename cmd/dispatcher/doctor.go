@@ -19,7 +19,7 @@ const devDiskBytes = 1 << 30
 
 // doctorFlags contains the flags of the command doctor.
 type doctorFlags struct {
-	settings             *settings
+	settings             *configReader
 	output, data, device string
 	token                tokenFlag
 }
@@ -40,9 +40,9 @@ With --device, the id of a device that is not in use, it checks at the broker wh
 device receives messages to another device. The device is woken once.
 
 Exit status 1 if a check failed, else 0.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return e.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return e.examineAndReport(cmd) },
 	}
-	e.settings = addSettings(command.Flags())
+	e.settings = addConfigFlag(command.Flags())
 	addSettingFlags(command.Flags())
 	addOutputFlag(command, command.Flags(), &e.output)
 	command.Flags().StringVar(&e.data, "data", "", "data folder of the dispatcher dev to check (default: the folder of the dispatcher dev that runs here)")
@@ -52,13 +52,13 @@ Exit status 1 if a check failed, else 0.`,
 	return command
 }
 
-// run examines the installation and writes the findings. It returns an error if the state of a finding is Failed.
-func (e *doctorFlags) run(cmd *cobra.Command) error {
+// examineAndReport examines the installation and writes the findings. It returns an error if the state of a finding is Failed.
+func (e *doctorFlags) examineAndReport(cmd *cobra.Command) error {
 	if err := checkOutput(e.output); err != nil {
 		return err
 	}
 	p := doctor.Installation{Version: version, Now: time.Now, Device: e.device, DeviceToken: e.token.String()}
-	findings := e.examine(cmd, p)
+	findings := e.runChecks(cmd, p)
 	if err := e.writeFindings(cmd, findings); err != nil {
 		return err
 	}
@@ -68,8 +68,8 @@ func (e *doctorFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// examine runs the checks of an installation.
-func (e *doctorFlags) examine(cmd *cobra.Command, installation doctor.Installation) []doctor.Finding {
+// runChecks runs the checks of an installation.
+func (e *doctorFlags) runChecks(cmd *cobra.Command, installation doctor.Installation) []doctor.Finding {
 	config, configErr := e.settings.loadConfig(cmd.Flags())
 	if configErr != nil {
 		return []doctor.Finding{doctor.Misconfigured(configErr)}

@@ -16,7 +16,7 @@ import (
 
 func eventsCommand() *cobra.Command {
 	o := &operatorFlags{}
-	l := listSpec{path: operators.Path("events"), columns: slices.Concat(columns("ID", "AT", "KIND"), []column{{"ACTOR", eventActor}, {"ABOUT", eventSubject}}, columns("DETAIL"))}
+	l := listSpec{path: operators.Path("events"), columns: slices.Concat(newColumns("ID", "AT", "KIND"), []tableColumn{{"ACTOR", eventActor}, {"ABOUT", eventSubject}}, newColumns("DETAIL"))}
 	verbs := o.newListCommands(l, "List events, newest first", func(c *cobra.Command) {
 		addEventFilters(o, c)
 		c.Flags().String("order", "newest", "newest or oldest first")
@@ -37,13 +37,15 @@ func eventsCommand() *cobra.Command {
 }
 
 // eventActor returns the kind and the name of the actor of an event.
-func eventActor(event jsonObject) string { return event.text("actor_kind") + " " + event.text("actor") }
+func eventActor(event jsonObject) string {
+	return event.memberText("actor_kind") + " " + event.memberText("actor")
+}
 
 // eventSubject returns the pool, the batch, the task and the device of an event.
 func eventSubject(event jsonObject) string {
 	var parts []string
 	for _, name := range []string{"pool", "batch", "task", "device"} {
-		if value := event.text(name); value != "" && value != "0" {
+		if value := event.memberText(name); value != "" && value != "0" {
 			parts = append(parts, name+" "+value)
 		}
 	}
@@ -75,7 +77,7 @@ func watchEventsCommand(operator *operatorFlags) *cobra.Command {
 			if after == "" {
 				live.OnConnected = func() { s.console.writeMessage("Waiting for events.") }
 			}
-			err := s.Follow(s.cmd.Context(), operators.Path("events"), requestQuery(filters), live, eventLog{s.console}.writeEvent)
+			err := s.Follow(s.cmd.Context(), operators.Path("events"), requestQuery(filters), live, eventWriter{s.console}.writeEvent)
 			if s.cmd.Context().Err() != nil && errors.Is(err, s.cmd.Context().Err()) {
 				return nil
 			}
@@ -88,18 +90,18 @@ func watchEventsCommand(operator *operatorFlags) *cobra.Command {
 	return command
 }
 
-// eventLog writes events, each in one line.
-type eventLog struct{ console *console }
+// eventWriter writes events, each in one line.
+type eventWriter struct{ console *console }
 
 // writeEvent writes event as JSON, or as text whose columns start at the same place in every line.
-func (l eventLog) writeEvent(event json.RawMessage) error {
+func (l eventWriter) writeEvent(event json.RawMessage) error {
 	if l.console.isJSON {
 		return writeJSON(l.console.out, event, "")
 	}
-	e, err := readEntry(event)
+	e, err := decodeObject(event)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(l.console.out, terminal.EscapeUnprintable(fmt.Sprintf("%s  %-20s  %-20s  %s  %s", e.text("at"), e.text("kind"), eventActor(e), eventSubject(e), e.text("detail"))))
+	_, err = fmt.Fprintln(l.console.out, terminal.EscapeUnprintable(fmt.Sprintf("%s  %-20s  %-20s  %s  %s", e.memberText("at"), e.memberText("kind"), eventActor(e), eventSubject(e), e.memberText("detail"))))
 	return err
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// verification is the result of `events verify`.
-type verification struct {
+// sealVerification is the result of `events verify`.
+type sealVerification struct {
 	Blocks   int                  `json:"blocks"` // number of blocks that were compared
 	Events   int64                `json:"events"` // number of events that these blocks had when they were sealed
 	Unsealed int                  `json:"unsealed"`
@@ -51,7 +51,7 @@ Exit status 1 if something was changed, else 0.`,
 			}
 			v, err := s.verifyEvents(kept)
 			if err == nil {
-				err = v.write(s.console)
+				err = v.writeResult(s.console)
 			}
 			if n := int64(len(v.Faults)); err == nil && n > 0 {
 				err = errors.New("the log of events was changed: " + countText(n, "fault", "faults"))
@@ -73,7 +73,7 @@ func readKeptSeal(file string) (*operators.EventSeal, error) {
 	if err != nil {
 		return nil, err
 	}
-	var kept verification
+	var kept sealVerification
 	if err := json.Unmarshal(text, &kept); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -83,12 +83,12 @@ func readKeptSeal(file string) (*operators.EventSeal, error) {
 	return kept.Last, nil
 }
 
-// verifyEvents compares the events with their seals. It begins with kept, a seal that the user stored earlier. If
-// kept is nil, it begins with the first seal.
-func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) {
-	v, after := verification{Faults: []sealFault{}}, int64(-1)
-	if kept != nil {
-		after = kept.Last - 1
+// verifyEvents compares the events with their seals. It begins with keptSeal, a seal that the user stored earlier. If
+// keptSeal is nil, it begins with the first seal.
+func (s *session) verifyEvents(keptSeal *operators.EventSeal) (sealVerification, error) {
+	v, after := sealVerification{Faults: []sealFault{}}, int64(-1)
+	if keptSeal != nil {
+		after = keptSeal.Last - 1
 	}
 	for seal, err := range s.Events.Seals(s.cmd.Context(), after) {
 		switch {
@@ -97,8 +97,8 @@ func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) 
 		case seal.SealedAt == nil:
 			v.Unsealed = seal.Found
 		default:
-			if v.Last == nil && kept != nil && (seal.Last != kept.Last || seal.Hash != kept.Hash) {
-				v.Faults = append(v.Faults, sealFault{*kept, "the ledger does not have this seal any more"})
+			if v.Last == nil && keptSeal != nil && (seal.Last != keptSeal.Last || seal.Hash != keptSeal.Hash) {
+				v.Faults = append(v.Faults, sealFault{*keptSeal, "the ledger does not have this seal any more"})
 			}
 			v.addSeal(seal)
 		}
@@ -110,7 +110,7 @@ func (s *session) verifyEvents(kept *operators.EventSeal) (verification, error) 
 }
 
 // addSeal counts the block of events that seal protects, and records a fault if its events do not match the seal.
-func (v *verification) addSeal(seal operators.EventSeal) {
+func (v *sealVerification) addSeal(seal operators.EventSeal) {
 	v.Last = &seal
 	if seal.Events > 0 {
 		v.Blocks, v.Events, v.First = v.Blocks+1, v.Events+int64(seal.Events), cmp.Or(v.First, &seal)
@@ -128,9 +128,9 @@ func (v *verification) addSeal(seal operators.EventSeal) {
 	v.Faults = append(v.Faults, sealFault{seal, problem})
 }
 
-// write writes the faults as a table, and a message with the numbers of compared events and blocks. With --output json,
+// writeResult writes the faults as a table, and a message with the numbers of compared events and blocks. With --output json,
 // it writes v as JSON.
-func (v *verification) write(output *console) error {
+func (v *sealVerification) writeResult(output *console) error {
 	if output.isJSON {
 		return writeJSON(output.out, v, jsonIndent)
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// countFailuresCommand returns the command `failures` of pools or batches. owner is this kind of object. The command
+// countFailuresCommand returns the command `failures` of pools or batches. poolsOrBatches is this kind of object. The command
 // shows how many attempts failed, in groups of devices.
-func countFailuresCommand(owner commandFactory) *cobra.Command {
-	command := owner.objectCommand("failures", "Show how many attempts failed, by tags and attributes of their devices", func(s *session, name string) error {
+func countFailuresCommand(poolsOrBatches commandFactory) *cobra.Command {
+	command := poolsOrBatches.objectCommand("failures", "Show how many attempts failed, by tags and attributes of their devices", func(s *session, name string) error {
 		var found operators.Failures
 		query := requestQuery(s.cmd.LocalNonPersistentFlags())
-		return s.getAndShow(operators.Path(owner.plural, name, "failures"), query, &found, func() error { return writeFailures(s.console, found) })
+		return s.getAndShow(operators.Path(poolsOrBatches.plural, name, "failures"), query, &found, func() error { return writeFailures(s.console, found) })
 	})
 	command.Flags().StringSlice("by", nil, "at most two keys, such as tags.model,attributes.firmware")
 	command.Flags().Var(new(timeFlag), "since", "only attempts that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z (default: the last hour)")

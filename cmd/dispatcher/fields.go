@@ -38,7 +38,7 @@ func fieldValue(flag *pflag.Flag) (value any, err error) {
 	text := flag.Value.String()
 	switch value := flag.Value.(type) {
 	case *jsonFlag:
-		return value.read(flag.Name)
+		return value.readJSON(flag.Name)
 	case *model.Duration:
 		return time.Duration(*value).Milliseconds(), nil
 	case pflag.SliceValue:
@@ -97,8 +97,8 @@ func requestQuery(flags *pflag.FlagSet) (query url.Values) {
 	return q
 }
 
-// changeBody returns the body of a request that changes the settings for which the command has flags. It fails if no flag was given.
-func changeBody(command *cobra.Command) (map[string]any, error) {
+// changedSettingsBody returns the body of a request that changes the settings for which the command has flags. It fails if no flag was given.
+func changedSettingsBody(command *cobra.Command) (map[string]any, error) {
 	flags := command.LocalNonPersistentFlags()
 	body, err := requestBody(flags)
 	if err == nil && len(body) == 0 {
@@ -137,8 +137,8 @@ func (j *jsonFlag) Set(text string) error {
 
 func (j *jsonFlag) Type() string { return "string" }
 
-// read returns the JSON, from the file if the flag names one. flagName is the name of the flag, for errors.
-func (j *jsonFlag) read(flagName string) (json.RawMessage, error) {
+// readJSON returns the JSON, from the file if the flag names one. flagName is the name of the flag, for errors.
+func (j *jsonFlag) readJSON(flagName string) (json.RawMessage, error) {
 	value := []byte(*j)
 	if file, ok := strings.CutPrefix(string(*j), "@"); ok {
 		var err error

@@ -25,8 +25,8 @@ reports if there are more hits, and if only some of the entries were searched.`
 }
 
 // writeHits writes a table of the hits. For hits that are not in the table, it writes a message with the command that
-// lists them. quoted is the searched text in quotes.
-func writeHits(output *console, found operators.Found, quoted string) error {
+// lists them. quotedText is the searched text in quotes.
+func writeHits(output *console, found operators.Found, quotedText string) error {
 	parts := []struct {
 		operators.FoundPart
 
@@ -51,10 +51,10 @@ func writeHits(output *console, found operators.Found, quoted string) error {
 	}
 	for _, p := range parts {
 		if p.More {
-			output.writeMessage("There are more hits by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quoted)
+			output.writeMessage("There are more hits by %s: dispatcher %s %s", p.matchedBy, p.listCommand, quotedText)
 		}
 		if p.Scanned > 0 {
-			output.writeMessage("Only the first %d were searched by %s; to search all: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quoted)
+			output.writeMessage("Only the first %d were searched by %s; to search all: dispatcher %s %s", p.Scanned, p.matchedBy, p.listCommand, quotedText)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ dispatcher dev that runs here, if there is one.`,
 			if url == "" {
 				config, err := app.Load(nil, os.Environ(), nil)
 				if err == nil {
-					url, transport, err = localServer(config)
+					url, transport, err = findLocalServer(config)
 				}
 				if err != nil {
 					return usageError{err}
@@ -65,20 +65,20 @@ func checkReady(ctx context.Context, url string, transport http.RoundTripper) er
 	return nil
 }
 
-// localServer returns the URL of the dispatcher to check, and the transport for this URL. Usually this is the dispatcher
+// findLocalServer returns the URL of the dispatcher to check, and the transport for this URL. Usually this is the dispatcher
 // serve that runs with config. If the environment configures no database and a dispatcher dev runs on this machine, it is
 // the dispatcher dev.
-func localServer(config app.Config) (url string, transport http.RoundTripper, err error) {
+func findLocalServer(config app.Config) (url string, transport http.RoundTripper, err error) {
 	if dev, err := localDevConfig(operators.Config{}); err == nil && config.PostgresDSN == "" {
 		return dev.URL, nil, nil
 	}
-	return localAddress(config.HTTPListen, config.TLSCertFile)
+	return localURLAndTransport(config.HTTPListen, config.TLSCertFile)
 }
 
-// localAddress returns the URL by which a dispatcher with these settings is reached from its own
+// localURLAndTransport returns the URL by which a dispatcher with these settings is reached from its own
 // machine, and the transport for it. A nil transport means the default transport.
-func localAddress(listen, certFile string) (url string, transport http.RoundTripper, err error) {
-	host, port, err := net.SplitHostPort(listen)
+func localURLAndTransport(listenAddr, certFile string) (url string, transport http.RoundTripper, err error) {
+	host, port, err := net.SplitHostPort(listenAddr)
 	if err != nil {
 		return "", nil, fmt.Errorf("http_listen: %w", err)
 	}

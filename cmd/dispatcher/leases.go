@@ -16,7 +16,7 @@ import (
 func leasesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.poolCommands()
-	list := listSpec{columns: columns("LEASE", "CALLER", "HOLDER", "STATE", "SLOT", "TOKEN", "SINCE=granted_at", "LEASE UNTIL")}
+	list := listSpec{columns: newColumns("LEASE", "CALLER", "HOLDER", "STATE", "SLOT", "TOKEN", "SINCE=granted_at", "LEASE UNTIL")}
 	return o.groupCommand("leases", "Lease slots of pools for a program that is not a device", listLeasesCommand(p, list), exportLeasesCommand(p, list), acquireLeaseCommand(p), renewLeaseCommand(p), releaseLeaseCommand(p))
 }
 
@@ -87,10 +87,10 @@ func (s *session) waitForLease(pool string, request operators.NewLease, maxWait 
 	return got, err
 }
 
-// withLeaseCommand returns a command that works on one lease of a pool. verb is the name of the command. short is the
+// leaseCommand returns a command that works on one lease of a pool. verb is the name of the command. shortHelp is the
 // help of the command. run is called with the name of the pool and the id of the lease.
-func (n commandFactory) withLeaseCommand(verb, short string, run func(s *session, pool string, lease int64) error) *cobra.Command {
-	return n.objectPartCommand(verb+" POOL LEASE", short, func(s *session, pool, id string) error {
+func (n commandFactory) leaseCommand(verb, shortHelp string, run func(s *session, pool string, lease int64) error) *cobra.Command {
+	return n.objectPartCommand(verb+" POOL LEASE", shortHelp, func(s *session, pool, id string) error {
 		lease, err := strconv.ParseInt(id, 10, 64)
 		if err != nil || lease < 1 {
 			return usageError{fmt.Errorf("%q is not the number of a lease", id)}
@@ -102,7 +102,7 @@ func (n commandFactory) withLeaseCommand(verb, short string, run func(s *session
 func renewLeaseCommand(pools commandFactory) *cobra.Command {
 	var token int64
 	var lease time.Duration
-	command := pools.withLeaseCommand("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
+	command := pools.leaseCommand("renew", "Renew the lease of a slot", func(s *session, pool string, leaseID int64) error {
 		if lease < 0 {
 			return usageError{errors.New("--lease must not be negative")}
 		}
@@ -119,7 +119,7 @@ func renewLeaseCommand(pools commandFactory) *cobra.Command {
 
 func releaseLeaseCommand(pools commandFactory) *cobra.Command {
 	var token int64
-	command := pools.withLeaseCommand("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
+	command := pools.leaseCommand("release", "Give a slot back, or leave the queue", func(s *session, pool string, leaseID int64) error {
 		return s.Leases.Release(s.cmd.Context(), pool, leaseID, max(token, 0))
 	})
 	command.Flags().Int64Var(&token, "token", 0, "fencing token of the lease; required if the slot is held")

@@ -21,7 +21,7 @@ import (
 func limitsCommand() *cobra.Command {
 	o := &operatorFlags{}
 	l := o.limitSetCommands()
-	list := listSpec{path: operators.Path("limits"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}
+	list := listSpec{path: operators.Path("limits"), columns: newColumns("NAME", "LIMITS", "UPDATED=updated_at")}
 	verbs := o.newListCommands(list, "List limit sets by name", nil)
 	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPoliciesCommand(l, "Create a limit set, or replace its policies"),
 		l.requestCommand("delete", "Delete a limit set", http.MethodDelete, ""),
@@ -60,21 +60,21 @@ func readFacts(pairs []string) (valueByName map[string]string, err error) {
 	return facts, nil
 }
 
-// request returns the request that sends the take to a limit set. action (take, peek or return) is the last part of the path.
-func (t *takeFlags) request(set, action string) (httpRequest operators.Request, err error) {
+// newRequest returns the request that sends the take to a limit set. action (take, peek or return) is the last part of the path.
+func (t *takeFlags) newRequest(limitSet, action string) (httpRequest operators.Request, err error) {
 	if t.Cost == 0 { // in the API, 0 means the default
 		return httpRequest, usageError{errors.New("--cost: must be between 1 and 1000")}
 	}
 	t.Facts, err = readFacts(t.facts)
-	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", set, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
+	return operators.Request{Method: http.MethodPost, Path: operators.Path("limits", limitSet, action), Body: t.Take, Idempotent: t.ID != "" || action == "peek"}, err
 }
 
-// takeOrPeekCommand returns the command take or peek (verb). short is the help of the command. The command ends with an
+// takeOrPeekCommand returns the command take or peek (verb). shortHelp is the help of the command. The command ends with an
 // error if the take is refused. So a shell runs a command after && only if the take is allowed.
-func takeOrPeekCommand(limitSets commandFactory, verb, short string) *cobra.Command {
+func takeOrPeekCommand(limitSets commandFactory, verb, shortHelp string) *cobra.Command {
 	var t takeFlags
-	command := limitSets.objectCommand(verb, short, func(s *session, set string) error {
-		r, err := t.request(set, verb)
+	command := limitSets.objectCommand(verb, shortHelp, func(s *session, set string) error {
+		r, err := t.newRequest(set, verb)
 		if err != nil {
 			return err
 		}
@@ -86,9 +86,9 @@ func takeOrPeekCommand(limitSets commandFactory, verb, short string) *cobra.Comm
 		if err := taken.show(s.console, text); err != nil {
 			return err
 		}
-		return taken.refusal()
+		return taken.refusalError()
 	})
-	command.Long = short + ".\n\nExit status 1 if the action is not allowed: dispatcher limits " + verb + " SET --fact NAME=VALUE && do it"
+	command.Long = shortHelp + ".\n\nExit status 1 if the action is not allowed: dispatcher limits " + verb + " SET --fact NAME=VALUE && do it"
 	t.addTo(command.Flags())
 	return command
 }
@@ -113,11 +113,11 @@ func (t takeAnswer) show(output *console, text json.RawMessage) error {
 	if err := output.show(text, without...); err != nil || output.isJSON || len(t.Limits) == 0 {
 		return err
 	}
-	return writeTable(output.out, t.Limits, append(columns("POLICY", "REMAINING", "MAX"), timeToResetColumn()))
+	return writeTable(output.out, t.Limits, append(newColumns("POLICY", "REMAINING", "MAX"), timeToResetColumn()))
 }
 
-// refusal returns an error if the take is not allowed, else nil.
-func (t takeAnswer) refusal() error {
+// refusalError returns an error if the take is not allowed, else nil.
+func (t takeAnswer) refusalError() error {
 	switch {
 	case t.Allowed:
 		return nil
@@ -138,7 +138,7 @@ func durationText(ms int64) string {
 func giveBackTakeCommand(limitSets commandFactory) *cobra.Command {
 	var t takeFlags
 	command := limitSets.objectCommand("return", "Give back the unused part of a take, and show the total given back", func(s *session, set string) error {
-		r, err := t.request(set, "return")
+		r, err := t.newRequest(set, "return")
 		if err != nil {
 			return err
 		}

@@ -20,15 +20,15 @@ import (
 // jsonObject is a JSON object of the API, for example an element of a list. It maps the names of the members to their values.
 type jsonObject map[string]json.RawMessage
 
-// readEntry decodes text, a JSON object, into its members.
-func readEntry(text json.RawMessage) (jsonObject, error) {
+// decodeObject decodes text, a JSON object, into its members.
+func decodeObject(text json.RawMessage) (jsonObject, error) {
 	var e jsonObject
 	err := json.Unmarshal(text, &e)
 	return e, err
 }
 
-// text returns a member as text for display. The text of a member that is false, null or absent is empty.
-func (e jsonObject) text(name string) string { return terminal.FormatValue(name, e[name]) }
+// memberText returns a member as text for display. The text of a member that is false, null or absent is empty.
+func (e jsonObject) memberText(name string) string { return terminal.FormatValue(name, e[name]) }
 
 // decode decodes the object into target.
 func (e jsonObject) decode(target any) error { return convertJSON(e, target) }
@@ -49,22 +49,22 @@ func (e jsonObject) stringMember(name string) string {
 	return word
 }
 
-// column is a column of a table: its head, and a function that returns the text of a cell.
-type column struct {
+// tableColumn is a column of a table: its head, and a function that returns the text of a cell.
+type tableColumn struct {
 	head string
 	cell func(jsonObject) string
 }
 
-// columns returns a column for each of heads. The head TAGS shows the member tags. The head "LEASE=lease_ms" is shown as
+// newColumns returns a column for each of heads. The head TAGS shows the member tags. The head "LEASE=lease_ms" is shown as
 // LEASE and shows the member lease_ms.
-func columns(heads ...string) []column {
-	list := make([]column, len(heads))
+func newColumns(heads ...string) []tableColumn {
+	list := make([]tableColumn, len(heads))
 	for i, head := range heads {
 		head, name, isNamed := strings.Cut(head, "=")
 		if !isNamed {
 			name = strings.ReplaceAll(strings.ToLower(head), " ", "_")
 		}
-		list[i] = column{head, func(e jsonObject) string { return e.text(name) }}
+		list[i] = tableColumn{head, func(e jsonObject) string { return e.memberText(name) }}
 	}
 	return list
 }
@@ -72,7 +72,7 @@ func columns(heads ...string) []column {
 // listSpec describes how the entries at a path of the API are listed.
 type listSpec struct {
 	path    string
-	columns []column
+	columns []tableColumn
 	query   url.Values
 	// exportYAML writes the entries as YAML, a format of the export in addition to CSV and NDJSON. It may be nil.
 	exportYAML func(s *session, query url.Values) error
@@ -80,8 +80,8 @@ type listSpec struct {
 
 // newListCommands returns two commands about the entries of list: first `list`, then `export`. addFilters adds to both
 // commands the flags that filter the entries. addFilters may be nil.
-func (o *operatorFlags) newListCommands(list listSpec, short string, addFilters func(*cobra.Command)) []*cobra.Command {
-	listed := &cobra.Command{Use: "list", Short: short}
+func (o *operatorFlags) newListCommands(list listSpec, shortHelp string, addFilters func(*cobra.Command)) []*cobra.Command {
+	listed := &cobra.Command{Use: "list", Short: shortHelp}
 	if addFilters != nil {
 		addFilters(listed)
 	}
@@ -103,19 +103,19 @@ func copyFlags(command *cobra.Command) *pflag.FlagSet {
 }
 
 // addLimitFlag adds the flag --limit of a list.
-func addLimitFlag(command *cobra.Command) *int {
+func addLimitFlag(command *cobra.Command) (maxEntries *int) {
 	return command.Flags().Int("limit", 100, "maximum number of entries to show; 0: all")
 }
 
 // addFormatFlag adds the flag --format of an export.
-func (l listSpec) addFormatFlag(command *cobra.Command) *string {
-	format := command.Flags().String("format", "csv", strings.Join(l.formats(), " or "))
-	completeFlagValues(command, "format", l.formats()...)
+func (l listSpec) addFormatFlag(command *cobra.Command) (format *string) {
+	format = command.Flags().String("format", "csv", strings.Join(l.formatNames(), " or "))
+	completeFlagValues(command, "format", l.formatNames()...)
 	return format
 }
 
-// formats returns the names of the formats in which the list can be exported.
-func (l listSpec) formats() []string {
+// formatNames returns the names of the formats in which the list can be exported.
+func (l listSpec) formatNames() []string {
 	if l.exportYAML != nil {
 		return []string{"csv", "ndjson", "yaml"}
 	}
@@ -159,8 +159,8 @@ func (s *session) writeList(list listSpec, limit int) error {
 func (s *session) exportList(list listSpec, format string) error {
 	request := operators.Request{Method: http.MethodGet, Path: list.path, Query: list.query}
 	switch {
-	case !slices.Contains(list.formats(), format):
-		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(list.formats(), " or "))}
+	case !slices.Contains(list.formatNames(), format):
+		return usageError{fmt.Errorf("--format: %q is not %s", format, strings.Join(list.formatNames(), " or "))}
 	case format == "yaml":
 		return list.exportYAML(s, list.query)
 	case format == "csv":
@@ -171,7 +171,7 @@ func (s *session) exportList(list listSpec, format string) error {
 	return s.Copy(s.cmd.Context(), request, s.console.out)
 }
 
-func writeTable(out io.Writer, entries []jsonObject, columns []column) error {
+func writeTable(out io.Writer, entries []jsonObject, columns []tableColumn) error {
 	writer := (&console{out: out}).newListWriter(columns)
 	for _, e := range entries {
 		writer.addRow(e)
@@ -182,13 +182,13 @@ func writeTable(out io.Writer, entries []jsonObject, columns []column) error {
 // listWriter writes entries as a table, or as one JSON array with one entry per line.
 type listWriter struct {
 	out     io.Writer
-	columns []column
+	columns []tableColumn
 	table   *terminal.Table
 	count   int
 }
 
 // newListWriter returns a writer of entries with these columns. It writes a table, or JSON with --output json.
-func (c *console) newListWriter(columns []column) *listWriter {
+func (c *console) newListWriter(columns []tableColumn) *listWriter {
 	w := &listWriter{out: c.out, columns: columns}
 	if !c.isJSON {
 		heads := make([]string, len(columns))
@@ -211,7 +211,7 @@ func (w *listWriter) writeEntry(text json.RawMessage) error {
 		_, err := fmt.Fprintf(w.out, "%s%s", separator, text)
 		return err
 	}
-	e, err := readEntry(text)
+	e, err := decodeObject(text)
 	if err != nil {
 		return err
 	}

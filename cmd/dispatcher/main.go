@@ -49,8 +49,8 @@ func main() {
 }
 
 // run runs the program with the command-line arguments args and returns its exit status.
-func run(args []string, stdout, stderr io.Writer) int {
-	ctx, releaseSignals, stop := untilSignal()
+func run(args []string, stdout, stderr io.Writer) (exitStatus int) {
+	ctx, releaseSignals, stop := contextUntilSignal()
 	defer stop()
 	root := rootCommand(stdout, stderr, releaseSignals)
 	root.SetArgs(args)
@@ -90,9 +90,9 @@ func splitErrorLines(err error) (lines []string) {
 	return lines
 }
 
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends the process at once with status 1. A
+// contextUntilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends the process at once with status 1. A
 // command that handles signals itself calls releaseSignals. stop ends the handling of signals.
-func untilSignal() (ctx context.Context, releaseSignals, stop func()) {
+func contextUntilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

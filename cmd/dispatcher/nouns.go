@@ -29,11 +29,11 @@ func (o *operatorFlags) poolCommands() commandFactory {
 }
 
 func (o *operatorFlags) batchCommands() commandFactory {
-	return commandFactory{o, "batches", "BATCH", exactlyOneID, "id", "name"}
+	return commandFactory{o, "batches", "BATCH", requireOneID, "id", "name"}
 }
 
 func (o *operatorFlags) taskCommands() commandFactory {
-	return commandFactory{o, "tasks", "TASK", exactlyOneID, "", ""}
+	return commandFactory{o, "tasks", "TASK", requireOneID, "", ""}
 }
 
 func (o *operatorFlags) deviceCommands() commandFactory {
@@ -49,14 +49,14 @@ func (o *operatorFlags) limitSetCommands() commandFactory {
 }
 
 func (o *operatorFlags) tokenCommands() commandFactory {
-	return commandFactory{o, "tokens", "ID", exactlyOneID, "id", "name"}
+	return commandFactory{o, "tokens", "ID", requireOneID, "id", "name"}
 }
 
-// objectCommand returns a command that works on one object, such as one pool. verb is the name of the command. short is
+// objectCommand returns a command that works on one object, such as one pool. verb is the name of the command. shortHelp is
 // the help of the command. run is called with the name or id of the object.
-func (n commandFactory) objectCommand(verb, short string, run func(s *session, name string) error) *cobra.Command {
+func (n commandFactory) objectCommand(verb, shortHelp string, run func(s *session, name string) error) *cobra.Command {
 	command := &cobra.Command{
-		Use: verb + " " + n.argName, Short: short, Args: n.args,
+		Use: verb + " " + n.argName, Short: shortHelp, Args: n.args,
 		RunE: n.withSession(func(s *session, args []string) error { return run(s, args[0]) }),
 	}
 	if n.idMember != "" {
@@ -65,39 +65,40 @@ func (n commandFactory) objectCommand(verb, short string, run func(s *session, n
 	return command
 }
 
-// objectPartCommand returns a command that works on a part of an object, such as a slot of a pool. use is the name of the
-// command with its two arguments, and short is its help. run is called with the values of the arguments.
-func (n commandFactory) objectPartCommand(use, short string, run func(s *session, name, part string) error) *cobra.Command {
+// objectPartCommand returns a command that works on a part of an object, such as a slot of a pool. usageLine is the name of the
+// command with its two arguments, and shortHelp is its help. run is called with the values of the arguments.
+func (n commandFactory) objectPartCommand(usageLine, shortHelp string, run func(s *session, name, part string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
+		Use: usageLine, Short: shortHelp, Args: cobra.ExactArgs(2), ValidArgsFunction: n.completeNames(1),
 		RunE: n.withSession(func(s *session, args []string) error { return run(s, args[0], args[1]) }),
 	}
 }
 
 // requestCommand returns a command that sends a request without a body to the path of an object. verb is the name of
-// the command. pathEnd is appended to the path. The command shows the answer except the members in omitted. short is
+// the command. pathEnd is appended to the path. The command shows the answer except the members in omittedMembers. shortHelp is
 // the help of the command.
-func (n commandFactory) requestCommand(verb, short, method, pathEnd string, omitted ...string) *cobra.Command {
-	return n.objectCommand(verb, short, func(s *session, name string) error {
-		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + pathEnd}, omitted...)
+func (n commandFactory) requestCommand(verb, shortHelp, method, pathEnd string, omittedMembers ...string) *cobra.Command {
+	return n.objectCommand(verb, shortHelp, func(s *session, name string) error {
+		return s.sendAndShow(operators.Request{Method: method, Path: operators.Path(n.plural, name) + pathEnd}, omittedMembers...)
 	})
 }
 
-// pauseCommand returns the command that pauses an object, with the help short. The command shows the answer except the members in omitted.
-func (n commandFactory) pauseCommand(short string, omitted ...string) *cobra.Command {
+// pauseCommand returns the command that pauses an object, with the help shortHelp. The command shows the answer except the members in
+// omittedMembers.
+func (n commandFactory) pauseCommand(shortHelp string, omittedMembers ...string) *cobra.Command {
 	var reason string
-	command := n.objectCommand("pause", short, func(s *session, name string) error {
-		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path(n.plural, name, "pause"), Body: operators.PauseReason{Reason: reason}}, omitted...)
+	command := n.objectCommand("pause", shortHelp, func(s *session, name string) error {
+		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: operators.Path(n.plural, name, "pause"), Body: operators.PauseReason{Reason: reason}}, omittedMembers...)
 	})
 	command.Flags().StringVar(&reason, "reason", "", "reason of the pause; shown as the reason why tasks wait")
 	return command
 }
 
-// setCommand returns the command `set` with the help short. The command changes those settings of an object for which the
+// setCommand returns the command `set` with the help shortHelp. The command changes those settings of an object for which the
 // user gives flags. The caller adds the flags.
-func (n commandFactory) setCommand(short string) *cobra.Command {
-	return n.objectCommand("set", short, func(s *session, name string) error {
-		body, err := changeBody(s.cmd)
+func (n commandFactory) setCommand(shortHelp string) *cobra.Command {
+	return n.objectCommand("set", shortHelp, func(s *session, name string) error {
+		body, err := changedSettingsBody(s.cmd)
 		if err != nil {
 			return err
 		}
@@ -111,14 +112,14 @@ const (
 )
 
 // completeFlagValues makes the shell complete the flag with these values.
-func completeFlagValues(command *cobra.Command, flag string, values ...string) {
+func completeFlagValues(command *cobra.Command, flagName string, values ...string) {
 	// The registration fails only for a flag that does not exist, which a test would detect.
-	_ = command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	_ = command.RegisterFlagCompletionFunc(flagName, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // completeFlag makes the shell complete the flag with the names of the objects on the server.
-func (n commandFactory) completeFlag(command *cobra.Command, flag string) {
-	_ = command.RegisterFlagCompletionFunc(flag, n.completeNames(-1))
+func (n commandFactory) completeFlag(command *cobra.Command, flagName string) {
+	_ = command.RegisterFlagCompletionFunc(flagName, n.completeNames(-1))
 }
 
 // completeNames returns a function with which the shell completes at most maxArgs arguments with the names of objects on
@@ -131,7 +132,7 @@ func (n commandFactory) completeNames(maxArgs int) cobra.CompletionFunc {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 		defer cancel()
-		if c, err := n.connect(nil); err == nil {
+		if c, err := n.newClient(nil); err == nil {
 			names = n.findNames(ctx, c, typed)
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
@@ -149,12 +150,12 @@ func (n commandFactory) findNames(ctx context.Context, client *operators.Client,
 		if err != nil {
 			return names
 		}
-		e, err := readEntry(text)
+		e, err := decodeObject(text)
 		if err != nil {
 			return names
 		}
-		if value := e.text(n.idMember); strings.HasPrefix(value, prefix) {
-			names = append(names, cobra.CompletionWithDesc(value, e.text(n.descriptionMember)))
+		if value := e.memberText(n.idMember); strings.HasPrefix(value, prefix) {
+			names = append(names, cobra.CompletionWithDesc(value, e.memberText(n.descriptionMember)))
 		}
 	}
 	return names

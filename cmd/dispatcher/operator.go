@@ -31,10 +31,10 @@ const (
 // of commands has its own operatorFlags.
 type operatorFlags struct{ url, context, output string }
 
-// groupCommand returns a command with this name, whose subcommands are verbs. short is the help of the command. The
+// groupCommand returns a command with this name, whose subcommands are verbs. shortHelp is the help of the command. The
 // subcommands have the flags of o.
-func (o *operatorFlags) groupCommand(name, short string, verbs ...*cobra.Command) *cobra.Command {
-	command := &cobra.Command{Use: name, Short: short, GroupID: groupOperate}
+func (o *operatorFlags) groupCommand(name, shortHelp string, verbs ...*cobra.Command) *cobra.Command {
+	command := &cobra.Command{Use: name, Short: shortHelp, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	command.AddCommand(verbs...)
 	flags := command.PersistentFlags()
@@ -75,7 +75,7 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 			return err
 		}
 		c := &console{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), isJSON: o.output == outputJSON}
-		client, err := o.connect(c)
+		client, err := o.newClient(c)
 		if err != nil {
 			return err
 		}
@@ -83,10 +83,10 @@ func (o *operatorFlags) withSession(run func(s *session, args []string) error) f
 	}
 }
 
-// connect returns a client for the server that destination selects. It sends no request. If c is not nil, connect writes
+// newClient returns a client for the server that withServerAndToken selects. It sends no request. If c is not nil, it writes
 // a warning to c if others on the network can read the token. The client also writes a message to c each time before it
 // sends a request again.
-func (o *operatorFlags) connect(c *console) (*operators.Client, error) {
+func (o *operatorFlags) newClient(c *console) (*operators.Client, error) {
 	config, err := o.withServerAndToken(operators.Config{Agent: "dispatcher/" + version})
 	if err != nil {
 		return nil, err
@@ -197,12 +197,12 @@ func (s *session) getAndShow(path string, query url.Values, answer any, writeTex
 	return writeText()
 }
 
-// showTable reads the object at a path. It shows as one table the entries of all members whose names are in lists.
-func (s *session) showTable(path string, query url.Values, columns []column, lists ...string) error {
+// showTable reads the object at a path. It shows as one table the entries of all members whose names are in listNames.
+func (s *session) showTable(path string, query url.Values, columns []tableColumn, listNames ...string) error {
 	var answer map[string]json.RawMessage
 	return s.getAndShow(path, query, &answer, func() error {
 		var entries []jsonObject
-		for _, name := range lists {
+		for _, name := range listNames {
 			var part []jsonObject
 			_ = json.Unmarshal(answer[name], &part) // an absent list has no entries
 			entries = append(entries, part...)
@@ -221,13 +221,13 @@ func readAnswer(ctx context.Context, client *operators.Client, request operators
 }
 
 // sendAndShow sends request, writes the warnings in the response as messages, and shows the other members of the response, except
-// those in omitted. If the response has no body, it shows nothing.
-func (s *session) sendAndShow(request operators.Request, omitted ...string) error {
+// those in omittedMembers. If the response has no body, it shows nothing.
+func (s *session) sendAndShow(request operators.Request, omittedMembers ...string) error {
 	object, err := s.Call(s.cmd.Context(), request)
 	if err != nil || object == nil {
 		return err
 	}
-	return s.console.showWithWarnings(object, omitted...)
+	return s.console.showWithWarnings(object, omittedMembers...)
 }
 
 // sendFlags sends a request whose body has the fields for which flags were given, and shows the answer.
@@ -240,12 +240,12 @@ func (s *session) sendFlags(method, path string) error {
 }
 
 // showValue shows value, a decoded response, in the same form in which sendAndShow shows a response.
-func (s *session) showValue(value any, omitted ...string) error {
+func (s *session) showValue(value any, omittedMembers ...string) error {
 	object, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	return s.console.showWithWarnings(object, omitted...)
+	return s.console.showWithWarnings(object, omittedMembers...)
 }
 
 // createWithSecret sends request, which creates a token, and returns the answer, both as received and decoded. The answer
@@ -273,7 +273,7 @@ func addYesFlag(command *cobra.Command, isConfirmed *bool) {
 }
 
 // requireFlag makes a flag of the command required, and returns the command.
-func requireFlag(command *cobra.Command, flag string) *cobra.Command {
-	_ = command.MarkFlagRequired(flag) // fails only for a flag that does not exist, which a test would detect
+func requireFlag(command *cobra.Command, flagName string) *cobra.Command {
+	_ = command.MarkFlagRequired(flagName) // fails only for a flag that does not exist, which a test would detect
 	return command
 }

@@ -19,8 +19,8 @@ func poolsCommand() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.poolCommands()
 	list := listSpec{path: operators.Path("pools"), exportYAML: exportPoolFile, columns: slices.Concat(
-		columns("NAME", "CAPACITY", "HELD", "TASKS WAIT=pending_tasks"), []column{{"TROUBLE", troubleCodes}},
-		columns("LEASE=lease_ms", "PAUSED", "OPENS=opens_at", "CLOSES=closes_at", "UPDATED=updated_at"))}
+		newColumns("NAME", "CAPACITY", "HELD", "TASKS WAIT=pending_tasks"), []tableColumn{{"TROUBLE", troubleCodes}},
+		newColumns("LEASE=lease_ms", "PAUSED", "OPENS=opens_at", "CLOSES=closes_at", "UPDATED=updated_at"))}
 	verbs := o.newListCommands(list, "List pools by name, held slots, waiting tasks or trouble", addPoolFilters)
 	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPoolCommand(p), setPoolCommand(p), applyPoolsCommand(o),
 		p.requestCommand("delete", "Delete a pool without open tasks; its ended batches stay", http.MethodDelete, ""),
@@ -90,31 +90,31 @@ type slotList struct {
 	Slots             []jsonObject
 }
 
-// writeTable writes the counts and a table of the slots that are held or offered. If withFree is true, the table also contains the free
+// writeTable writes the counts and a table of the slots that are held or offered. If withFreeSlots is true, the table also contains the free
 // slots.
-func (l slotList) writeTable(out io.Writer, withFree bool) error {
+func (l slotList) writeTable(out io.Writer, withFreeSlots bool) error {
 	_, _ = fmt.Fprintf(out, "%s, %d held, %d reserved; %s\n", countText(l.Capacity, "slot", "slots"), l.Held, l.Reserved, countText(l.Waiting, "device in line", "devices in line"))
-	if !withFree && l.Held+l.Reserved == 0 {
+	if !withFreeSlots && l.Held+l.Reserved == 0 {
 		return nil
 	}
-	shown := slices.DeleteFunc(l.Slots, func(e jsonObject) bool { return !withFree && e.text("state") == "free" })
-	return writeTable(out, shown, slices.Concat(columns("SLOT"), []column{{"STATE", slotState}, {"DEVICE", slotHolder}}, columns("TASK", "TOKEN", "SINCE", "LEASE UNTIL")))
+	shown := slices.DeleteFunc(l.Slots, func(e jsonObject) bool { return !withFreeSlots && e.memberText("state") == "free" })
+	return writeTable(out, shown, slices.Concat(newColumns("SLOT"), []tableColumn{{"STATE", slotState}, {"DEVICE", slotHolder}}, newColumns("TASK", "TOKEN", "SINCE", "LEASE UNTIL")))
 }
 
 // slotHolder returns the name of the device or the caller that has the slot. It is empty for a free slot.
 func slotHolder(slot jsonObject) string {
-	if caller := slot.text("caller"); caller != "" {
+	if caller := slot.memberText("caller"); caller != "" {
 		return caller + " (caller)"
 	}
-	return slot.text("device")
+	return slot.memberText("device")
 }
 
 // slotState returns the state of a slot as the text of a cell. The text also says if the device was asked to stop.
 func slotState(slot jsonObject) string {
-	if slot.text("cancel") != "" {
-		return slot.text("state") + ", asked to stop"
+	if slot.memberText("cancel") != "" {
+		return slot.memberText("state") + ", asked to stop"
 	}
-	return slot.text("state")
+	return slot.memberText("state")
 }
 
 func releaseSlotCommand(pools commandFactory) *cobra.Command {
@@ -142,7 +142,7 @@ func checkGrantCommand(pools commandFactory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if e, err := readEntry(text); err == nil && e.text("alive") == "" {
+		if e, err := decodeObject(text); err == nil && e.memberText("alive") == "" {
 			return s.console.show(text, "lease_ms") // without alive there is no grant
 		}
 		return s.console.show(text)

@@ -114,7 +114,7 @@ func (s *session) readPools() (poolByName map[string]jsonObject, err error) {
 		if err != nil {
 			return nil, err
 		}
-		pool, err := readEntry(text)
+		pool, err := decodeObject(text)
 		if err != nil {
 			return nil, err
 		}
@@ -172,7 +172,7 @@ func (s *session) checkPool(wanted poolSettings, existing jsonObject) (poolChang
 // writeChanges writes the changes as a table, and a message that begins with prefix and contains the numbers of
 // changes. The table leaves out pools without a change.
 func (s *session) writeChanges(prefix string, changes []poolChange) error {
-	writer := s.console.newListWriter(append(columns("POOL", "ACTION"), column{"CHANGES", describeChanges}))
+	writer := s.console.newListWriter(append(newColumns("POOL", "ACTION"), tableColumn{"CHANGES", describeChanges}))
 	counts := map[string]int{}
 	for _, change := range changes {
 		counts[change.Action]++

@@ -23,7 +23,7 @@ func showHistoryCommand(pools commandFactory) *cobra.Command {
 			query.Set("from", time.Now().Add(-since).UTC().Format(time.RFC3339Nano))
 		}
 		return s.writeList(listSpec{path: operators.Path("pools", pool, "history"), query: query, columns: slices.Concat(
-			columns("SLOT", "DEVICE", "TASK", "BATCH", "TOKEN", "GRANTED=granted_at", "ENDED=ended_at"), []column{{"HOW", endReason}})}, *limit)
+			newColumns("SLOT", "DEVICE", "TASK", "BATCH", "TOKEN", "GRANTED=granted_at", "ENDED=ended_at"), []tableColumn{{"HOW", endReason}})}, *limit)
 	})
 	flags := command.Flags()
 	flags.String("slot", "", "only this slot, or a range of slots: 17, 60-119")
@@ -36,7 +36,7 @@ func showHistoryCommand(pools commandFactory) *cobra.Command {
 
 // endReason returns how a holding, an entry of the history of a pool, ended. If it has not ended, endReason returns "holds it".
 func endReason(holding jsonObject) string {
-	if how := holding.text("ended_by"); how != "" {
+	if how := holding.memberText("ended_by"); how != "" {
 		return how
 	}
 	return "holds it"
@@ -45,7 +45,7 @@ func endReason(holding jsonObject) string {
 func showSeriesCommand(pools commandFactory) *cobra.Command {
 	command := pools.objectCommand("series", "Show how full a pool was in the last hour, day or week", func(s *session, pool string) error {
 		return s.showTable(operators.Path("pools", pool, "series"), requestQuery(s.cmd.LocalNonPersistentFlags()),
-			columns("UNTIL=at", "HELD", "LEAST=held_min", "MOST=held_max", "CAPACITY", "GRANTED", "ENDED", "LAPSED"), "points")
+			newColumns("UNTIL=at", "HELD", "LEAST=held_min", "MOST=held_max", "CAPACITY", "GRANTED", "ENDED", "LAPSED"), "points")
 	})
 	command.Flags().String("range", "1h", "1h, 24h or 7d")
 	completeFlagValues(command, "range", "1h", "24h", "7d")

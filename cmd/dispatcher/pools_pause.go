@@ -28,9 +28,9 @@ func addAllPoolsFlags(command *cobra.Command, pools commandFactory, verb, partic
 		return pools.withSession(func(s *session, _ []string) error {
 			return bulkChange[operators.PoolsChanged]{
 				send:     func(dryRun bool) (operators.PoolsChanged, error) { return change(s, dryRun) },
-				question: func(counted operators.PoolsChanged) string { return askAboutPools(verb, counted) },
+				question: func(counted operators.PoolsChanged) string { return poolsQuestion(verb, counted) },
 				describe: describePools, done: participle,
-			}.run(s.console, yes, false)
+			}.confirmAndChange(s.console, yes, false)
 		})(cmd, args)
 	}
 	command.Flags().BoolVar(&all, "all", false, "all pools")
@@ -38,8 +38,8 @@ func addAllPoolsFlags(command *cobra.Command, pools commandFactory, verb, partic
 	return command
 }
 
-// askAboutPools returns the question before all pools are changed. It is empty if no pool and no device would be affected.
-func askAboutPools(verb string, counted operators.PoolsChanged) string {
+// poolsQuestion returns the question before all pools are changed. It is empty if no pool and no device would be affected.
+func poolsQuestion(verb string, counted operators.PoolsChanged) string {
 	if counted.Pools+counted.Stopping == 0 {
 		return ""
 	}

@@ -12,7 +12,7 @@ import (
 
 func showLimitedCommand(pools commandFactory) *cobra.Command {
 	command := pools.objectCommand("limited", "Show the subjects refused most by the policies of a pool, its batches and profiles", func(s *session, pool string) error {
-		return s.showTable(operators.Path("pools", pool, "limited"), requestQuery(s.cmd.LocalNonPersistentFlags()), columns("POLICY", "SUBJECT", "TIMES"), "limited")
+		return s.showTable(operators.Path("pools", pool, "limited"), requestQuery(s.cmd.LocalNonPersistentFlags()), newColumns("POLICY", "SUBJECT", "TIMES"), "limited")
 	})
 	command.Long = "Show the subjects refused most by the policies of a pool, its batches and profiles, in\nthe current and the previous hour."
 	command.Flags().Int("limit", 20, "number of subjects to show, 1 to 200")
@@ -31,14 +31,14 @@ func showPoolUsageCommand(pools commandFactory) *cobra.Command {
 
 // showUsage shows the usage of the policies of a pool or of a limit set: one row for each policy and subject.
 func (s *session) showUsage(path string, query url.Values) error {
-	used := column{"USED", func(e jsonObject) string { return e.text("used") + "/" + e.text("max") }}
-	return s.showTable(path, query, slices.Concat(columns("POLICY", "SUBJECT"), []column{used}, columns("ALLOWED=allows", "OF=owner"), []column{timeToResetColumn()}), "highest", "usage")
+	used := tableColumn{"USED", func(e jsonObject) string { return e.memberText("used") + "/" + e.memberText("max") }}
+	return s.showTable(path, query, slices.Concat(newColumns("POLICY", "SUBJECT"), []tableColumn{used}, newColumns("ALLOWED=allows", "OF=owner"), []tableColumn{timeToResetColumn()}), "highest", "usage")
 }
 
 // timeToResetColumn returns the column with the time until the usage of a policy next decreases. A cell is empty if nothing
 // is used.
-func timeToResetColumn() column {
-	return column{"RESETS IN", func(e jsonObject) string {
+func timeToResetColumn() tableColumn {
+	return tableColumn{"RESETS IN", func(e jsonObject) string {
 		var use operators.PolicyUse
 		if e.decode(&use) != nil || use.ResetMS == 0 {
 			return ""
@@ -50,7 +50,7 @@ func timeToResetColumn() column {
 func profilesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.profileCommands()
-	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: columns("NAME", "LIMITS", "UPDATED=updated_at")}, "List profiles by name", nil)
+	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: newColumns("NAME", "LIMITS", "UPDATED=updated_at")}, "List profiles by name", nil)
 	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putProfileCommand(p),
 		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
 	return o.groupCommand("profiles", "Limit how often devices start tasks, in each pool separately", verbs...)
@@ -62,11 +62,11 @@ func putProfileCommand(profiles commandFactory) *cobra.Command {
 	return command
 }
 
-// putPoliciesCommand returns the command `put` of profiles or limit sets. owner is this kind of object, and short is the
+// putPoliciesCommand returns the command `put` of profiles or limit sets. profilesOrLimitSets is this kind of object, and shortHelp is the
 // help of the command. The command stores a list of policies under a name.
-func putPoliciesCommand(owner commandFactory, short string) *cobra.Command {
-	command := owner.objectCommand("put", short, func(s *session, name string) error {
-		return s.sendFlags(http.MethodPut, operators.Path(owner.plural, name))
+func putPoliciesCommand(profilesOrLimitSets commandFactory, shortHelp string) *cobra.Command {
+	command := profilesOrLimitSets.objectCommand("put", shortHelp, func(s *session, name string) error {
+		return s.sendFlags(http.MethodPut, operators.Path(profilesOrLimitSets.plural, name))
 	})
 	addLimitsFlags(command)
 	command.MarkFlagsOneRequired("limits", "no-limits")

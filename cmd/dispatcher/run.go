@@ -67,7 +67,7 @@ the number of the signal that ended it; 127 if it was not found, 126 if it could
 	flags.StringVar(&r.holder, "holder", "", "beginning of the name of the holder (default: run and the name of the machine); a number is appended")
 	requireFlag(command, "pool")
 	o.poolCommands().completeFlag(command, "pool")
-	command.RunE = o.withSession(func(s *session, args []string) error { return r.run(s, args) })
+	command.RunE = o.withSession(func(s *session, args []string) error { return r.runWithLease(s, args) })
 	return command
 }
 
@@ -103,8 +103,8 @@ func (r *runner) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// run acquires a lease, runs the command in args while the lease is held, and gives the slot back.
-func (r *runner) run(connection *session, args []string) error {
+// runWithLease acquires a lease, runs the command in args while the lease is held, and gives the slot back.
+func (r *runner) runWithLease(connection *session, args []string) error {
 	if err := r.checkFlags(connection.cmd); err != nil {
 		return usageError{err}
 	}
@@ -126,8 +126,8 @@ func (r *runner) run(connection *session, args []string) error {
 	if err := connection.cmd.Context().Err(); err != nil { // a signal arrived before releaseSignals was called
 		return err
 	}
-	if k.remaining() <= r.grace { // the answer was so slow that too little of the lease is left
-		connection.console.writeMessage("dispatcher: the lease ends in %s: the command was not started", k.remaining().Round(time.Millisecond))
+	if k.remainingTime() <= r.grace { // the answer was so slow that too little of the lease is left
+		connection.console.writeMessage("dispatcher: the lease ends in %s: the command was not started", k.remainingTime().Round(time.Millisecond))
 		return statusError(exitLeaseLost)
 	}
 	c, err := r.startCommand(k, args)

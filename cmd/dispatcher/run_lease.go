@@ -31,7 +31,7 @@ type leaseKeeper struct {
 	lossReason error // why the command was ended early; nil if it was not
 }
 
-func (k *leaseKeeper) remaining() time.Duration { return time.Until(k.held.UsableUntil) }
+func (k *leaseKeeper) remainingTime() time.Duration { return time.Until(k.held.UsableUntil) }
 
 // waitForLease waits until the lease is held. If no slot is granted in time, it leaves the queue and returns an error.
 func (k *leaseKeeper) waitForLease(ctx context.Context) (err error) {
@@ -61,13 +61,13 @@ func hasProblemCode(err error, code string) bool {
 func (k *leaseKeeper) keepWhileRunning(ctx context.Context, command *child.Child, signals <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	renewed := make(chan renewal, 1) // a slow server blocks neither signals nor the end of the command
+	renewed := make(chan renewalResult, 1) // a slow server blocks neither signals nor the end of the command
 	renew := time.NewTimer(k.timeUntilRenewal())
 	defer renew.Stop()
 	for {
 		select {
 		case <-command.Ended():
-			if k.remaining() <= k.grace && k.lossReason == nil {
+			if k.remainingTime() <= k.grace && k.lossReason == nil {
 				k.lossReason = errors.New("the lease could not be renewed")
 			}
 			return
@@ -91,40 +91,40 @@ func (k *leaseKeeper) keepWhileRunning(ctx context.Context, command *child.Child
 
 // timeUntilRenewal returns the time until a third of the lease has passed.
 func (k *leaseKeeper) timeUntilRenewal() time.Duration {
-	return max(k.remaining()-time.Duration(k.held.LeaseMS)*time.Millisecond*2/3, 0)
+	return max(k.remainingTime()-time.Duration(k.held.LeaseMS)*time.Millisecond*2/3, 0)
 }
 
-// renewal is the result of one attempt to renew the lease.
-type renewal struct {
+// renewalResult is the result of one attempt to renew the lease.
+type renewalResult struct {
 	lease operators.Lease
 	err   error
 }
 
 // renew sends one request to renew the lease in held, and returns the result.
-func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewal {
+func (k *leaseKeeper) renew(ctx context.Context, held operators.Lease) renewalResult {
 	ctx, cancel := context.WithTimeout(ctx, max(time.Until(held.UsableUntil)/3, retryPause))
 	defer cancel()
 	l, err := k.leases.Renew(ctx, k.pool, held.Lease, operators.LeaseRenewal{Token: held.Token, LeaseMS: k.lease.Milliseconds()})
-	return renewal{l, err}
+	return renewalResult{l, err}
 }
 
 // applyRenewal applies the result of a renewal: it extends the time of the command, or ends the command if the slot must
 // be given back. It returns the time until the next renewal. A negative time means that there is no next renewal.
-func (k *leaseKeeper) applyRenewal(result renewal, command *child.Child) (untilNext time.Duration) {
+func (k *leaseKeeper) applyRenewal(result renewalResult, command *child.Child) (untilNext time.Duration) {
 	switch {
-	case result.err == nil && k.remaining() <= k.grace: // the guard has begun to end the command
+	case result.err == nil && k.remainingTime() <= k.grace: // the guard has begun to end the command
 		k.held, k.lossReason = result.lease, errors.New("the lease was renewed too late")
 		return -1
 	case result.err == nil:
 		k.held = result.lease
-		command.SetTimeLeft(k.remaining())
+		command.SetTimeLeft(k.remainingTime())
 		return k.timeUntilRenewal()
 	case hasProblemCode(result.err, "lease_lost"):
 		k.lossReason = result.err
-		command.SetTimeLeft(min(k.grace, max(k.remaining(), 0)))
+		command.SetTimeLeft(min(k.grace, max(k.remainingTime(), 0)))
 		return -1
 	}
-	k.console.writeMessage("The lease of slot %d was not renewed, and ends in %s: %v", *k.held.Slot, k.remaining().Round(time.Second), result.err)
+	k.console.writeMessage("The lease of slot %d was not renewed, and ends in %s: %v", *k.held.Slot, k.remainingTime().Round(time.Second), result.err)
 	return retryPause
 }
 

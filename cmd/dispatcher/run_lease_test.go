@@ -15,7 +15,7 @@ func TestARenewalThatComesTooLateIsALostLease(t *testing.T) {
 	t.Parallel()
 	k := &leaseKeeper{runner: &runner{grace: time.Minute}, held: operators.Lease{UsableUntil: time.Now().Add(30 * time.Second)}}
 	renewed := operators.Lease{UsableUntil: time.Now().Add(time.Hour), LeaseMS: time.Hour.Milliseconds()}
-	if pause := k.applyRenewal(renewal{lease: renewed}, nil); pause >= 0 || k.lossReason == nil {
+	if pause := k.applyRenewal(renewalResult{lease: renewed}, nil); pause >= 0 || k.lossReason == nil {
 		t.Errorf("renewed again after %s, lost: %v; want a lost lease", pause, k.lossReason)
 	}
 }

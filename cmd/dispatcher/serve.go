@@ -16,7 +16,7 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	var settings *settings
+	var settings *configReader
 	var restored restoreFlag
 	command := &cobra.Command{
 		Use:   "serve",
@@ -45,7 +45,7 @@ fails, 0 after SIGTERM or SIGINT.`,
 			return app.Serve(cmd.Context(), config, log, version)
 		},
 	}
-	settings = addSettings(command.Flags())
+	settings = addConfigFlag(command.Flags())
 	addSettingFlags(command.Flags())
 	restored.addTo(command.Flags())
 	return command
@@ -84,12 +84,12 @@ func (f *restoreFlag) String() string { return "" }
 
 func (f *restoreFlag) Type() string { return "duration" }
 
-// settings reads the configuration of a command. file is the path in --config.
-type settings struct{ file string }
+// configReader reads the configuration of a command. file is the path in --config.
+type configReader struct{ file string }
 
-// addSettings adds the flag --config, which every command with a configuration has.
-func addSettings(flags *pflag.FlagSet) *settings {
-	s := &settings{}
+// addConfigFlag adds the flag --config, which every command with a configuration has.
+func addConfigFlag(flags *pflag.FlagSet) *configReader {
+	s := &configReader{}
 	flags.StringVar(&s.file, "config", "", "YAML file with settings")
 	return s
 }
@@ -104,7 +104,7 @@ func addSettingFlags(flags *pflag.FlagSet) {
 }
 
 // loadConfig returns the configuration from the file, the environment and flags.
-func (s *settings) loadConfig(flags *pflag.FlagSet) (app.Config, error) {
+func (s *configReader) loadConfig(flags *pflag.FlagSet) (app.Config, error) {
 	var file []byte
 	var err error
 	if s.file != "" {
@@ -124,7 +124,7 @@ func (s *settings) loadConfig(flags *pflag.FlagSet) (app.Config, error) {
 func migrateCommand() *cobra.Command {
 	command := &cobra.Command{Use: "migrate", Short: "Change or show the schema of the Postgres database (DISPATCHER_POSTGRES_DSN)"}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	s := addSettings(command.PersistentFlags())
+	s := addConfigFlag(command.PersistentFlags())
 	add := func(verb, short string, work func(*cobra.Command, *store.Store) error) {
 		command.AddCommand(&cobra.Command{Use: verb, Short: short, RunE: func(cmd *cobra.Command, _ []string) error { return withLedger(cmd, s, work) }})
 	}
@@ -134,12 +134,12 @@ func migrateCommand() *cobra.Command {
 		return errors.Join(err, printErr)
 	})
 	add("down", "Undo the newest migration, and delete its data", func(cmd *cobra.Command, ledger *store.Store) error { return ledger.MigrateDown(cmd.Context()) })
-	add("status", "List the migrations", migrateStatus)
+	add("status", "List the migrations", writeMigrationStatus)
 	return command
 }
 
 // withLedger opens the ledger of the configuration, runs work with it, and closes it.
-func withLedger(cmd *cobra.Command, configuration *settings, work func(*cobra.Command, *store.Store) error) (err error) {
+func withLedger(cmd *cobra.Command, configuration *configReader, work func(*cobra.Command, *store.Store) error) (err error) {
 	config, err := configuration.loadConfig(cmd.Flags())
 	if err != nil {
 		return usageError{err}
@@ -155,8 +155,8 @@ func withLedger(cmd *cobra.Command, configuration *settings, work func(*cobra.Co
 	return work(cmd, ledger)
 }
 
-// migrateStatus writes the migrations of the ledger and whether they are applied.
-func migrateStatus(cmd *cobra.Command, ledger *store.Store) error {
+// writeMigrationStatus writes the migrations of the ledger and whether they are applied.
+func writeMigrationStatus(cmd *cobra.Command, ledger *store.Store) error {
 	states, err := ledger.MigrationStatus(cmd.Context())
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ Exit status 1 if reports were not answered, were granted tasks, or were more tha
 			if err := checkIdleFlags(cmd, idle, config); err != nil {
 				return usageError{err}
 			}
-			return runSimulate(cmd, config, idle)
+			return runSimulation(cmd, config, idle)
 		},
 	}
 	flags := command.Flags()
@@ -103,7 +103,7 @@ func addShareFlags(flags *pflag.FlagSet, config *simulator.Config) {
 		{"lost-replies", "reports whose reply is lost", &config.LostReplies},
 		{"garbage", "reports preceded by a malformed one", &config.Garbage},
 	} {
-		flags.Var((*share)(f.to), f.name, "share of "+f.help)
+		flags.Var((*shareFlag)(f.to), f.name, "share of "+f.help)
 	}
 }
 
@@ -136,8 +136,8 @@ func checkIdleFlags(cmd *cobra.Command, isIdle bool, config simulator.Config) er
 	return err
 }
 
-// runSimulate runs the simulation, or an idle fleet if isIdle is true, and writes the summary.
-func runSimulate(cmd *cobra.Command, config simulator.Config, isIdle bool) error {
+// runSimulation runs the simulation, or an idle fleet if isIdle is true, and writes the summary.
+func runSimulation(cmd *cobra.Command, config simulator.Config, isIdle bool) error {
 	if err := config.Via.Check(); err != nil {
 		return usageError{fmt.Errorf("--%w", err)}
 	}
@@ -172,16 +172,16 @@ func runSimulate(cmd *cobra.Command, config simulator.Config, isIdle bool) error
 	return errors.Join(summary.Print(cmd.OutOrStdout()), summary.Err())
 }
 
-// share is a probability on the command line, such as 0.02 or 2%.
-type share float64
+// shareFlag is a probability on the command line, such as 0.02 or 2%.
+type shareFlag float64
 
 // String returns the share as a percentage.
-func (s *share) String() string { return strconv.FormatFloat(100*float64(*s), 'g', -1, 64) + "%" }
+func (s *shareFlag) String() string { return strconv.FormatFloat(100*float64(*s), 'g', -1, 64) + "%" }
 
-func (s *share) Type() string { return "share" }
+func (s *shareFlag) Type() string { return "share" }
 
 // Set parses text, a number from 0 to 1 or a percentage such as 2%, and stores it as the share.
-func (s *share) Set(text string) error {
+func (s *shareFlag) Set(text string) error {
 	number, percent := strings.CutSuffix(text, "%")
 	value, err := strconv.ParseFloat(number, 64)
 	if err != nil {
@@ -193,6 +193,6 @@ func (s *share) Set(text string) error {
 	if !(value >= 0 && value <= 1) {
 		return fmt.Errorf("%s is not between 0 and 100%%", text)
 	}
-	*s = share(value)
+	*s = shareFlag(value)
 	return nil
 }

@@ -22,7 +22,7 @@ func tasksCommand() *cobra.Command {
 	o := &operatorFlags{}
 	t := o.taskCommands()
 	list := listSpec{path: operators.Path("tasks"), columns: slices.Concat(
-		columns("ID", "BATCH", "POOL", "DEVICE", "STATE", "ATTEMPTS=attempts_counted", "FINISHED=finished_at"), []column{{"ERROR", taskError}})}
+		newColumns("ID", "BATCH", "POOL", "DEVICE", "STATE", "ATTEMPTS=attempts_counted", "FINISHED=finished_at"), []tableColumn{{"ERROR", taskErrorText}})}
 	verbs := o.newListCommands(list, "List tasks by number", func(c *cobra.Command) {
 		addTaskFilters(o, c)
 		c.Flags().String("order", "oldest", "newest or oldest first, by number")
@@ -51,14 +51,14 @@ func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
 	completeFlagValues(command, "state", operators.TaskStates()...)
 }
 
-// taskError returns the error of a task. If the task will be tried again, it returns the time of the next attempt and the
+// taskErrorText returns the error of a task. If the task will be tried again, it returns the time of the next attempt and the
 // last error.
-func taskError(e jsonObject) string {
+func taskErrorText(task jsonObject) string {
 	var t operators.Task
-	if e.decode(&t) != nil || !t.WillBeTriedAgain() {
-		return e.text("error")
+	if task.decode(&t) != nil || !t.WillBeTriedAgain() {
+		return task.memberText("error")
 	}
-	if at := e.text("retry_at"); at != "" {
+	if at := task.memberText("retry_at"); at != "" {
 		return "next try " + at + ": " + t.LastErrorText()
 	}
 	return "next try with the next slot: " + t.LastErrorText()
@@ -99,50 +99,50 @@ func (d taskDetail) writeAttempts(out io.Writer) error {
 		return nil
 	}
 	_, _ = fmt.Fprintln(out, "\nAttempts that ended:")
-	return writeTable(out, d.Attempts, append(columns("ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED=granted_at", "ENDED=ended_at", "BY=ended_by", "ERROR"), column{"OUTPUT", outputText}))
+	return writeTable(out, d.Attempts, append(newColumns("ATTEMPT", "TOKEN", "DEVICE", "SLOT", "GRANTED=granted_at", "ENDED=ended_at", "BY=ended_by", "ERROR"), tableColumn{"OUTPUT", outputText}))
 }
 
 // outputText returns the output of an attempt as text, or a note if the output was dropped.
 func outputText(attempt jsonObject) string {
-	if attempt.text("output_dropped") != "" {
+	if attempt.memberText("output_dropped") != "" {
 		return "dropped: too large"
 	}
-	return attempt.text("output")
+	return attempt.memberText("output")
 }
 
-// explanation is the answer to GET /v1/tasks/{id}/why, or to the same request about a device. The reasons stay JSON
+// waitExplanation is the answer to GET /v1/tasks/{id}/why, or to the same request about a device. The reasons stay JSON
 // objects.
-type explanation struct {
+type waitExplanation struct {
 	Task    *int64 // answer about a device: the task that the device would get first; nil if no task waits for the device
 	State   string // answer about a task: the state of the task
 	Reasons []jsonObject
 	Mark    *operators.Mark
 }
 
-// whyCommand returns the command `why` of tasks or devices with the help short. heading returns the first line of the output.
-func (n commandFactory) whyCommand(short string, heading func(name string, found explanation) string) *cobra.Command {
-	return n.objectCommand("why", short, func(s *session, name string) error {
-		var found explanation
+// whyCommand returns the command `why` of tasks or devices with the help shortHelp. heading returns the first line of the output.
+func (n commandFactory) whyCommand(shortHelp string, heading func(name string, found waitExplanation) string) *cobra.Command {
+	return n.objectCommand("why", shortHelp, func(s *session, name string) error {
+		var found waitExplanation
 		return s.getAndShow(operators.Path(n.plural, name, "why"), nil, &found, func() error { return found.writeReasons(s.console.out, heading(name, found)) })
 	})
 }
 
 func explainTaskCommand(tasks commandFactory) *cobra.Command {
-	return tasks.whyCommand("Show why a task does not run, and what would change that", func(task string, found explanation) string {
+	return tasks.whyCommand("Show why a task does not run, and what would change that", func(task string, found waitExplanation) string {
 		return "task " + task + " is " + found.State
 	})
 }
 
 // writeReasons writes heading and the reasons in their order, each with its remedy. The texts of detail
 // and remedy are written by the server (package decision).
-func (w explanation) writeReasons(out io.Writer, heading string) error {
+func (w waitExplanation) writeReasons(out io.Writer, heading string) error {
 	lines := []string{heading}
 	for i, r := range w.Reasons {
-		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.text("detail"), r.text("code")))
+		lines = append(lines, fmt.Sprintf("%d. %s (%s)", i+1, r.memberText("detail"), r.memberText("code")))
 		for _, more := range []struct{ label, name string }{
 			{"until", "until"}, {"position in the queue", "position"}, {"estimated start", "estimated_start"}, {"remedy", "remedy"},
 		} {
-			if value := r.text(more.name); value != "" {
+			if value := r.memberText(more.name); value != "" {
 				lines = append(lines, "   "+more.label+": "+value)
 			}
 		}
@@ -158,13 +158,13 @@ func (w explanation) writeReasons(out io.Writer, heading string) error {
 	return nil
 }
 
-// changeTasksCommand returns the command cancel or retry (verb). short is the help of the command. The command changes
+// changeTasksCommand returns the command cancel or retry (verb). shortHelp is the help of the command. The command changes
 // either one task, by its id, or all tasks that match the filters.
-func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Command {
+func changeTasksCommand(operator *operatorFlags, verb, shortHelp string) *cobra.Command {
 	var yes, dryRun bool
 	var filters *pflag.FlagSet
 	command := &cobra.Command{
-		Use: verb + " [TASK]", Short: short,
+		Use: verb + " [TASK]", Short: shortHelp,
 		RunE: operator.withSession(func(s *session, args []string) error {
 			q := requestQuery(filters)
 			switch {
@@ -175,14 +175,14 @@ func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Comm
 			case len(q) == 0:
 				return usageError{errors.New("give a task, or at least one of --device, --batch, --pool, --state, --kind, --error, --since, --until")}
 			}
-			return s.changeMatching(verb, q, yes, dryRun)
+			return s.changeMatchingTasks(verb, q, yes, dryRun)
 		}),
 	}
 	command.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return nil
 		}
-		return exactlyOneID(cmd, args)
+		return requireOneID(cmd, args)
 	}
 	addTaskFilters(operator, command)
 	filters = copyFlags(command)
@@ -191,12 +191,12 @@ func changeTasksCommand(operator *operatorFlags, verb, short string) *cobra.Comm
 	return command
 }
 
-// changeMatching cancels or retries all tasks that match the filter, after a count and a confirmation (see bulkChange). verb is "cancel" or
-// "retry".
-func (s *session) changeMatching(verb string, filter url.Values, isConfirmed, dryRun bool) error {
+// changeMatchingTasks cancels or retries all tasks that match the filter, after a count and a confirmation (see bulkChange). verb is "cancel"
+// or "retry".
+func (s *session) changeMatchingTasks(verb string, filter url.Values, isConfirmed, dryRun bool) error {
 	words := map[string][3]string{"cancel": {"Cancel ", "cancelled", "would be cancelled"}, "retry": {"Retry ", "will be retried", "would be retried"}}[verb]
 	return bulkChange[operators.Bulk]{
-		send: func(dryRun bool) (operators.Bulk, error) { return s.sendMatching(verb, filter, dryRun) },
+		send: func(dryRun bool) (operators.Bulk, error) { return s.repeatTaskChange(verb, filter, dryRun) },
 		question: func(counted operators.Bulk) string {
 			if counted.Tasks == 0 {
 				return ""
@@ -211,12 +211,12 @@ func (s *session) changeMatching(verb string, filter url.Values, isConfirmed, dr
 			return text
 		},
 		done: words[1], wouldBe: words[2],
-	}.run(s.console, isConfirmed, dryRun)
+	}.confirmAndChange(s.console, isConfirmed, dryRun)
 }
 
-// sendMatching cancels or retries (verb) the tasks that match the filter. It repeats its request until no task matches.
+// repeatTaskChange cancels or retries (verb) the tasks that match the filter. It repeats its request until no task matches.
 // It returns the sums of the answers, also together with an error. If dryRun is true, one request only counts the tasks.
-func (s *session) sendMatching(verb string, filter url.Values, dryRun bool) (sum operators.Bulk, err error) {
+func (s *session) repeatTaskChange(verb string, filter url.Values, dryRun bool) (sum operators.Bulk, err error) {
 	query := maps.Clone(filter)
 	if dryRun {
 		query.Set("dry_run", "true")

@@ -137,8 +137,8 @@ func TestTheListShowsWhatWillBeTriedAgain(t *testing.T) {
 		`{"state":"pending","attempts_counted":1,"error":"","last_error":"no route","retry_at":"2027-01-31T22:00:00.000Z"}`: "next try 2027-01-31 22:00:00Z: no route",
 		`{"state":"pending","attempts_counted":1,"error":""}`:                                                               "next try with the next slot: lease ended without a result",
 	} {
-		e, err := readEntry([]byte(object))
-		if got := taskError(e); err != nil || got != want {
+		e, err := decodeObject([]byte(object))
+		if got := taskErrorText(e); err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", object, got, err, want)
 		}
 	}

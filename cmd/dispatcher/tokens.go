@@ -18,7 +18,7 @@ import (
 
 func tokensCommand() *cobra.Command {
 	o := &operatorFlags{}
-	list := listSpec{path: operators.Path("tokens"), columns: columns("ID", "NAME", "ROLE", "POOLS", "LIMIT SETS", "CREATED=created_at", "EXPIRES=expires_at", "LAST USED=last_used_at", "REQUESTS")}
+	list := listSpec{path: operators.Path("tokens"), columns: newColumns("ID", "NAME", "ROLE", "POOLS", "LIMIT SETS", "CREATED=created_at", "EXPIRES=expires_at", "LAST USED=last_used_at", "REQUESTS")}
 	verbs := o.newListCommands(list, "List operator tokens", func(c *cobra.Command) {
 		c.Flags().String("order", "oldest", "newest or oldest first")
 		completeFlagValues(c, "order", "newest", "oldest")
@@ -40,7 +40,7 @@ func tokenRoles() (names []string) {
 // power, because anyone with the password of the ledger can change everything in it.
 func createTokenCommand(operator *operatorFlags) *cobra.Command {
 	var t tokenFlags
-	var ledgerSettings *settings
+	var ledgerSettings *configReader
 	command := &cobra.Command{
 		Use:   "create",
 		Short: "Create an operator token and print it; it is never shown again",
@@ -63,10 +63,10 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 				return err
 			}
 			if direct {
-				return withLedger(cmd, ledgerSettings, t.createInLedger)
+				return withLedger(cmd, ledgerSettings, t.createTokenInLedger)
 			}
 			return operator.withSession(func(s *session, _ []string) error {
-				return s.printToken(t.request(), "dispatcher tokens delete ID, and create another one")
+				return s.printToken(t.newRequest(), "dispatcher tokens delete ID, and create another one")
 			})(cmd, args)
 		},
 	}
@@ -77,7 +77,7 @@ use and DISPATCHER_POSTGRES_DSN is set, a flag must select one of the two.`,
 	command.Flags().DurationVar(&t.valid, "valid", 0, "how long the token is valid, e.g. 720h; 0: until it is revoked")
 	completeFlagValues(command, "role", tokenRoles()...)
 	operator.poolCommands().completeFlag(command, "pool")
-	ledgerSettings = addSettings(command.Flags())
+	ledgerSettings = addConfigFlag(command.Flags())
 	return command
 }
 
@@ -96,7 +96,7 @@ func (s *session) printToken(request operators.Request, advice string) error {
 
 // createsInDatabase reports whether the command creates the token in the database. It returns an error if a context is in
 // use and the environment also names a database, because the user must choose one of them.
-func (o *operatorFlags) createsInDatabase(configuration *settings) (inDatabase bool, err error) {
+func (o *operatorFlags) createsInDatabase(configuration *configReader) (inDatabase bool, err error) {
 	if o.url != "" || o.context != "" || os.Getenv("DISPATCHER_URL") != "" {
 		return false, nil
 	}
@@ -126,8 +126,8 @@ type tokenFlags struct {
 	valid time.Duration // if it is 0, the token does not expire
 }
 
-// request returns the request that lets the server create the token.
-func (t tokenFlags) request() operators.Request {
+// newRequest returns the request that lets the server create the token.
+func (t tokenFlags) newRequest() operators.Request {
 	body := operators.NewToken{Name: t.Name, Role: t.Role, Pools: t.Pools, LimitSets: t.LimitSets}
 	if t.valid > 0 {
 		body.ExpiresAt = new(time.Now().Add(t.valid).UTC())
@@ -135,8 +135,8 @@ func (t tokenFlags) request() operators.Request {
 	return operators.Request{Method: http.MethodPost, Path: operators.Path("tokens"), Key: newIdempotencyKey(), Body: body}
 }
 
-// createInLedger creates the token in the ledger, without a server, and prints it.
-func (t tokenFlags) createInLedger(cmd *cobra.Command, ledger *store.Store) error {
+// createTokenInLedger creates the token in the ledger, without a server, and prints it.
+func (t tokenFlags) createTokenInLedger(cmd *cobra.Command, ledger *store.Store) error {
 	if t.valid > 0 {
 		now, err := ledger.Clock(cmd.Context())
 		if err != nil {

@@ -18,16 +18,16 @@ type waitingTasks struct {
 	Recent        *operators.RecentAttempts `json:"recent_attempts"`
 }
 
-// explainWaitingCommand returns the command `why` of pools or batches. owner is this kind of object, and short is the
+// explainWaitingCommand returns the command `why` of pools or batches. poolsOrBatches is this kind of object, and shortHelp is the
 // help of the command. The command shows the reasons why the tasks of a pool or a batch wait. With --code, it lists the
 // tasks that wait for one reason.
-func explainWaitingCommand(owner commandFactory, short string) *cobra.Command {
+func explainWaitingCommand(poolsOrBatches commandFactory, shortHelp string) *cobra.Command {
 	var code string
 	var limit int
-	command := owner.objectCommand("why", short, func(s *session, name string) error {
-		path := operators.Path(owner.plural, name, "waiting")
+	command := poolsOrBatches.objectCommand("why", shortHelp, func(s *session, name string) error {
+		path := operators.Path(poolsOrBatches.plural, name, "waiting")
 		if code != "" || s.cmd.Flags().Changed("limit") {
-			return s.writeList(listSpec{path: path + "/tasks", query: operators.Query("code", code), columns: columns("TASK=id", "BATCH", "DEVICE", "LAST SEEN", "CODE", "UNTIL", "DETAIL")}, limit)
+			return s.writeList(listSpec{path: path + "/tasks", query: operators.Query("code", code), columns: newColumns("TASK=id", "BATCH", "DEVICE", "LAST SEEN", "CODE", "UNTIL", "DETAIL")}, limit)
 		}
 		var waiting waitingTasks
 		return s.getAndShow(path, nil, &waiting, func() error { return waiting.writeReasons(s.console) })
@@ -49,15 +49,15 @@ func (w waitingTasks) writeReasons(output *console) error {
 	if _, err := fmt.Fprintln(output.out, text); err != nil || len(w.Parts) == 0 {
 		return err
 	}
-	count := column{"COUNT", func(part jsonObject) string {
+	count := tableColumn{"COUNT", func(part jsonObject) string {
 		if w.Sampled {
-			return "about " + part.text("count")
+			return "about " + part.memberText("count")
 		}
-		return part.text("count")
+		return part.memberText("count")
 	}}
-	if err := writeTable(output.out, w.Parts, append([]column{count}, columns("WHY=label", "CODE", "UNTIL", "REMEDY")...)); err != nil {
+	if err := writeTable(output.out, w.Parts, append([]tableColumn{count}, newColumns("WHY=label", "CODE", "UNTIL", "REMEDY")...)); err != nil {
 		return err
 	}
-	output.writeMessage("To list the tasks of one reason: --code %s", w.Parts[0].text("code"))
+	output.writeMessage("To list the tasks of one reason: --code %s", w.Parts[0].memberText("code"))
 	return nil
 }

@@ -170,7 +170,7 @@ func operatorsMistakes() []Mistake {
 		},
 		{
 			Package: "cmd/dispatcher", Func: "leaseKeeper.keepWhileRunning",
-			Old:    `k.remaining() <= k.grace && k.lossReason == nil`,
+			Old:    `k.remainingTime() <= k.grace && k.lossReason == nil`,
 			New:    `k.remaining() <= 0 && k.lossReason == nil`,
 			Breaks: "the exit status of dispatcher run does not say that the command was ended because its lease was lost",
 		},
