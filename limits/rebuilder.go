@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	takeOverAfter    = 10 * time.Second // if a process that fills a rule runs no step for so long, another process may fill the rule
+	takeOverAfter    = 10 * time.Second // if a process that fills a rule runs no step for this time, another process may fill the rule
 	maxHistoryDelay  = 15 * time.Second // maximum time between the moment when a start is allowed and the moment when the history has it
 	maxStartsPerCall = 2000             // maximum number of starts that are sent to Redis in one call
 )

@@ -25,7 +25,7 @@ type RefusedSubject struct {
 }
 
 // countRefusals counts the refusals in answers, the answers to checks. It does not count refusals that are due to open reservations. isFull is
-// true if the scope has maxLabels unpublished labels. Then the caller must publish them.
+// true if maxLabels subjects of the scope have counts that are not published yet. Then the caller must publish them.
 func (r *RefusalCounts) countRefusals(scopeName string, checks []Check, answers []Answer) (isFull bool) {
 	for i, a := range answers {
 		for _, refusal := range a.Refusals {

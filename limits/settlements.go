@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Count settles checks of a pool whose starts happened. If a check has a reservation, its start is counted at the time of the reservation.
-// Otherwise age is the time since the start. Counting a check again within a minute has no effect.
+// Count settles checks of a pool whose starts happened. If a check has a reservation, its start is counted at the time of the reservation. If a
+// check has none, its start is counted at the time `age` ago. Counting a check again within a minute has no effect.
 func (r *Reservations) Count(ctx context.Context, pool string, checks []Check, age time.Duration) error {
 	return r.settleChecks(ctx, pool, newSettlements(checks, true, age))
 }

@@ -21,7 +21,7 @@ type connection struct {
 	prepared              *prepared // nil means that statements run unprepared
 	pinger                *pinger   // nil means that there is no network to the database
 	running               sync.Map  // the idempotency keys (Once) whose requests are in progress, by owner and key
-	recordsAccountChanges bool      // record what a change of a device changes in its account at the MQTT broker
+	recordsAccountChanges bool      // a change of a device also records the change of its account at the MQTT broker
 	disk                  fullDisk
 	file                  string        // path of the SQLite file
 	onNews                NewsHandler   // called for news that this process commits; nil means that nothing is called

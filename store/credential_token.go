@@ -99,7 +99,7 @@ func (s credentials) MarkOwnTokens(ctx context.Context, devices ...string) error
 				SELECT d.id FROM {names} JOIN devices d ON d.id = names.name WHERE d.own_token IS FALSE ORDER BY d.id FOR UPDATE OF d)
 			RETURNING id`, namesToJSONArray(devices))
 		tx.pendingNews.addDevices(marked...)
-		tx.pendingNews.makesNoWork = true // this replica already admits only the device that used its token
+		tx.pendingNews.makesNoWork = true // the news only say who may act for the device, which this replica already knows
 		return err
 	})
 }

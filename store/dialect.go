@@ -24,8 +24,8 @@ import (
 //	{now}        the database's clock at this moment, not at the start of the transaction
 //	{ms}         one millisecond: {now} + lease_ms * {ms}
 //	{epoch}      the start of 1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
-//	{minute of at}, {this minute}  minutes from 1970 to the column at, or to now
-//	{since began} milliseconds from the column began to the column at
+//	{minute of at}, {this minute}  minutes from 1970 to the column "at", or to now
+//	{since began} milliseconds from the column "began" to the column "at"
 //	{pending of points}  task t is pending, in the batch points.batch, and has an id >= points.at. Postgres gets a range of the index
 //	             (batch, state, id), because otherwise it may read along the primary key. SQLite gets plain conditions, because it
 //	             uses only the first column for such a range
@@ -86,8 +86,9 @@ func forbiddenSettings() []forbiddenSetting {
 	}
 }
 
-// inputReplacements returns, for each word such as {ids}, the columns of the rows that the word reads from the objects in the JSON array
-// $1. A column has the name of its JSON member. The first column must be a number >= 0, because it gets a range condition (few).
+// inputReplacements returns the columns of each word such as {ids}. In a statement, the word stands for rows, one for each object in the JSON
+// array $1. A column has the name of a member of these objects. The first column must be a number >= 0, because the condition few is added to
+// it.
 func inputReplacements() (columnsByWord map[string]string) {
 	return map[string]string{
 		"ids":       "id bigint",

@@ -122,9 +122,9 @@ func (f eventSearch) isIndexed() bool {
 	return len(q.conds) == 0 || len(q.conds) == 1 && cmp.Or(f.Device, f.kind, f.actorKind, f.Pool) != ""
 }
 
-// candidatesSQL returns the query that reads at most maxRows events by an index, in the order of the filter, and adds its arguments to q.
-// The caller must add the other conditions of the filter. The query repeats the conditions of partial indexes, because SQLite does not
-// infer them.
+// candidatesSQL returns the query that reads at most maxRows events by an index, in the order of the filter, and adds its arguments to q. The
+// caller must add the other conditions of the filter. The query repeats the conditions of partial indexes, because SQLite uses a partial index
+// only if the query contains the condition of the index.
 func (f eventSearch) candidatesSQL(q *query, maxRows int) string {
 	s := idRange{after: q.addArg(f.After), before: q.addArg(cmp.Or(f.Before, math.MaxInt64)), direction: f.directionSQL(), limit: q.addArg(maxRows)}
 	switch {

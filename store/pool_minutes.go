@@ -10,7 +10,7 @@ import (
 type PoolMinute struct {
 	At       int64 // minutes since 1970
 	Granted  int
-	Ended    int // number of ended grants, with those in Lapsed, which the reaper ended
+	Ended    int // number of ended grants, including the grants in Lapsed, which the reaper ended
 	Lapsed   int
 	Failed   int // number of failed attempts (isFailureEventSQL)
 	Capacity int // capacity at the end of the minute; -1 means that it did not change

@@ -45,8 +45,8 @@ func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWait
 		FROM stood o ORDER BY name`, args...)
 }
 
-// hideValueFromPlannerSQL returns SQL that has the value of argumentExpr (such as $1) but hides it from the planner. Otherwise Postgres could
-// expect a better plan for a known value and plan each call anew, which takes longer than the query.
+// hideValueFromPlannerSQL returns SQL that has the value of argumentExpr (such as $1) but hides it from the planner. If Postgres knew the
+// value, it could expect a better plan for it and plan each call anew, which takes longer than the query.
 func hideValueFromPlannerSQL(argumentExpr, sqlType string) string {
 	return `(SELECT CAST(` + argumentExpr + ` AS ` + sqlType + `))`
 }
@@ -106,9 +106,9 @@ func (s pools) PoolStats(ctx context.Context) ([]PoolStat, error) {
 	return stats, nil
 }
 
-// poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index, because
-// enable_seqscan = off distorts the costs that Postgres computes. The time is a sub-select. If it were a column, Postgres could read the clock
-// once for each row, and would return a pool several times.
+// poolStatsSQL returns the statement of PoolStats, with one column for each of states. The conditions id > 0 make Postgres use an index,
+// because enable_seqscan = off distorts the costs that Postgres computes. The time is a sub-select. A plain call of the clock could give each
+// row another time, so that a pool would be returned several times.
 func poolStatsSQL(states []TaskState) (text string) {
 	for _, state := range states {
 		text += fmt.Sprintf(", coalesce(CAST(sum(CASE WHEN c.state = '%s' THEN c.n END) AS bigint), 0)", state)

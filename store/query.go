@@ -78,7 +78,7 @@ const searchLimit = 50_000
 // SearchBound is the last id of the part of a list that one call searches. All statements of the call end their search there, and the next
 // call continues after this id.
 type SearchBound struct {
-	End  int64 // the last id of the stretch; 0 means no bound
+	End  int64 // the last id that the call searches; 0 means no bound
 	More bool  // there are rows beyond End
 }
 

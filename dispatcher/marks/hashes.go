@@ -18,8 +18,8 @@ import (
 )
 
 // hashCount is the number of Redis hashes that store the marks. They are spread over the nodes of a Cluster. A change of hashCount or
-// marksHashIndex must also change marksHashKey. Otherwise an existing hash would keep its position without the marks of the devices that it
-// gets.
+// marksHashIndex moves devices to other hashes. It must also change marksHashKey, because an existing hash would lack the marks of these
+// devices, but keep its position.
 const hashCount = 256
 
 // positionField is the field of a hash that stores its position in the news. No device has this name.

@@ -64,7 +64,7 @@ func (b *trustState) recordOwnCommit(newestNewsID int64) {
 const maxPoolsWithNews = 10_000
 
 // addPoolNews records which pools the news in rows concern. handledUpToID is the id up to which this replica has now handled the news. hasGap is
-// true if news are missing that are older than those in rows. The missing news may concern any pool.
+// true if news before rows are missing. The missing news may concern any pool.
 func (b *trustState) addPoolNews(rows []store.News, handledUpToID int64, hasGap bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

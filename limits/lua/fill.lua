@@ -8,7 +8,7 @@
 -- ARGV[1]  the step: begin, fill, settle or known. The step "settle" only changes the state of the rule to
 --          "settling". In this state, settle.lua counts starts by the rule
 -- ARGV[2]  token of the process that fills the rule: "epoch~name"
--- ARGV[3]  time in ms. If this process does no step for so long, another process may fill the rule instead
+-- ARGV[3]  time in ms. If this process does no step for this time, another process may fill the rule instead
 --     Only for the step "known":
 -- ARGV[4]  spec of the rule (keys.lua)
 -- ARGV[5]  epoch of Redis
@@ -56,8 +56,8 @@ local function write_state(state_name)
   return OK
 end
 
--- keep_first: keeps the first `earlier` starts in the Redis list `key`, which earlier calls have stored. It
--- deletes the later starts, which this call has stored if it was sent before.
+-- keep_first: keeps the first `earlier` starts in the Redis list `key`, which earlier calls have stored. It deletes
+-- any later starts, because this call may have been sent before and have stored them.
 local function keep_first(key, earlier)
   if earlier == 0 then
     redis.call('DEL', key)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits of policies.
+// These constants limit the settings of policies.
 const (
 	MaxPolicies      = 16                           // policies of one owner
 	MaxWindows       = 8                            // windows of one policy

@@ -635,7 +635,7 @@ CREATE TABLE events (
     at     timestamptz NOT NULL,
     kind   text NOT NULL,
     actor  text NOT NULL DEFAULT '',
-    actor_kind text NOT NULL DEFAULT '', -- what the actor is: device, operator, program, registrant or unknown; two kinds can have the same name
+    actor_kind text NOT NULL DEFAULT '', -- what the actor is: device, operator, program, registrant or unknown; actors of two kinds can have the same name
     pool   text COLLATE "C" NOT NULL DEFAULT '',
     batch  bigint NOT NULL DEFAULT 0,
     task   bigint NOT NULL DEFAULT 0,

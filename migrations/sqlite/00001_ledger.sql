@@ -624,7 +624,7 @@ CREATE TABLE events (
     at     INTEGER NOT NULL,
     kind   TEXT NOT NULL,
     actor  TEXT NOT NULL DEFAULT '',
-    actor_kind TEXT NOT NULL DEFAULT '', -- what the actor is: device, operator, program, registrant or unknown; two kinds can have the same name
+    actor_kind TEXT NOT NULL DEFAULT '', -- what the actor is: device, operator, program, registrant or unknown; actors of two kinds can have the same name
     pool   TEXT NOT NULL DEFAULT '',
     batch  INTEGER NOT NULL DEFAULT 0,
     task   INTEGER NOT NULL DEFAULT 0,

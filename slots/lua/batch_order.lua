@@ -50,7 +50,8 @@ local order = {}
 local UNIT = 1000000
 -- Number that is subtracted from the ratio of an urgent batch that has precedence. It is larger than any ratio.
 local PRECEDENCE_BONUS = 16384
--- Score of a closed batch in the contest (KEYS[9]). order.first_entry reads only lower scores.
+-- Score of a closed batch in KEYS[9], the contest of the batches for the next slot. order.first_entry reads only
+-- lower scores.
 local CLOSED_RATIO = 2 * PRECEDENCE_BONUS
 
 -- order.member_range: returns the two bounds with which ZRANGEBYLEX selects the members of a class (T, O, P or
@@ -97,8 +98,8 @@ local function exact_text(n)
   return string.format('%.17g', n)
 end
 
--- contest_member: returns the member of batch b in KEYS[9] (the contest): "virtual time|batch", 37
--- characters. The time has 20 digits, so that members with equal scores are sorted by time.
+-- contest_member: returns the member of batch b in KEYS[9] (the contest of the batches for the next slot): "virtual
+-- time|batch", 37 characters. The time has 20 digits, so that members with equal scores are sorted by time.
 local function contest_member(b)
   return string.format('%020.0f|', b.time) .. b.name
 end
@@ -139,9 +140,9 @@ local function weight_in_sum(b)
   return b.has_waiters and not b.closed and b.weight or 0
 end
 
--- read_waiters: sets b.has_waiters to whether batch b has waiters, and b.has_notifiable to whether one of these
--- can be notified and has no offer. If b has no waiters or is closed, read_waiters raises the virtual time of b
--- to state.time. Otherwise b would be preferred later because it got no slots in this time.
+-- read_waiters: sets b.has_waiters to whether batch b has waiters, and b.has_notifiable to whether one of these can
+-- be notified and has no offer. A closed batch or a batch without waiters gets no slots. If its virtual time stayed
+-- low meanwhile, the batch would be preferred later. So read_waiters raises it to state.time.
 local function read_waiters(q, b)
   b.has_notifiable = order.count_members(q, 'T', b.name) > 0
   b.has_waiters = b.has_notifiable
@@ -216,8 +217,8 @@ function order.advance_time(q, b)
   b.time = q.state.time + math.max(math.floor(UNIT / b.weight), 1)
 end
 
--- order.update_batches: updates the sums in the state and the contest (KEYS[9]) for each batch in q.changed,
--- and collects their new records in q.fields.
+-- order.update_batches: updates the sums in the state and the members of KEYS[9] for each batch in q.changed, and
+-- collects the new records of these batches in q.fields.
 function order.update_batches(q)
   for name, b in pairs(q.changed) do
     read_waiters(q, b)
@@ -287,8 +288,8 @@ function order.delete_idle_batches(q)
   end
 end
 
--- order.first_entry: returns the first member of the contest (KEYS[9]) and the id of its batch, which gets
--- the next slot. It returns nil if no batch can be offered a slot.
+-- order.first_entry: returns the first member of KEYS[9] (the contest of the batches for the next slot) and the id
+-- of its batch. It returns nil if no batch can be offered a slot.
 function order.first_entry(q)
   -- Negative scores belong to members of urgent batches with precedence. These members are skipped if urgent
   -- batches have their whole share already.
@@ -305,8 +306,8 @@ function order.first_entry(q)
   return entry, entry and string.sub(entry, 22, 37)
 end
 
--- order.delete_entry: deletes a member of the contest (KEYS[9]) whose batch has no waiter that can be
--- notified, so that order.first_entry does not return it again.
+-- order.delete_entry: deletes a member of KEYS[9] (the contest of the batches for the next slot) whose batch has no
+-- waiter that can be notified, so that order.first_entry does not return it again.
 function order.delete_entry(q, entry)
   redis.call('ZREM', q.contest, entry)
 end

@@ -59,8 +59,7 @@ for _, u in ipairs(args.updates or {}) do
 end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
-  -- A joiner that waits already keeps its place if it has an offer. Otherwise it keeps its place, except in two
-  -- cases:
+  -- A joiner that waits already keeps its place, except in two cases in which it has no offer:
   --  The new task is urgent.
   --  The joiner missed an offer, and the new task is newer than the task with which it waits. The device may
   --  have finished the older task. So a device that is gone misses at most one offer for each of its tasks.
