@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// CloneSettings returns a new batch without tasks, with the kind, the payload and the settings of b: all fields that a batch and a new batch
-// both have. It keeps NotBefore and NotAfter only if they are after now.
+// CloneSettings returns a new batch without tasks. It copies each field of b that NewBatch has, too. It copies NotBefore and NotAfter only
+// if they are after now.
 func (b Batch) CloneSettings(now time.Time) (clone NewBatch) {
 	payload := b.Payload
-	b.Payload = nil                  // not encoded again, which would escape characters in it
+	b.Payload = nil                  // copied below without encoding, which would escape characters
 	text, _ := json.Marshal(b)       // cannot fail: only the payload could be invalid JSON
-	_ = json.Unmarshal(text, &clone) // cannot fail: both types have the same form of a field (TestCloneHasEverySetting)
+	_ = json.Unmarshal(text, &clone) // cannot fail: a field has the same JSON form in both types (TestCloneHasEverySetting)
 	clone.Payload, clone.NotBefore, clone.NotAfter = payload, timeIfFuture(b.NotBefore, now), timeIfFuture(b.NotAfter, now)
 	return clone
 }
 
-// CloneTask returns a new task for the same device as task, for a batch that CloneSettings made from b. The new task has only the payload,
-// the priority and the times that task does not inherit from b. Of these times, it has only those after now.
+// CloneTask returns a new task for the same device as task, for a batch that CloneSettings made from b. It copies the payload, the priority
+// and the times of task, except values that task inherits from b and times that are not after now.
 func (b Batch) CloneTask(task Task, now time.Time) NewTask {
 	clone := NewTask{Device: task.Device, Payload: diffMergePatch(b.Payload, task.Payload), NotBefore: timeIfFuture(task.NotBefore, now), NotAfter: timeIfFuture(task.NotAfter, now)}
 	if task.Priority != b.Priority {
@@ -27,7 +27,7 @@ func (b Batch) CloneTask(task Task, now time.Time) NewTask {
 	return clone
 }
 
-// timeIfFuture returns the time of the parameter at if it is after now, otherwise nil. The parameter at may be nil.
+// timeIfFuture returns its first argument if that is a time after now, otherwise nil.
 func timeIfFuture(at *Time, now time.Time) *time.Time {
 	if at == nil || !at.After(now) {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// NewBatch is a batch to be queued. Exactly one of Devices, Tasks and Select is set. The tag flag of a field is the help of its flag on the
-// command line.
+// NewBatch is a batch to be queued. Exactly one of Devices, Tasks and Select is set. The struct tag `flag` of a field is the help text of
+// its flag on the command line.
 type NewBatch struct {
 	Name           string          `json:"name,omitempty" maxLength:"200" flag:"name of the batch, for display and search"`
 	Pool           string          `json:"pool" minLength:"1" maxLength:"64" flag:"pool whose slots the tasks use; required"`

@@ -53,7 +53,7 @@ type Taken struct {
 }
 
 // LimitStanding is the usage of one policy by the subject of a take. If the policy is sliding, LimitStanding describes the window with the
-// smallest remaining number.
+// smallest Remaining.
 type LimitStanding struct {
 	Policy    string `json:"policy"`
 	Window    int    `json:"window" doc:"Index of the window of a sliding policy, from 0"`

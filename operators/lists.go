@@ -57,8 +57,8 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 }
 
 // nextPageSize returns the size of the next page. entriesLeft is the number of entries that List may yield before it reaches its limit. The
-// page has one entry more, which tells List whether the list continues beyond the limit. No page has more than maxPage entries. If limit is
-// 0, there is no limit.
+// page has entriesLeft + 1 entries: the last one tells List whether the list continues beyond the limit. No page has more than maxPage
+// entries. If limit is 0, there is no limit.
 func nextPageSize(entriesLeft, limit int) int {
 	if limit == 0 {
 		return maxPage

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// Operation is a row of the table of operations. The rows are the tags of fields: the fields of Pools, Batches and the other groups of
-// calls of a Client. The server makes its routes, their roles and the OpenAPI document from the table, and the command line makes its
-// requests from it. Some operations are called by a method, because they need more than one request. The row of such an operation is
-// in a field without a name.
+// Operation is a row of the table of operations. Each row is the struct tag of a field of Pools, Batches or another group of calls of a
+// Client. The server makes its routes, their roles and the OpenAPI document from the table, and the command line makes its requests from
+// it. Some operations are called by a method, because they need more than one request. The row of such an operation is in a field without a
+// name.
 type Operation struct {
 	Method   string // tag op, before the path
 	Path     string // with its parameters in braces, such as /v1/pools/{pool}

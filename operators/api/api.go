@@ -100,7 +100,7 @@ func (a *API) registerDevicePaths(mux *http.ServeMux) {
 	}
 }
 
-// DevicePaths adds the paths of another wire of devices to a router.
+// DevicePaths adds the paths of one more wire (device protocol) to a router.
 type DevicePaths interface{ Register(mux *http.ServeMux) }
 
 // registerOperatorPaths adds the operations on all resources (pools, batches, ...), in the order of the OpenAPI document.

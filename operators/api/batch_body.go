@@ -126,7 +126,8 @@ func queryValue(schema *huma.Schema, values []string) (jsonValue json.RawMessage
 	return json.RawMessage(value)
 }
 
-// streamFields returns the fields of a streamed batch: the fields of a JSON batch, except the fields that the lines replace.
+// streamFields returns the fields of a batch that is sent as CSV or NDJSON lines: the fields of a JSON batch, except those that select
+// devices or tasks.
 func streamFields(operations huma.API) (schemaByField map[string]*huma.Schema) {
 	registry := operations.OpenAPI().Components.Schemas
 	schema := registry.SchemaFromRef(registry.Schema(reflect.TypeFor[operators.NewBatch](), true, "").Ref)
@@ -171,7 +172,7 @@ func (c *bodyContext) URL() url.URL {
 	return address
 }
 
-// Header returns the value of a header of the request, and the media type of the JSON object.
+// Header returns the value of a header of the request. For Content-Type it returns the type of the JSON object, which replaced the body.
 func (c *bodyContext) Header(name string) string {
 	if name == "Content-Type" {
 		return operators.TypeJSON

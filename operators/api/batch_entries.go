@@ -145,7 +145,7 @@ const (
 // errDuplicate is the error of a task that equals an earlier task of its batch.
 var errDuplicate = errors.New("is the same task")
 
-// duplicateFinder finds equal tasks of one batch. A nil *duplicates allows them.
+// duplicateFinder finds equal tasks of one batch. A nil *duplicateFinder allows equal tasks.
 type duplicateFinder struct {
 	refuse  bool
 	kind    string

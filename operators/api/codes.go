@@ -27,9 +27,9 @@ const (
 	codeNoTasks           = "no_tasks"               // 422: a batch without tasks
 	codeNotFound          = "not_found"              // 404
 	codeNotRetriable      = "not_retriable"          // 409: the task succeeded, its batch was cancelled, or its time has passed
-	codeOneByOne          = "one_by_one"             // 409: an import would rotate the password at the broker
+	codeOneByOne          = "one_by_one"             // 409: an import cannot rotate a device's password at the broker
 	codeOpenTasks         = "open_tasks"             // 409: the device or pool has open tasks
-	codeOutcomeUnknown    = "outcome_unknown"        // 503: the change was committed or not; check before sending it again
+	codeOutcomeUnknown    = "outcome_unknown"        // 503: whether the change was committed is unknown; check this before sending it again
 	codePayloadTooLarge   = "payload_too_large"      // 422
 	codeUnauthenticated   = "unauthenticated"        // 401
 	codeUnavailable       = "unavailable"            // 503

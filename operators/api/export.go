@@ -201,7 +201,7 @@ func (e *entryEncoder[T]) encode(items []T) (lines []byte, err error) {
 		}
 		row := make([]string, 0, len(cells))
 		for i, name := range names {
-			if slices.Contains(e.header, name) { // an optional member has no column
+			if slices.Contains(e.header, name) { // an optional member, which the header lacks, has no column
 				row = append(row, cells[i])
 			}
 		}

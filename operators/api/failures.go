@@ -60,7 +60,7 @@ func (f *failureOperations) countFailures(ctx context.Context, scope store.TaskS
 	return groups.buildResponse(isSample), err
 }
 
-// failureGroups counts the attempts of devices in groups. The devices of a group have the same values of the keys in the field by.
+// failureGroups counts the attempts of devices in groups. The devices of a group have the same value for each key in the field `by`.
 type failureGroups struct {
 	by    []string
 	total operators.FailureCount

@@ -70,7 +70,7 @@ func checkRequest(r *http.Request) *Problem {
 		return newProblem(http.StatusBadRequest, codeInvalidPath, "path: "+errUnstorableText.Error())
 	case !isStorableQuery(r.URL.RawQuery):
 		return newProblem(http.StatusBadRequest, codeInvalidRequest, "query: "+errUnstorableText.Error())
-	case len(r.Header.Values("Authorization")) > 1: // a proxy may have trusted the other header
+	case len(r.Header.Values("Authorization")) > 1: // a proxy may have checked another one of these headers
 		return newProblem(http.StatusUnauthorized, codeUnauthenticated, "Authorization: more than one header")
 	}
 	return nil

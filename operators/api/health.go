@@ -50,7 +50,7 @@ const checkOK = "ok"
 // Check is the check of one server, as a part of readiness.
 type Check struct {
 	Name     string
-	Required bool   // if a required check fails, the replica is not ready; another failed check is only reported as degraded
+	Required bool   // if a required check fails, the replica is not ready; if another check fails, its state is degraded
 	Address  string // host and port of the server, without credentials; empty if there are none
 	Probe    func(context.Context) error
 }
@@ -104,7 +104,7 @@ func (h *health) register(mux *http.ServeMux) {
 
 // serveReady answers /readyz: whether the process can do its work, and the state of each check.
 func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
-	// The dashboard shows the result of the probe, so it continues if the client disconnects.
+	// The dashboard shows the result of the probe, so the probe continues if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTimeout)
 	defer cancel()
 	found := h.probe(ctx)

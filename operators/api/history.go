@@ -89,9 +89,8 @@ func (p *poolOperations) getSeries(ctx context.Context, in *struct {
 	return toAPISeries(in.Pool, m, s), nil
 }
 
-// toAPISeries returns the number of held slots for each step of span, computed from minutes, the counts per minute of a pool. It starts
-// with the current number and computes the earlier numbers backwards, minute by minute. Steps are aligned to the clock, so that a
-// completed step does not change.
+// toAPISeries returns the number of held slots for each step of span. It starts with the current number and goes backwards: minutes has the
+// numbers of slots that were granted and freed in each minute. Steps are aligned to the clock, so that a completed step does not change.
 func toAPISeries(pool string, minutes store.PoolMinutes, span seriesSpan) operators.Series {
 	each := int64(span.step / time.Minute)
 	now := minutes.Now.Unix() / 60
@@ -143,13 +142,13 @@ func setCountsOfDayBefore(points []operators.SeriesPoint, minutes store.PoolMinu
 	}
 }
 
-// setCapacities sets the capacity of each point from minutes, the counts per minute of a pool. It goes forward in time, because a new
-// capacity holds from the minute of the change on.
+// setCapacities sets the capacity of each point. minutes has the changes of the pool's capacity. A capacity stays until the minute of the
+// next change.
 func setCapacities(points []operators.SeriesPoint, minutes store.PoolMinutes) {
 	capacity, rest := minutes.CapacityBefore, minutes.Minutes
 	for _, one := range rest {
 		if capacity < 0 {
-			capacity = one.Capacity // an earlier capacity is not known: use the first known one
+			capacity = one.Capacity // the capacity before the first change is unknown: use the first known one
 		}
 	}
 	if capacity < 0 {

@@ -85,7 +85,7 @@ func (l *limitSetOperations) delete(ctx context.Context, in *LimitSetPath) (*str
 func toAPILimitSet(set store.LimitSet) operators.LimitSet {
 	shown, err := policies.ParseSet(set.Limits)
 	if err != nil || shown == nil {
-		shown = []policy.Policy{} // policies that a later release wrote, and that this release cannot show completely
+		shown = []policy.Policy{} // a later release wrote the policies, and this release cannot show them completely
 	}
 	return operators.LimitSet{Name: set.Name, Limits: shown, Version: set.Version, Created: apiTime(set.CreatedAt), Updated: apiTime(set.UpdatedAt)}
 }

@@ -73,7 +73,7 @@ func (a poolPosition) compare(other poolPosition) int {
 	return cmp.Or(cmp.Compare(other.rank, a.rank), cmp.Compare(a.name, other.name))
 }
 
-// tokenText returns the place as text, for a page token.
+// tokenText returns the position as text, for a page token.
 func (a poolPosition) tokenText() string { return strconv.FormatInt(a.rank, 10) + ":" + a.name }
 
 // afterPosition returns the position after which the page starts: the name of the last pool of the previous page, and

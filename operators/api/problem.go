@@ -58,7 +58,7 @@ func (p *Problem) withCause(cause error) *Problem {
 	return p
 }
 
-// asProblem converts err to a problem. For errors that reports of devices can get, too, it uses the table of package devices.
+// asProblem converts err to a problem. If a report of a device can get the same error, it uses the table of package devices.
 func asProblem(err error) *Problem {
 	var known *Problem
 	var tooLarge *http.MaxBytesError
@@ -76,7 +76,7 @@ func asProblem(err error) *Problem {
 	return asDependencyProblem(err)
 }
 
-// asDependencyProblem maps the errors of the ledger, the MQTT broker and Redis. It maps an unknown error to a ledger that cannot be
+// asDependencyProblem maps the errors of the ledger, the MQTT broker and Redis. It treats an unknown error as a ledger that cannot be
 // reached.
 func asDependencyProblem(err error) *Problem {
 	switch {

@@ -56,8 +56,8 @@ func (o Operator) checkRights(ctx huma.Context) error {
 }
 
 // May reports whether the operator's role includes the rights of requiredRole. Each role includes the rights of the roles with a lower
-// rank. The role caller has no rank, so May returns false for it. The table of operations marks the operations that it may use (tag
-// callers).
+// rank. The role caller has no rank, so May returns false for it. The table of operations marks the operations that the role caller may use
+// (struct tag callers).
 func (o Operator) May(requiredRole string) bool {
 	rank := map[string]int{roleVerifier: 1, roleViewer: 2, roleOperator: 3, roleAdmin: 4}
 	return rank[requiredRole] > 0 && rank[o.Role] >= rank[requiredRole]

@@ -110,7 +110,7 @@ func (r windowAndPolicyChange) applyTo(windows *[]store.Window, limits *json.Raw
 func toAPIPolicies(stored json.RawMessage) []operators.Policy {
 	policies, err := policy.Parse(stored)
 	if err != nil || policies == nil {
-		return []operators.Policy{} // policies of a later release that this one cannot show completely
+		return []operators.Policy{} // a later release wrote the policies, and this release cannot show them completely
 	}
 	return policies
 }

@@ -95,7 +95,7 @@ func taskFilter(requested operators.TaskFilter) (store.TaskFilter, error) {
 		return store.TaskFilter{}, err
 	}
 	if requested.Retrying && requested.State == "" {
-		requested.State = string(store.Pending) // the index of a batch has the state
+		requested.State = string(store.Pending) // a retrying task is pending; with the state, the ledger can use its index
 	}
 	return store.TaskFilter{
 		Device: requested.Device, Batch: requested.Batch, Pool: requested.Pool, State: store.TaskState(requested.State), Kind: requested.Kind, Error: requested.Error,

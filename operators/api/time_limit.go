@@ -28,7 +28,7 @@ func WithTimeLimit(limit time.Duration, next http.Handler, onTimeout http.Handle
 		switch {
 		case ctx.Err() != nil:
 			onTimeout(w, r)
-		case err != nil: // next must answer its own panics
+		case err != nil: // next panicked, although it must answer its own panics
 			panic(http.ErrAbortHandler)
 		default:
 			maps.Copy(w.Header(), response.Header())

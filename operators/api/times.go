@@ -30,7 +30,7 @@ func checkStorableTimes(notBefore, notAfter *time.Time) error {
 
 const yearsMessage = "must be in the years 1 to 9999, in UTC"
 
-// isUnstorableTime reports whether Postgres or SQLite cannot store the time at. It is false for nil.
+// isUnstorableTime reports whether Postgres or SQLite cannot store a time. It returns false for nil.
 func isUnstorableTime(at *time.Time) bool {
 	return at != nil && (at.UTC().Year() < 1 || at.UTC().Year() > 9999)
 }

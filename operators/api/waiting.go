@@ -138,7 +138,8 @@ func (w *waitingOperations) list(ctx context.Context, scope store.TaskScope, pag
 	return page, nil
 }
 
-// capacityAdviceFilter removes the advice to raise the capacity of a pool from causes of tasks of scope, if many attempts of scope fail.
+// capacityAdviceFilter removes the advice to raise the pool's capacity from a cause why tasks of scope wait, if many attempts of scope
+// fail.
 type capacityAdviceFilter struct {
 	ledger recentAttemptsReader
 	scope  store.TaskScope // a pool or a batch

@@ -122,8 +122,8 @@ type Attempt struct {
 // CheckToken does not call check, and lockout is the remaining time. During a lock-out, tokens that this address used successfully within
 // acceptedFor still work, except for a sign-in.
 //
-// CheckToken looks up one token of an address after another. Otherwise, tokens sent at the same time would all be checked before the first
-// one is counted.
+// CheckToken looks up the tokens of an address one after another. If it did so concurrently, all tokens could be checked before the first
+// wrong one is counted.
 func (g *Gate) CheckToken(ctx context.Context, attempt Attempt, check func(context.Context) error) (lockout time.Duration, err error) {
 	guesses, key := g.operators, guesserKey{guesserNetwork(attempt.From), attempt.Device}
 	if attempt.EntryPoint == Report {

@@ -36,7 +36,7 @@ func cloneFormValues(source operators.Batch, now time.Time) url.Values {
 // readSource reads the batch batchID, whose settings and tasks the form copies. It returns nil if batchID is empty.
 func (b *batchForms) readSource(r *http.Request, batchID string) (*operators.Batch, error) {
 	if batchID == "" {
-		return nil, nil //nolint:nilnil // there is none, and nothing went wrong
+		return nil, nil //nolint:nilnil // nil means that the form copies no batch
 	}
 	id, err := strconv.ParseInt(batchID, 10, 64)
 	if err != nil {

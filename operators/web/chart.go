@@ -37,7 +37,7 @@ func newChart(series operators.Series, span timeRange, held, capacity, width, he
 	uses := slotUses(series, held, capacity)
 	first, last := uses[0], uses[len(uses)-1]
 	c := chart{Width: width, Height: height, Span: span.length, End: last.at, Top: 1, uses: uses}
-	if span.name == lastHour { // the curve of a younger pool begins inside a longer range
+	if span.name == lastHour { // in a longer range, the curve of a new pool begins right of the left edge
 		c.Span = min(c.Span, max(minChartSpan, last.at.Sub(first.at).Round(time.Minute)))
 	}
 	low, high := first.held, first.held
@@ -97,7 +97,7 @@ func (c *chart) yForSlots(slots int) float64 {
 	return float64(c.Height) * (1 - 0.92*float64(slots)/float64(c.Top))
 }
 
-// xAtTime returns the x coordinate of the time at.
+// xAtTime returns the x coordinate of a time.
 func (c *chart) xAtTime(at time.Time) float64 {
 	return float64(c.Width) * (1 - float64(c.End.Sub(at))/float64(c.Span))
 }

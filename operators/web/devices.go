@@ -67,7 +67,7 @@ func (d *devicePages) loadList(r *http.Request) (page, error) {
 func (d *devicePages) readWhy(r *http.Request) (*operators.DeviceWhy, error) {
 	why, err := d.api.Devices.Why(r.Context(), r.PathValue("id"))
 	if operators.HasStatus(err, http.StatusServiceUnavailable) {
-		return nil, nil //nolint:nilnil // it is not known
+		return nil, nil //nolint:nilnil // nil means that the reasons are unknown
 	}
 	return &why, err
 }
@@ -75,13 +75,13 @@ func (d *devicePages) readWhy(r *http.Request) (*operators.DeviceWhy, error) {
 // deviceAttempts holds the latest ended attempts of a device, the newest first.
 type deviceAttempts struct {
 	All    []operators.Holding
-	Failed int // the device failed or rejected the task, or its lease ended
+	Failed int // number of attempts in which the device failed or rejected the task, or the lease ended
 }
 
 // Shown returns the attempts that the page lists.
 func (a deviceAttempts) Shown() []operators.Holding { return a.All[:min(len(a.All), attemptsShown)] }
 
-// Oldest returns the oldest of the attempts, of which there must be one.
+// Oldest returns the oldest attempt. There must be at least one.
 func (a deviceAttempts) Oldest() operators.Holding { return a.All[len(a.All)-1] }
 
 // readAttempts reads the latest ended attempts of a device.
@@ -146,7 +146,7 @@ func (d *devicePages) loadPage(r *http.Request, why *operators.DeviceWhy) (page,
 // readHeldSlot returns the slot that a device holds for one of its running tasks, or nil if it holds none. A device holds at most one slot.
 func (d *devicePages) readHeldSlot(r *http.Request, running []operators.Task) (*heldSlot, error) {
 	if len(running) == 0 {
-		return nil, nil //nolint:nilnil // it holds none
+		return nil, nil //nolint:nilnil // nil means that the device holds no slot
 	}
 	task, err := d.api.Tasks.Get(r.Context(), running[0].ID)
 	if err != nil || task.Grant == nil { // the task has just ended

@@ -160,7 +160,7 @@ func formatMS(ms int64) string {
 	return text
 }
 
-// dateInputText formats the time at for an input of a browser.
+// dateInputText formats a time for an input of a browser.
 func dateInputText(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05") }
 
 // onlyEntry returns the entry of a list with one entry. Otherwise it returns an empty text.

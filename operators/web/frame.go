@@ -193,7 +193,7 @@ func (f *pageSender) sendError(rw http.ResponseWriter, r *http.Request, err erro
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
 	}
 	var kept *keptForm
-	if again := formInputOf(r); again != nil && len(again.values) > 0 { // the page of the form fails, too
+	if again := formInputOf(r); again != nil && len(again.values) > 0 { // a page that shows a form again has failed: keep the input
 		kept = &keptForm{Next: r.URL.RequestURI(), Input: again.values.Encode()}
 		if again.failure != nil {
 			err = again.failure

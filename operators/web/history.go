@@ -113,14 +113,14 @@ func (h *recentPoolCounts) deleteOldCounts() {
 	}
 }
 
-// minuteOf returns the number of the minute of the time at, counted from 1970. A time between two minutes belongs to the earlier one.
+// minuteOf returns the minutes from 1970 to a time, rounded down.
 func minuteOf(at time.Time) (minuteNumber int64) {
 	return (at.UnixMilli() - 1) / time.Minute.Milliseconds()
 }
 
 // denials holds the number of denied reports of a pool.
 type denials struct {
-	since    time.Time       // time since which they were counted
+	since    time.Time       // time since which denials were counted
 	byMinute map[int64]int64 // by minuteOf
 }
 

@@ -93,7 +93,7 @@ func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer free()
 	key := viewKey{address: address.RequestURI(), role: who.Role}
-	leave := s.hub.addViewer(key) //nolint:contextcheck // others may wait for the same reading
+	leave := s.hub.addViewer(key) //nolint:contextcheck // other viewers may wait for the same read
 	defer leave()
 	rw.Header().Set("Content-Type", "text/event-stream")
 	rw.Header().Set("X-Accel-Buffering", "no") // proxies must not buffer the stream

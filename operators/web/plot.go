@@ -35,7 +35,7 @@ type plot struct {
 // of them, and failed attempts and denied reports each in a row of their own.
 type countBars struct {
 	Grants, Reaps []bar
-	Failed        []bar // as high as the row if as many attempts failed as MaxBar
+	Failed        []bar // a bar has the full height of its row if MaxBar or more attempts failed
 	Denied        []bar
 	Before        *dayBefore // nil if the counts of one day before are unknown
 	BarWidth      float64
@@ -55,7 +55,7 @@ type bar struct {
 type dayBefore struct {
 	GrantedLine, FailedLine string // lines over the bars: the counts of one day before
 	Granted, Failed         int64
-	GrantedNow, FailedNow   int64 // counts of the chart at the times that are compared
+	GrantedNow, FailedNow   int64 // counts of the steps whose count of one day before is known
 }
 
 // axisTick is a line across a chart. Its position is a percentage of the chart's width or height.

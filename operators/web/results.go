@@ -108,7 +108,7 @@ func (s batchResults) CSV() string {
 	return ""
 }
 
-// tagRow is one value of a tag. If Name is empty, it counts the devices without the tag.
+// tagRow has the counts for one value of a tag, or, if Name is empty, for the devices without the tag.
 type tagRow struct {
 	operators.TagCount
 

@@ -97,7 +97,7 @@ func (c *progressChart) drawRates(steps []operators.BatchProgress, xAtTime func(
 	}
 }
 
-// shortTimeText formats the time at in UTC, without the year.
+// shortTimeText formats a time in UTC, without the year.
 func shortTimeText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
 
 // roundedText returns number as text with four significant digits.

@@ -163,7 +163,7 @@ func (l *slotTimeline) newBar(held holding, marks batchMarks) holdingBar {
 	return s
 }
 
-// fullTimeText formats the time at with the date, in UTC.
+// fullTimeText formats a time with the date, in UTC.
 func fullTimeText(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // endingTexts returns the text that a page shows for each ending of a holding.

@@ -166,7 +166,7 @@ func (w *Web) Tick(ctx context.Context) error {
 		w.streams.hub.setErrorOfAllViews(err)
 		return fmt.Errorf("reading events: %w", err)
 	}
-	w.streams.hub.startReads(events, allChanged) //nolint:contextcheck // it waits for no reading
+	w.streams.hub.startReads(events, allChanged) //nolint:contextcheck // startReads does not wait for the reads
 	if countsDue {
 		return w.addRecentCounts(ctx, now)
 	}
