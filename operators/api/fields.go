@@ -16,7 +16,7 @@ import (
 
 func apiTime(at time.Time) operators.Time { return operators.Time{Time: at} }
 
-// apiTimePointer converts a time of the ledger to the form of the API. It returns nil if at is nil.
+// apiTimePointer converts a time of the ledger to the form of the API. It returns nil for nil.
 func apiTimePointer(at *time.Time) *operators.Time {
 	if at == nil {
 		return nil

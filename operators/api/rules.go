@@ -147,7 +147,7 @@ func neverStartsProblem(err error) error {
 		"windows, lease_ms: with finish_inside no task could ever start, because the windows of the batch and of its pool are never open together for longer than its lease")
 }
 
-// apiTimeIfSet converts at to the form of the API. It returns nil if at is zero.
+// apiTimeIfSet converts a time to the form of the API. It returns nil for the zero time.
 func apiTimeIfSet(at time.Time) *operators.Time {
 	if at.IsZero() {
 		return nil

@@ -48,7 +48,7 @@ type acceptedToken struct {
 type guesser struct {
 	turn        chan struct{} // holds one element while a token is being looked up, so that one token is looked up at a time
 	users       int           // number of tokens that are being looked up or wait for their look-up
-	count       int           // number of wrong tokens since the time in the field since
+	count       int           // number of wrong tokens after the time in `since`
 	since       time.Time     // time of the first wrong token, or of the latest lock-out
 	lockedUntil time.Time     // end of the lock-out; the zero time means that the address is not locked out
 }

@@ -26,7 +26,7 @@ func (c client) checkConflict(r *http.Request, currentTexts url.Values, eventKin
 		return nil
 	}
 	query := url.Values{"kind": {eventKind}, objectNoun: {objectID}, "page_size": {"1"}}
-	if objectNoun == "profile" { // only the detail names the profile
+	if objectNoun == "profile" { // events can be filtered by pool and batch, but not by profile: only their detail names it
 		query = url.Values{"kind": {eventKind}, "page_size": {strconv.Itoa(maxChangesSearched)}}
 	}
 	var list operators.EventList

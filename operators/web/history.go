@@ -66,7 +66,7 @@ func (h *recentPoolCounts) addTally(pool string, counts meters.Tally) {
 	h.sinceLast[pool] = h.sinceLast[pool].plus(poolCounts{Denied: counts.Denied, Conflicts: counts.Conflicts, Drift: counts.Drift})
 }
 
-// isIntervalOver reports whether the current interval ends at the time now or ended earlier.
+// isIntervalOver reports whether the current interval has ended at the time now.
 func (h *recentPoolCounts) isIntervalOver(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,7 +113,8 @@ func (h *recentPoolCounts) deleteOldCounts() {
 	}
 }
 
-// minuteOf returns the minutes from 1970 to a time, rounded down.
+// minuteOf returns the number of the minute, counted from 1970, that contains a time. A boundary between two minutes belongs to the earlier
+// one.
 func minuteOf(at time.Time) (minuteNumber int64) {
 	return (at.UnixMilli() - 1) / time.Minute.Milliseconds()
 }

@@ -25,7 +25,7 @@ func newObjectForm(r *http.Request, inputTexts url.Values, policies []operators.
 	if again == nil {
 		return form
 	}
-	for input := range inputTexts { // a checkbox that is not chosen is not sent
+	for input := range inputTexts { // a browser sends nothing for a checkbox that is not chosen
 		if again.values.Has("was."+input) && !again.values.Has(input) {
 			form.Del(input)
 		}
