@@ -52,7 +52,8 @@ type outage struct {
 	since time.Time // zero if the server answers
 }
 
-// recordCall records the outcome of a call that began at began. callErr is the error of the call. If it is nil, the outage has ended.
+// recordCall records the outcome of a call. began is the time at which the call began, and callErr is its error. If callErr is nil, the outage
+// has ended.
 func (o *outage) recordCall(callErr error, began time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
-// periodStarts returns the starts of four successive calendar periods. The second period contains the time in around. A script then selects the
+// periodStarts returns the starts of four successive calendar periods. The second period contains the time `around`. A script then selects the
 // current period by the clock of Redis, which may differ from this time by less than a period.
 func periodStarts(period policy.Period, zone *time.Location, around time.Time) (starts [4]time.Time) {
 	y, m, d := around.In(zone).Date()

@@ -16,8 +16,7 @@ func (r *Reservations) Release(ctx context.Context, pool string, checks []Check)
 	return r.settleChecks(ctx, pool, newSettlements(checks, false, 0))
 }
 
-// Settle counts the start of the check in started, and releases the checks in others, in one atomic step. others are the alternatives that did
-// not start.
+// Settle counts the start of one check (started), and releases its alternatives, which did not start (others), in one atomic step.
 func (r *Reservations) Settle(ctx context.Context, pool string, started Check, others []Check) error {
 	return r.settleChecks(ctx, pool, append(newSettlements([]Check{started}, true, 0), newSettlements(others, false, 0)...))
 }

@@ -49,7 +49,7 @@ const MaxWants = 200
 // most 8 x ReportPeriod. Fractions of a millisecond are dropped.
 //
 // LongestSleep raises the maximum for a device far back in its batch. The raised maximum is a tenth of the time after which the device would
-// get a grant if only its batch waited. So about ten waiters of a batch ask for each slot that becomes free. These are enough even if the
+// get a grant if only its batch waited. So about ten waiters of a batch ask for each slot that becomes free. Ten are enough even if the
 // capacity is raised tenfold or nine of ten devices fail.
 type Pace struct {
 	MeanHold     time.Duration // mean time for which a slot is held; 0 means unknown

@@ -56,8 +56,8 @@ func (s events) SealEvents(ctx context.Context, lastEvent int64, limit int) (sea
 	}
 	seal := EventSeal{After: previous.Last, Last: b.last, Events: b.events, At: now.Truncate(time.Millisecond)}
 	err = s.write(ctx, func(tx session) error {
-		// If another replica has sealed this block, the row of its seal has the same value in the column after, which is unique. Retention may have
-		// deleted that row, but never the last row.
+		// If another replica has sealed this block, the row of its seal has the same value in the unique column "after". Retention may have deleted
+		// that row, but never the last row.
 		_, err := tx.exec(ctx, `
 			INSERT INTO event_seals (`+sealColumns+`) SELECT $1, $2, $3, {epoch} + $4 * {ms}, $5
 			WHERE NOT EXISTS (SELECT 1 FROM event_seals WHERE last > $1) ON CONFLICT DO NOTHING`,

@@ -12,12 +12,12 @@ type claimRow struct {
 	Claim
 }
 
-// slotFitsSQL is the condition that the capacity allows the slot of a claim. If the capacity was decreased, grants on slots beyond it stay
-// in force. Each of these grants uses up a part of the capacity. So for a claim, slot + 1 plus the number of grants on higher slots must
-// not exceed the capacity.
+// slotFitsSQL is the condition that the capacity allows the slot of a claim. If the capacity was decreased, grants on slots beyond it stay in
+// force. Each of these grants uses up a part of the capacity. So for a claim, slot + 1 plus the number of grants on higher slots must not
+// exceed the capacity.
 //
-// Concurrent transactions may count at the same time. New grants get only slots that this condition allows, and grants on higher slots only
-// end, so an outdated count can only refuse too much. The lock of the pool keeps the capacity unchanged.
+// Concurrent transactions may count at the same time. New grants get only slots that this condition allows, and grants on slots beyond the
+// capacity can only end, so an outdated count can only refuse too much. The lock of the pool keeps the capacity unchanged.
 const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 	NOT EXISTS (SELECT 1 FROM grants beyond WHERE beyond.pool = p.name AND beyond.slot >= p.capacity) OR claims.slot + 1 +
 	(SELECT count(*) FROM grants above WHERE above.pool = p.name AND above.slot > claims.slot) <= p.capacity)`
@@ -60,7 +60,7 @@ const (
 	skipTaken = `ON CONFLICT DO NOTHING`
 )
 
-// claimGrants makes the claims in requested, as Claim does. onTakenSlotSQL is failTaken or skipTaken.
+// claimGrants makes the claims of the list requested, as Claim does. onTakenSlotSQL is failTaken or skipTaken.
 func (s session) claimGrants(ctx context.Context, requested []claimRow, waitForLock bool, onTakenSlotSQL string) ([]ClaimOutcome, error) {
 	outcomes := make([]ClaimOutcome, len(requested))
 	rows, err := s.lockPools(ctx, requested, waitForLock, outcomes)

@@ -78,8 +78,8 @@ func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCut
 	return reaped, nil
 }
 
-// lockLapsedGrants locks the tasks, then their grants. It returns only the grants whose lease has still ended according to cutoffs, because a
-// grant may have been renewed since the search.
+// lockLapsedGrants locks the tasks, then their grants. It returns only the grants whose lease has ended according to cutoffs, because a grant
+// may have been renewed since the search.
 func (s session) lockLapsedGrants(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs) ([]grantEnding, error) {
 	subjects, err := collect(ctx, s, endingTaskScanDest, `
 		SELECT `+endingTaskColumns+` FROM tasks t JOIN batches b ON b.id = t.batch

@@ -45,9 +45,9 @@ func hawkbitScanDest(action *HawkbitAction) (scanDest []any) {
 const hawkbitColumns = `a.action, a.task, a.token, a.state, a.asks, c.kind,
 	CASE WHEN ` + fitsDDI + ` THEN coalesce(CAST(coalesce(o.payload, c.payload) AS text), 'null') END, d.attributes`
 
-// fitsDDI is the SQL condition that a device which speaks DDI can read the payload of task o in batch c. The payload is a deployment, or
-// the profile of the device allows other payloads (w.metadata_only). Another payload may have at most 256 bytes. It is sent as a text
-// inside a text, and the whole answer, which also has the kind of the batch, may have at most 1,100 bytes.
+// fitsDDI is the SQL condition that a device which speaks DDI can read the payload of task o in batch c. The payload is a deployment, or the
+// profile of the device allows other payloads (w.metadata_only). A payload that is no deployment may have at most 256 bytes, because it is sent
+// as a text inside a text, and the whole answer, which also has the kind of the batch, may have at most 1,100 bytes.
 const fitsDDI = `CASE WHEN c.is_deployment AND o.payload IS NULL THEN TRUE
 	WHEN w.metadata_only AND c.id IS NOT NULL THEN coalesce(octet_length(CAST(coalesce(o.payload, c.payload) AS text)), 0) <= 256 ELSE FALSE END`
 

@@ -120,8 +120,8 @@ func leaseMillisOrNull(lease time.Duration) any {
 	return lease.Milliseconds()
 }
 
-// extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, its wait is extended to the time in
-// until. Error: ErrExists if the lease is in another pool.
+// extendOpenLease returns the open lease of the holder, or ErrNotFound. If the lease waits for a slot, its wait is extended to the time
+// `until`. Error: ErrExists if the lease is in another pool.
 func (s session) extendOpenLease(ctx context.Context, request NewLease, until time.Time) (LeaseTask, error) {
 	type reading struct {
 		LeaseTask

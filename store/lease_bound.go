@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// CallerBound holds the maximum number of slots that callers may hold in a pool, and the callers that count against this bound before one
-// waiting caller.
+// CallerBound holds how many slots of a pool callers may hold and do hold, and how many callers wait before one waiting caller.
 type CallerBound struct {
 	Bound *int // nil means no bound
 	Held  int  // slots that callers hold; counted only if there is a bound

@@ -36,8 +36,8 @@ type WaitingCount struct {
 const maxDevicesChecked = 500
 
 // CountWaitingDevices counts the devices that could get a task of the pool now, hold no slot, and have not been silent for longer than
-// seenWithin (Device.QuietUntil). It checks, by name, the next maxDevicesChecked devices with tasks whose names are greater than
-// afterDevice. It stops when it has counted limit devices.
+// seenWithin (Device.QuietUntil). It checks the next maxDevicesChecked devices that have tasks and a name > afterDevice, in the order of names.
+// It stops when it has counted limit devices.
 func (s pools) CountWaitingDevices(ctx context.Context, pool string, seenWithin time.Duration, afterDevice string, limit int) (_ WaitingCount, err error) {
 	defer wrapError(&err, "counting the waiters of pool %s", pool)
 	dest := func(c *WaitingCount) []any { return []any{&c.Waiting, &c.Last} }

@@ -44,9 +44,9 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 	return o, nil
 }
 
-// startableCountSQL returns the query that counts at most limitExpr tasks of a pool that could start now, and their devices, without
-// devices that hold a slot. The query looks up blocked devices outside of the part with the LIMIT, so its plan does not depend on their
-// number. Parameters are SQL expressions.
+// startableCountSQL returns the query that counts the tasks of a pool that could start now, at most limitExpr, and their devices. It leaves out
+// devices that hold a slot. The query looks up blocked devices outside of the part with the LIMIT, so its plan does not depend on their number.
+// Parameters are SQL expressions.
 func startableCountSQL(poolExpr, limitExpr string) string {
 	return `
 	SELECT count(*) AS tasks, count(DISTINCT CASE WHEN (SELECT d.id FROM devices d WHERE d.id = next.device AND d.blocked) IS NULL THEN next.device END) AS devices
@@ -72,8 +72,8 @@ func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with a pending task in the pool poolExpr whose names
-// are greater than afterExpr. It steps from device to device in the index while conditionSQL is true.
+// devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with a pending task in the pool poolExpr and a name >
+// afterExpr. It steps from device to device in the index while conditionSQL is true.
 func devicesWithTasksCTE(poolExpr, afterExpr, conditionSQL string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr
 	return `

@@ -15,7 +15,7 @@ type PostgresState struct {
 	RoleLimit   int                // maximum number of connections of the role; a negative value means no limit
 	InUse       int                // client connections to the server
 	Size        int64              // size of the database in bytes
-	OldestTxAge time.Duration      // age of the oldest open transaction that keeps dead rows; of other roles only if visible
+	OldestTxAge time.Duration      // age of the oldest open transaction that keeps dead rows; a transaction of another role counts only if it is visible
 	Indexes     map[string]bool    // key: name of an index of the ledger; value: whether it is valid
 	Triggers    map[string]bool    // key: name of a trigger of the ledger; value: whether it is enabled
 	Statistics  []TableStatistics  // at most maxTableStatistics tables, those with the most dead rows first

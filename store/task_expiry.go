@@ -115,9 +115,9 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 // search starts. An id of 0 means that there is no such batch.
 type overdueBatch struct{ batch, nextBatch int64 }
 
-// overdueText searches the next $2 batches with a MaxWait, from batch $1 on. It selects the first batch that is past its MaxWait and has
-// pending tasks, and the batch at which the next search starts. It looks up tasks batch by batch, because for an EXISTS Postgres may read
-// all pending tasks.
+// overdueText searches the next $2 batches with a MaxWait, beginning with batch $1. It selects the first batch that is past its MaxWait and has
+// pending tasks, and the batch at which the next search starts. It looks up tasks batch by batch, because for an EXISTS Postgres may read all
+// pending tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b

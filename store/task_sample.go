@@ -81,8 +81,8 @@ func (s tasks) batchesToSample(ctx context.Context, scope TaskScope, pool string
 	return oldest, others, err
 }
 
-// nextWaitingBatchSQL returns the query for the first batch in the pool poolExpr that has a waiting task and whose id satisfies the
-// condition: id, operator (such as >), batchExpr. The lookup of each grant and an ORDER BY with all columns of the index tasks_in_line make
+// nextWaitingBatchSQL returns the query for the first batch in the pool poolExpr that has a waiting task and an id that satisfies the
+// comparison with batchExpr by operator, such as >. The lookup of each grant and an ORDER BY with all columns of the index tasks_in_line make
 // Postgres choose this index, whatever the statistics of Postgres are.
 func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 	return `(SELECT t.batch FROM tasks t WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND t.batch ` + operator + ` ` + batchExpr + ` AND ` + isNotRunningSQL + `

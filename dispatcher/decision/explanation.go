@@ -42,7 +42,7 @@ type PoolStatus struct {
 	Held, Capacity  int
 	UnreservedSlots int   // slots that are neither held nor offered
 	Unreachable     bool  // the semaphore did not answer
-	Position        int   // position of the explained task in the queue, counted from 1: it starts with this number of the pool's next grants; 0 if unknown
+	Position        int   // position of the explained task in the queue: at position n it starts with the n-th of the pool's next grants; 0 if unknown
 	FirstTask       int64 // id of the first of the device's tasks that could start; 0 if unknown
 	InQueue         bool
 	ReportDueIn     time.Duration // if InQueue: time until the device should report again; negative if it is overdue

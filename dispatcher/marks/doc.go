@@ -9,6 +9,6 @@
 //
 // A device has a mark as long as it has an open task, even a task that is not due yet, paused or limited.
 //
-// A mark can also record a Wait: the device has tasks only in one pool, and waits for a slot of this pool. A wait ends at its time (Until),
-// if the device is marked again, with the next news of the pool or of all pools, or with a grant (EndWaits).
+// A mark can also record a Wait: the device has tasks only in one pool, and waits for a slot of this pool. A wait ends when its time (Until)
+// has come, when the device is marked again, when there are news of the pool or of all pools, or when the device gets a grant (EndWaits).
 package marks

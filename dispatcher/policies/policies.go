@@ -105,7 +105,7 @@ func (k *Checker) newTaskChecks(ctx context.Context, view store.DeviceView, task
 	return taskChecks, resultByUnreadableTask
 }
 
-// runChecks sends taskChecks, which belong to one pool, in one call of send, and returns one result for each.
+// runChecks sends taskChecks, which belong to one pool, in one call of sendChecks, and returns one result for each.
 func (k *Checker) runChecks(ctx context.Context, taskChecks []taskCheck, sendChecks checkFunc) []checkResult {
 	if len(taskChecks) == 0 {
 		return nil

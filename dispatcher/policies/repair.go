@@ -191,8 +191,8 @@ type SettleResult struct {
 	Invalidated int // rules whose counts will be filled again, because they missed a start that is too old to be counted again
 }
 
-// SettleAllReservations settles the reservations and starts in all pools with policies that a replica could not settle, because the replica died
-// or Redis failed.
+// SettleAllReservations settles, in all pools with policies, the reservations and starts that a replica could not settle, because the replica
+// died or Redis failed.
 func (k *Checker) SettleAllReservations(ctx context.Context) (SettleResult, error) {
 	var result SettleResult
 	if k.config.Limits == nil {

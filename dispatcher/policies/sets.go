@@ -101,7 +101,7 @@ func compileSetRules(set store.LimitSet) ([]*limits.Rule, error) {
 	return limits.CompileSet("limit set "+set.Name, policies)
 }
 
-// ParseSet decodes and validates the policies of a limit set as the ledger stores them. If stored is nil, there are no policies.
+// ParseSet decodes and validates the policies of a limit set as the ledger stores them. If storedPolicies is nil, there are no policies.
 func ParseSet(storedPolicies json.RawMessage) (policies []policy.Policy, err error) {
 	if storedPolicies == nil {
 		return nil, nil

@@ -69,7 +69,7 @@ func (s *Sets) Peek(ctx context.Context, setName string, takes []Take) ([]Verdic
 	return verdicts, err
 }
 
-// evaluateTakes sends takes to the limiter by the method send, and returns the set and one verdict for each take.
+// evaluateTakes sends takes to the limiter by the method askLimiter, and returns the set and one verdict for each take.
 func (s *Sets) evaluateTakes(ctx context.Context, setName string, takes []Take, askLimiter func(Takes, context.Context, string, []limits.Taking) ([]limits.TakeResult, error)) (evaluated *cachedSet, verdicts []Verdict, err error) {
 	set, err := s.loadSet(ctx, setName)
 	if err != nil {
@@ -110,8 +110,7 @@ func (k *cachedSet) newLimiterTakings(takes []Take) ([]limits.Taking, error) {
 	return takings, nil
 }
 
-// uncheckedVerdicts returns one verdict for each of several takes (their number is count) that Redis did not check. The takes are allowed only
-// if all policies fail open.
+// uncheckedVerdicts returns the verdicts for takeCount takes that Redis did not check. The takes are allowed only if all policies fail open.
 func (k *cachedSet) uncheckedVerdicts(takeCount int) []Verdict {
 	v := Verdict{Unchecked: true, Rules: k.rules}
 	if v.Allowed = allFailOpen(k.rules); !v.Allowed {

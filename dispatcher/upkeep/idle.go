@@ -67,8 +67,8 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	return nil
 }
 
-// continueWaitingCounts continues the counts of the pools in open, each to the end of its lap, until idleLimit has passed. The next call begins
-// with the pool at which this call stopped.
+// continueWaitingCounts continues the counts of the pools in the list open, each to the end of its lap, until idleLimit has passed. The next
+// call begins with the pool at which this call stopped.
 func (k *Keeper) continueWaitingCounts(ctx context.Context, open []store.OpenPool) error {
 	started := k.config.Now()
 	slices.SortFunc(open, func(a, b store.OpenPool) int { return cmp.Compare(a.Name, b.Name) })

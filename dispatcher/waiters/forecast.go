@@ -47,7 +47,7 @@ func predictOutcome(view store.DeviceView, pool string, obstaclesByTask map[int6
 }
 
 // removeLimitedDevices returns the joiners whose tasks no policy refuses. A refused joiner must not get ahead of devices that can start. If the
-// latest pass found no policies in the pool, removeLimitedDevices returns all joiners. A device that a newer policy refuses later gives its
+// latest pass found no policies in the pool, removeLimitedDevices returns all joiners. If a newer policy refuses a device, the device gives its
 // offer back.
 func (f *forecast) removeLimitedDevices(ctx context.Context, pool string, joiners []slots.Joiner) (unlimited []slots.Joiner, err error) {
 	if !f.policies.HasPolicies(pool) || len(joiners) == 0 {

@@ -95,8 +95,8 @@ func (o *Offers) newTimedOffers(offers []slots.Offer, freedAt time.Time) []timed
 	return timed
 }
 
-// runRounds carries out the round first. If a device cannot use its offer, the semaphore offers the slot to the next waiter, and runRounds
-// carries out another round with these offers. It ends after maxRounds rounds.
+// runRounds carries out rounds, beginning with the round `first`. If a device cannot use its offer, the semaphore offers the slot to the next
+// waiter, and runRounds carries out another round with these offers. It ends after maxRounds rounds.
 func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()

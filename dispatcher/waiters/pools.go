@@ -108,8 +108,8 @@ func (p *Pools) nextPoolsToRead() []string {
 	return p.asked
 }
 
-// poolsToSearch returns the pools in which the current pass searches for sleeping devices. It takes at most searchesAPass of the pools in
-// withWork that the last call of nextPoolsToRead returned. The next pass continues behind the last returned pool.
+// poolsToSearch returns the pools in which the current pass searches for sleeping devices. It takes at most searchesAPass of the pools that are
+// both in withWork and in the last result of nextPoolsToRead. The next pass continues behind the last returned pool.
 func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

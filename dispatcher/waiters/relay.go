@@ -35,7 +35,7 @@ func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.D
 		}
 	}
 	r.localReports.markParked(report, number)
-	if gap { // an update that the device left may have reached the queues after the device had entered them again
+	if gap { // a late update about an ended connection may have stopped the offers to the device
 		r.localReports.wake([]parked.WakeMessage{{Device: report.Device}})
 	}
 	return nil

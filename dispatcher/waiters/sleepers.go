@@ -111,8 +111,8 @@ func pauseAfterSearch(examinedTasks int) time.Duration {
 	return min(minRest+time.Duration(examinedTasks)*restPerTask, maxRest)
 }
 
-// searchBatches examines the next tasks of the batches in open that may start, and returns the sleeping devices of these tasks. It begins at
-// the positions in progress. reachedEnd is true if it reached the last task of each batch.
+// searchBatches examines the next tasks of those batches in the list open whose tasks may start, and returns the sleeping devices of these
+// tasks. It begins at the positions in progress. reachedEnd is true if it reached the last task of each batch.
 func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (joiners []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
 	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })

@@ -62,7 +62,7 @@ func (s *Slots) paceOfPool(pool string, reportPeriod time.Duration) slots.Pace {
 }
 
 // serveCalls merges the calls with the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which
-// the replies offer slots. It returns one result for each call in separate.
+// the replies offer slots. It returns one result for each element of separate.
 func (s *Slots) serveCalls(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
 	calls, indexes := mergeCalls(separate)
 	freed := s.now()
@@ -77,7 +77,7 @@ func (s *Slots) serveCalls(ctx context.Context, _ string, separate []slots.Call)
 	return each, nil
 }
 
-// mergeCalls merges those calls in separate that have the same pool and report period. indexes[i] is the index of the merged call that
+// mergeCalls merges the calls of the list separate that have the same pool and report period. indexes[i] is the index of the merged call that
 // contains separate[i]. Calls with different periods stay apart, because the queue computes from the period when a device must ask again.
 func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	indexes = make([]int, len(separate))

@@ -98,8 +98,9 @@ local function exact_text(n)
   return string.format('%.17g', n)
 end
 
--- contest_member: returns the member of batch b in KEYS[9] (the contest of the batches for the next slot): "virtual
--- time|batch", 37 characters. The time has 20 digits, so that members with equal scores are sorted by time.
+-- contest_member: returns the member of batch b in KEYS[9] (the contest of the batches for the next slot). Its form
+-- is "virtual time|batch", 37 characters. The time has 20 digits, so that members with equal scores are sorted by
+-- time.
 local function contest_member(b)
   return string.format('%020.0f|', b.time) .. b.name
 end

@@ -141,8 +141,8 @@ local function move_waiter(q, w, class)
   q.offered = offered_count(q) + delta
   q.size = order.queue_size(q) + (class and 1 or 0) - (w.class and 1 or 0)
   if w.offer and class ~= 'O' then
-    -- keep_for_poller charged the budget for kept slots with the time until w.ends. The rest of this time is
-    -- credited again.
+    -- keep_for_poller charged the time until w.ends to the budget for kept slots. The rest of this time is added to
+    -- the budget again.
     if w.kept then
       q.state.kept = q.state.kept - math.max(w.ends - q.now, 0) * KEEP_DIVISOR / math.max(q.pool.capacity, 1)
     end
@@ -239,7 +239,7 @@ local function repair_queue(q)
   local entries = redis.call('ZCARD', q.queue)
   local s = q.state
   -- Number of members of class H (held slots) in KEYS[5]. If KEYS[5] has one member for each waiter and each held
-  -- slot, nothing is lost, so the number is q.pool.held. Only otherwise, a command counts the members.
+  -- slot, nothing is lost, so the number is q.pool.held. In any other case, a command counts the members.
   local recorded_held = entries == waiters + q.pool.held and q.pool.held or order.count_members(q, 'H')
   -- Each condition shows a lost key or a clock that was set back. A queue with waiters has a state (s.now is
   -- not 0), and a queue with a waiter of class T has a member in the contest.

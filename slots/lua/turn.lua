@@ -19,7 +19,7 @@ local MAX_POLLER_PERIODS = 3
 -- can raise it.
 local MAX_NOTIFIED_PERIODS = 8
 -- A waiter far back in its batch reports after its expected wait divided by SLEEP_DIVISOR. So about
--- SLEEP_DIVISOR waiters of the batch report for each slot that becomes free. These are enough even if the
+-- SLEEP_DIVISOR waiters of the batch report for each slot that becomes free. This number is enough even if the
 -- capacity is raised or most devices fail.
 local SLEEP_DIVISOR = 10
 
