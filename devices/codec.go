@@ -182,8 +182,8 @@ func (r Reply) Encode() []byte {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
-// EncodeWake returns the message that asks a device to report now. hold is the time for which a slot is reserved for the device. If hold is 0,
-// the message has another reason.
+// EncodeWake returns the message that asks a device to report now. hold is the time for which a slot is reserved for the device. If hold is
+// 0, no slot is reserved, and the device is asked for another reason.
 func EncodeWake(hold time.Duration) []byte {
 	if hold <= 0 {
 		return []byte(`{"reason":"wake"}`)

@@ -19,9 +19,9 @@ type Handler interface {
 	// Caller{Device: device, Via: ViaSession}.
 	AuthenticateSession(ctx context.Context, device ID, token string) error
 	HandleReport(ctx context.Context, caller Caller, report Report) (Reply, error)
-	// HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait plus AnswerAfterWait. It calls
-	// onPark when the wait begins. couldWait is false if there was no room to park the report. It can also be true if the report was answered
-	// at once.
+	// HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait plus AnswerAfterWait. It
+	// calls onPark when the wait begins. couldWait is false if there was no room to park the report. A report that is answered at once can
+	// have couldWait = true.
 	HandleWaiting(ctx context.Context, caller Caller, report Report, wait time.Duration, onPark func()) (reply Reply, couldWait bool, err error)
 	// DelayAfterRefusal returns the time after which the device of a refused report should report again.
 	DelayAfterRefusal(reason Reason) time.Duration

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The errors that refuse a whole report, in addition to Error.
+// Errors that refuse a whole report. An error of the type *Error refuses the whole report, too.
 var (
 	ErrUnauthenticated = errors.New("unknown credential")           // or the report has no credential at all
 	ErrForbidden       = errors.New("not allowed for this device")  // the caller may not act for this device

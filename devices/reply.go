@@ -22,8 +22,8 @@ const (
 	ReasonUnavailable Reason = "unavailable" // a grant cannot be confirmed now
 	ReasonBlocked     Reason = "blocked"     // blocked by an operator
 
-	ReasonWrongWire   Reason = "wrong_wire"   // the payload of the task is not one that the wire of the device can carry. Only a device that speaks DDI has it
-	ReasonCallersFull Reason = "callers_full" // callers hold all slots that they may hold. Only answers to lease requests have it
+	ReasonWrongWire   Reason = "wrong_wire"   // the wire (protocol) of the device cannot carry the payload of the task; only for devices that speak DDI
+	ReasonCallersFull Reason = "callers_full" // callers hold all slots that they may hold. Only in answers to lease requests
 
 	ReasonInvalid    Reason = "invalid"
 	ReasonForbidden  Reason = "forbidden"

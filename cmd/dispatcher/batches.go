@@ -50,7 +50,7 @@ func addBatchFilters(command *cobra.Command) {
 	completeFlagValues(command, "lane", "normal", "urgent")
 }
 
-// listableBatchStates returns the states by which batches are listed.
+// listableBatchStates returns the states by which a list of batches can be filtered.
 func listableBatchStates() (states []string) {
 	return []string{"open", "running", "paused", "scheduled", "cancelling", "finished", "cancelled"}
 }

@@ -48,9 +48,8 @@ func cloneBatchCommand(batches commandFactory) *cobra.Command {
 	return command
 }
 
-// readClonedTasks returns the tasks of a batch whose state is in states, as NDJSON for a new batch. It reads them from the
-// server page by page while the caller reads. It drops the times of a task that are
-// not after now.
+// readClonedTasks returns the tasks of a batch whose state is in states, as NDJSON for a new batch. It reads them from the server page by
+// page while the caller reads. It drops the times of a task that are not after now.
 func (s *session) readClonedTasks(batch operators.Batch, now time.Time, states []string) io.ReadCloser {
 	reader, writer := io.Pipe()
 	rescue.Async(func() error {

@@ -156,7 +156,7 @@ func (b *batchFlags) send(s *session, request operators.Request) error {
 	if err != nil {
 		return err
 	}
-	if made.Unknown != nil { // their ids may be mistyped
+	if made.Unknown != nil { // the ids of unknown devices may be mistyped
 		s.console.writeMessage("Warning: %s not registered, such as %s; to refuse them: --unknown-devices refuse",
 			countText(made.Unknown.Tasks, "task is for a device that is", "tasks are for devices that are"), made.Unknown.First)
 	}

@@ -75,7 +75,7 @@ func (r *resultFlags) showResults(s *session, batchID string) error {
 	}
 	query.Del("aggregate")
 	query.Del("by_tag")
-	query.Set("sample", "1") // the summary has been shown
+	query.Set("sample", "1") // the summary was written above, so a sample of one result is enough
 	_, _ = fmt.Fprintln(s.console.out)
 	return s.writeList(listSpec{path: path, columns: resultColumns(r.fields), query: query}, r.limit)
 }

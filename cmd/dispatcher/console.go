@@ -78,9 +78,8 @@ func (c *console) writeWarnings(subject string, answer json.RawMessage) (warning
 	return warned.Warnings
 }
 
-// confirm shows the text in question and asks the user for a yes, usually before many tasks or devices are changed.
-// If isConfirmed is true (the flag
-// --yes), confirm does not ask. It returns an error if the user does not agree, or if the input is not a terminal.
+// confirm shows the text in question and asks the user for a yes, usually before many tasks or devices are changed. If isConfirmed is true
+// (the flag --yes), confirm does not ask. It returns an error if the user does not agree, or if the input is not a terminal.
 func (c *console) confirm(isConfirmed bool, question string) error {
 	if isConfirmed {
 		return nil
@@ -103,8 +102,8 @@ type statusLine struct {
 
 	console     *console
 	isTerminal  bool
-	phase, text string    // of the latest line that was not on a terminal
-	writtenAt   time.Time // when this line was written
+	phase, text string    // of the latest line; only if the output is not a terminal
+	writtenAt   time.Time // when the latest line was written
 }
 
 // lineEvery is the minimum time between two lines of a statusLine that is not on a terminal.

@@ -43,7 +43,7 @@ func readContexts() (read installationContexts, err error) {
 	read.Contexts = map[string]installation{}
 	path, err := contextsFile()
 	if err != nil {
-		return read, nil //nolint:nilerr // a user without a home has none
+		return read, nil //nolint:nilerr // a user without a home directory has no contexts
 	}
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -74,7 +74,7 @@ func (c installationContexts) writeFile() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*.json") // with mode 0600; commands that run at once need files of their own
+	f, err := os.CreateTemp(filepath.Dir(path), ".contexts-*.json") // with mode 0600; concurrent commands need different files
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type checkFlags struct {
 	token                              tokenFlag
 	rebootCommand, clockCommand, junit string
 	isJSON                             bool
-	addresses                          []string // of the listeners, each with its flag
+	addresses                          []string // name of the flag and address of each listener
 }
 
 func checkDeviceCommand(operator *operatorFlags) *cobra.Command {
@@ -81,7 +81,7 @@ func (f *checkFlags) checkDevice(cmd *cobra.Command, c *console) error {
 		return usageError{err}
 	}
 	line := c.newStatusLine()
-	f.options.FirstToken = time.Now().Unix() * 1000 // the check needs far fewer tokens in a second
+	f.options.FirstToken = time.Now().Unix() * 1000 // a check needs far fewer than 1000 tokens a second, so the next check begins above them
 	f.options.Reboot, f.options.ShiftClock = f.newRebootFunc(cmd, line), newShellRunner(cmd, f.clockCommand)
 	f.options.OnScenario = func(name string, left time.Duration) { line.update(name, "", fmt.Sprintf("%s left: %s", left, name)) }
 	if f.options.Reboot == nil {

@@ -67,7 +67,7 @@ func (f *callersFlag) Type() string { return "number" }
 func (f callersFlag) MarshalJSON() ([]byte, error) { return json.Marshal(f.maxSlots) }
 
 // MarshalYAML returns the value for a file of pools: the number of slots, or "all".
-func (f callersFlag) MarshalYAML() (any, error) { //nolint:unparam // the interface of the package
+func (f callersFlag) MarshalYAML() (any, error) { //nolint:unparam // the interface of package yaml
 	if f.maxSlots == nil {
 		return "all", nil
 	}

@@ -65,9 +65,8 @@ func checkReady(ctx context.Context, url string, transport http.RoundTripper) er
 	return nil
 }
 
-// findLocalServer returns the URL of the dispatcher to check, and the transport for this URL. Usually this is the dispatcher
-// serve that runs with config. If the environment configures no database and a dispatcher dev runs on this machine, it is
-// the dispatcher dev.
+// findLocalServer returns the URL of the dispatcher to check, and the transport for this URL. If the environment configures no database and
+// a `dispatcher dev` runs on this machine, this is the `dispatcher dev`. Otherwise it is the `dispatcher serve` that runs with config.
 func findLocalServer(config app.Config) (url string, transport http.RoundTripper, err error) {
 	if dev, err := localDevConfig(operators.Config{}); err == nil && config.PostgresDSN == "" {
 		return dev.URL, nil, nil

@@ -97,7 +97,7 @@ func takeOrPeekCommand(limitSets commandFactory, verb, shortHelp string) *cobra.
 type takeAnswer struct {
 	operators.Taken
 
-	Limits []jsonObject `json:"limits"` // instead of the field of Taken
+	Limits []jsonObject `json:"limits"` // hides the field Limits of Taken
 }
 
 // show writes the take. text is the answer of the server as received. With --output json, show writes text unchanged.

@@ -15,7 +15,7 @@ import (
 // commandFactory creates the commands that work on one object of a kind, such as pool or batch.
 type commandFactory struct {
 	*operatorFlags
-	plural  string // name of the group, also in paths of the API
+	plural  string // name of the group of commands, and of the objects in paths of the API
 	argName string // name of the argument in the help
 	args    cobra.PositionalArgs
 

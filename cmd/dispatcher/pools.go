@@ -143,7 +143,7 @@ func checkGrantCommand(pools commandFactory) *cobra.Command {
 			return err
 		}
 		if e, err := decodeObject(text); err == nil && e.memberText("alive") == "" {
-			return s.console.show(text, "lease_ms") // without alive there is no grant
+			return s.console.show(text, "lease_ms") // the grant is not in force, so it has no lease
 		}
 		return s.console.show(text)
 	})

@@ -36,7 +36,7 @@ type poolSettings struct {
 type milliseconds int64
 
 // MarshalYAML returns the duration as text.
-func (m milliseconds) MarshalYAML() (any, error) { //nolint:unparam // the interface of the package
+func (m milliseconds) MarshalYAML() (any, error) { //nolint:unparam // the interface of package yaml
 	return terminal.FormatDuration(time.Duration(m) * time.Millisecond), nil
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/child"
 )
 
-// Exit codes of `dispatcher run`. Otherwise it ends with the exit code of the command that it runs.
+// Exit codes of `dispatcher run` if the command that it runs does not determine the exit code.
 const (
 	exitNotGranted = 75 // EX_TEMPFAIL of sysexits.h: the command was not started
 	exitLeaseLost  = 76 // the slot could not be kept: the command was ended, or was not started at all
@@ -116,7 +116,7 @@ func (r *runner) runWithLease(connection *session, args []string) error {
 	// From here on signals are passed to the command and do not end this program.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it, also for the command
+	if !signal.Ignored(syscall.SIGHUP) { // with nohup, this program and the command ignore SIGHUP
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	defer signal.Stop(signals)

@@ -61,7 +61,7 @@ func hasProblemCode(err error, code string) bool {
 func (k *leaseKeeper) keepWhileRunning(ctx context.Context, command *child.Child, signals <-chan os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	renewed := make(chan renewalResult, 1) // a slow server blocks neither signals nor the end of the command
+	renewed := make(chan renewalResult, 1) // renewals run in goroutines, so that a slow server delays neither signals nor the end of the command
 	renew := time.NewTimer(k.timeUntilRenewal())
 	defer renew.Stop()
 	for {

@@ -29,7 +29,7 @@ type Options struct {
 	Token      string        // the token of the device; "": any
 	Only       string        // play only the scenarios whose names contain this text
 	JoinWait   time.Duration // longest wait for the first report
-	FirstToken int64         // the tokens of the tasks are above it. It must be above those of earlier runs
+	FirstToken int64         // all tokens of the check are above FirstToken, which must be above all tokens of earlier checks
 	Reboot     func() error  // reboots the device, and returns when it is off or starts again. nil: no reboot is played
 	ShiftClock func() error  // sets the wall clock of the device back by at least a minute. nil: not played
 	// OnScenario is called before each scenario. left is the expected time until the end of the check.
@@ -87,7 +87,7 @@ func Run(ctx context.Context, options Options) ([]Finding, error) {
 		rescue.Async(func() error { return r.serveHTTP(ctx) })
 	}
 	if options.MQTT != nil {
-		stop, err := r.startMQTT() //nolint:contextcheck // the broker ends with stop
+		stop, err := r.startMQTT() //nolint:contextcheck // stop ends the broker
 		if err != nil {
 			return nil, fmt.Errorf("starting the broker of the check: %w", err)
 		}

@@ -14,7 +14,7 @@ func playTask(r *run) {
 		late := t.reported.Sub(t.left)
 		r.check("report-at-once", late < promptly, nil, "the result of task %d arrived %s after its end", t.ID, late.Round(time.Millisecond))
 	}
-	r.handleFor(2*replyPeriod, nil) // the device must remove the result
+	r.handleFor(2*replyPeriod, nil) // time for the device to remove the acknowledged result
 }
 
 // playUnknownValues answers with unknown reasons, fields and outcomes.
@@ -41,7 +41,7 @@ func playLargeReply(r *run) {
 
 // playLostReplies drops the reply with the grant, and then several successive replies that acknowledge the result.
 func playLostReplies(r *run) {
-	const losses, least = 5, 200 * time.Millisecond // four random pauses are shorter in one of 10,000 runs
+	const losses, least = 5, 200 * time.Millisecond // the sum of four random pauses is below least in only one of 10,000 runs
 	t := r.newTask(plan{})
 	r.grant(t, func(x *exchange, _ answer) { r.send(x, answer{isLost: true}) })
 	r.grant(t, r.send)
@@ -92,7 +92,7 @@ func playReportTooLarge(r *run) {
 		r.grant(t, r.send)
 		r.handleUntil(longEnough/2, nil, t.isEnded)
 	}
-	if bad.result.Output == nil { // the device knows no lab task
+	if bad.result.Output == nil { // the device does not run the lab task, which has an output
 		bad.isWithheld, good.isWithheld = false, false
 		return
 	}

@@ -14,7 +14,7 @@ func playRepeatedGrant(r *run) {
 	const repeats = 4 // replies with the grant instead of the outcome
 	t := r.newTask(plan{seconds: 3})
 	t.isWithheld = true
-	reports := 0 // with the result
+	reports := 0 // number of reports with the result
 	grantAgain := func(x *exchange) {
 		if x.resultOf(t) != nil {
 			reports++
@@ -25,7 +25,7 @@ func playRepeatedGrant(r *run) {
 	r.grant(t, r.send)
 	r.handleUntil(2*longEnough, grantAgain, t.isAcked)
 	if r.handleFor(3*replyPeriod, grantAgain); t.isEnded() {
-		r.check("started-once", true, nil, "") // a second start has failed the rule already
+		r.check("started-once", true, nil, "") // keeps the failure that a second start has recorded
 	}
 }
 
@@ -35,7 +35,7 @@ func (r *run) checkForbiddenStart(toGrant *task, rule string, wait time.Duration
 	toGrant.forbidden, toGrant.leaseRule = rule, rule
 	r.grant(toGrant, sendGrant)
 	r.handleFor(wait, nil)
-	r.check(rule, true, nil, "") // a start has failed the rule already
+	r.check(rule, true, nil, "") // keeps the failure that a start of the task has recorded
 	if toGrant.forbidden = ""; !toGrant.isStarted && rule != "old-token" {
 		r.grantAndWaitForResult(toGrant, "lost-reply", r.send) // the same grant in an ordinary reply
 	}
@@ -48,7 +48,7 @@ func playOldToken(r *run) {
 	delete(r.tasks, t.Token)
 	t.Token = newer.Token - 1
 	r.tasks[t.Token] = t
-	if newer.isStarted { // else it is not known whether the device counts its token
+	if newer.isStarted { // a device that did not start the newer task may not know its token
 		r.checkForbiddenStart(t, "old-token", 3*replyPeriod, r.send)
 	}
 }
@@ -98,7 +98,7 @@ func playCancel(r *run) {
 // playRenewals runs a task that takes longer than its lease. The replies ask for the next report only after the lease has ended. So the
 // device must report earlier by itself, to renew the lease.
 func playRenewals(r *run) {
-	const mostReports = 10 // 4 are right
+	const mostReports = 10 // a correct device needs 4
 	t := r.newTask(plan{seconds: 9, lease: 4 * time.Second, reportAfter: time.Minute})
 	reports := 0
 	r.grant(t, r.send)

@@ -33,7 +33,7 @@ func (r *run) startMQTT() (stop func(), err error) {
 		client.Disconnect(0)
 		limited, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
-		_ = b.Stop(limited) // a client that does not end with it ends with the process
+		_ = b.Stop(limited) // a client that outlasts Stop ends with the process
 	}
 	client.Connect().WaitTimeout(timeout)
 	subscribed := client.Subscribe(devices.SharedReportFilter(devices.DefaultGroup), 1, func(_ paho.Client, m paho.Message) {

@@ -15,7 +15,7 @@ const (
 	tolerance   = 1500 * time.Millisecond // for the stop of a task, which checks once a second whether it must stop
 	promptly    = 2500 * time.Millisecond // maximum time for what the device must do at once
 	crossing    = 500 * time.Millisecond  // maximum time by which messages of two connections may arrive in the wrong order
-	longEnough  = 15 * time.Second        // for a task of one second
+	longEnough  = 15 * time.Second        // time limit for the result of a task of one second
 	maxSilence  = 60 * time.Second        // longer than the longest wait of a correct device
 )
 

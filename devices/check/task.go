@@ -20,7 +20,7 @@ type plan struct {
 	lease       time.Duration // default 20 s
 	reportAfter time.Duration // report_after_ms of the reply with the grant; default replyPeriod
 	output      int           // bytes of output in the result
-	padding     int           // bytes that the payload has in addition
+	padding     int           // additional bytes in the payload
 }
 
 // task is a task that the check grants, and what the device did with it.

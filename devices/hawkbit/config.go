@@ -20,7 +20,7 @@ func (c configBody) patch(stored json.RawMessage) (mergePatch map[string]any, er
 	case "", "merge", "remove":
 	case "replace":
 		present := make(map[string]json.RawMessage)
-		_ = json.Unmarshal(stored, &present) // an object, or nothing
+		_ = json.Unmarshal(stored, &present) // stored is an object or empty
 		for name := range present {
 			patch[name] = nil
 		}

@@ -39,7 +39,7 @@ type Action struct {
 	IsOpen         bool // the device has not reported the end of the action, and no end of its grant was found
 	IsInstalled    bool // the device reported that the action succeeded
 	AsksAttributes bool
-	Kind           string          // of the batch of the task
+	Kind           string          // kind of work, from the batch of the task
 	Payload        json.RawMessage // nil if the device cannot read the payload of the task. A payload that is no deployment is sent as metadata
 	Attributes     json.RawMessage // attributes of the device
 }
@@ -53,7 +53,7 @@ type Options struct {
 	FromProxy func(*http.Request) bool // reports whether a trusted proxy sent the request; nil: none is trusted
 	// AllowGateway is false if the fleet token may only enrol devices, because a DDI client cannot receive a token of its own.
 	AllowGateway bool
-	OnOverrun    func(device devices.ID, action int64) // called for each overrun that was found
+	OnOverrun    func(device devices.ID, action int64) // called for each grant of an open action that had ended without a result
 }
 
 // Handler answers the requests of DDI clients.

@@ -64,7 +64,7 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPol
 		links["cancelAction"] = x.linkTo(fmt.Sprintf("cancelAction/%d", newest.ID))
 		return reply.ReportAfterMS, nil
 	}
-	if newest.Payload == nil { // the device got the task over another wire, or its profile has no metadata_only any more: the lease may end
+	if newest.Payload == nil { // the device got the task over another wire, or its profile has no metadata_only any more: its lease is not renewed
 		return reply.ReportAfterMS, nil
 	}
 	renewed, stop, err := x.renew(newest, 0) // also checks that the grant is still in force

@@ -70,7 +70,7 @@ func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, 
 		body = append(body, rest...)
 	}
 	if err == nil || errors.As(err, new(*http.MaxBytesError)) {
-		return body, nil // A body that is too long: DecodeReport refuses it.
+		return body, nil // DecodeReport refuses a body that is too long.
 	}
 	return nil, fmt.Errorf("%w: %w", devices.ErrIncomplete, err)
 }

@@ -29,7 +29,7 @@ type Options struct {
 	Authenticate func(r *http.Request, device devices.ID, token string) (devices.Caller, error)
 	LongPollMax  time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
 	Pace         *pace.Limiter // limits the reports of each device; nil means no limit
-	MaxReports   int           // maximum number of concurrent reports without parked ones. More are refused with busy_server. Default 512
+	MaxReports   int           // maximum number of concurrent reports; parked reports do not count. Further reports are refused with busy_server. Default 512
 }
 
 // Reports answers reports of devices. With a million devices this is the only hot path, so it uses plain net/http.

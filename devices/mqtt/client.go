@@ -96,8 +96,8 @@ func (c *Client) Check() error {
 	return errors.New("not connected yet")
 }
 
-// Wake asks a device to report now. hold is the time for which a slot is reserved for the device. If hold is 0, the message has another reason.
-// Wake never blocks, and its message may be lost.
+// Wake asks a device to report now. hold is the time for which a slot is reserved for the device. If hold is 0, no slot is reserved, and
+// the device is asked for another reason. Wake never blocks, and its message may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.enqueueOrDrop(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }

@@ -110,7 +110,7 @@ func (in *intake) receive(received paho.Message) {
 		in.countUnhandled("bad_topic")
 		received.Ack()
 	case received.Retained():
-		in.countUnhandled("retained") // was sent at an unknown time and may be outdated
+		in.countUnhandled("retained") // a retained message was sent at an unknown time and may be outdated
 		received.Ack()
 	case !in.options.Pace.Take(device, devices.ViaSession):
 		in.excess.Add(1)

@@ -45,7 +45,7 @@ func (p *provisioning) AsksLedger() bool { return false }
 // newProvisioning returns the provisioning that config sets up, or nil if provisioning is off.
 func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	if config.MQTTProvision != provisionDynsec {
-		return nil, nil //nolint:nilnil // off is no error
+		return nil, nil //nolint:nilnil // nil means that provisioning is off
 	}
 	options, err := config.BrokerOptions()
 	if err != nil {

@@ -77,7 +77,7 @@ type bucket struct {
 	answered    time.Time // when a refusal was last answered
 	excessSince time.Time // when the excess began; zero without an excess
 	refused     time.Time // the last refused report of the excess
-	reports     int       // reports since excessSince, also accepted ones
+	reports     int       // reports since excessSince, including accepted ones
 }
 
 func (l *Limiter) shardFor(device devices.ID) *shard {

@@ -39,8 +39,8 @@ func New[T any](maxAge, timeout time.Duration, now func() time.Time, read func(c
 	return &SharedRead[T]{read: read, maxAge: maxAge, timeout: timeout, now: now}
 }
 
-// NewServingStale returns a SharedRead for a read that takes long. While the next read is in progress, callers do not wait for it. They get the
-// last answer without an error, until this answer is as old as maxStale. Otherwise NewServingStale does the same as New.
+// NewServingStale returns a SharedRead for a read that takes long. While the next read is in progress, callers do not wait for it. They get
+// the last answer without an error, until this answer is as old as maxStale. In all other respects, NewServingStale does the same as New.
 func NewServingStale[T any](maxAge, maxStale, timeout time.Duration, now func() time.Time, read func(context.Context) (T, error)) *SharedRead[T] {
 	s := New(maxAge, timeout, now, read)
 	s.maxStale = maxStale

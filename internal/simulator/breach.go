@@ -45,7 +45,7 @@ func (l *leases) leaseOf(token int64) *lease {
 	return &lease{}
 }
 
-// inForceAt reports whether the time at is before the end of the lease plus margin. margin is Config.Margin.
+// inForceAt reports whether a time is before the end of the lease plus margin. margin is Config.Margin.
 func (l *lease) inForceAt(at time.Time, margin time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ type suspicion struct {
 	kind    breach
 	at      time.Time
 	allowed int
-	leases  []*lease // the leases concerned; nil (a caller, or no leases are known) always counts as in force
+	leases  []*lease // the leases concerned; an entry is nil for a caller or if no leases are known, and always counts as in force
 	cleared bool
 }
 

@@ -41,7 +41,7 @@ type Config struct {
 	LongShare    float64       // share of the tasks that work for 0.9 of the lease instead
 	Period       time.Duration // time between reports if the server names none
 	Connections  int           // number of connections that an idle fleet shares
-	ResendAfter  time.Duration // if no reply comes, a device reports again after 1 to 3 times this
+	ResendAfter  time.Duration // if no reply comes, a device reports again after 1 to 3 times this duration
 	FirstRetry   time.Duration // first wait after a failure, which doubles; default 1 s
 	Faults
 	Seed uint64

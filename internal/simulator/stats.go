@@ -18,7 +18,7 @@ type Stats struct {
 	Cancels      int64         // tasks stopped because the server asked
 	LeasesEnded  int64         // tasks stopped at the end of their lease, including silent ones
 	Silent       int64         // tasks whose device became silent
-	Overstay     time.Duration // the longest time that a device left after its lease; a busy machine makes devices late
+	Overstay     time.Duration // longest time by which a device left after the end of its lease; a busy machine makes devices late
 	Reboots      int64
 	Working      int64 // devices at work now
 
@@ -67,7 +67,7 @@ func (c *counters) countReply(reason string) {
 
 func (c *counters) countOutcome(outcome string) {
 	field, known := map[string]*int64{outcomeRecorded: &c.Recorded, outcomeDuplicate: &c.Duplicate, outcomeLate: &c.Late, outcomeUnknown: &c.Unknown}[outcome]
-	if !known { // rejected, and outcomes of later versions: also final
+	if !known { // the outcome rejected, or an outcome of a later version, which is final, too
 		field = &c.Rejected
 	}
 	c.add(field, 1)

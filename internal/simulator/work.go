@@ -39,15 +39,14 @@ type lease struct {
 	timer  *time.Timer
 }
 
-// newLease returns a lease that ends at the time until, and then calls onEnd. sentAt is the time at which the
-// report that was answered with the lease was first sent.
+// newLease returns a lease that ends at `until`, and then calls onEnd. sentAt is the time at which the report that was answered with the
+// lease was first sent.
 func newLease(sentAt, until time.Time, onEnd func()) *lease {
 	return &lease{sentAt: sentAt, until: until, timer: time.AfterFunc(time.Until(until), onEnd)}
 }
 
-// extend changes the end of the lease to the time until. sentAt is the time at which the report that renewed the lease
-// was sent. If the lease already lasts so long, extend changes nothing and returns true. If the lease has already ended,
-// extend returns false.
+// extend changes the end of the lease to `until`. sentAt is the time at which the report that renewed the lease was sent. If the lease
+// already lasts so long, extend changes nothing and returns true. If the lease has already ended, extend returns false.
 func (l *lease) extend(sentAt, until time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// nextFiring returns the first firing of the window that is later than the time after. It returns the zero time if the schedule does not
-// fire for years.
+// nextFiring returns the first firing of the window that is later than `after`. It returns the zero time if the schedule does not fire for
+// years.
 func (w window) nextFiring(after time.Time) time.Time {
 	if !w.byWallClock {
 		return w.nextByElapsedHours(after.In(w.zone))
@@ -23,8 +23,8 @@ func (w window) nextFiring(after time.Time) time.Time {
 	}
 }
 
-// nextByElapsedHours returns the first firing after the time from, for a window whose hour field begins with *. If a wall-clock time occurs
-// twice, such a window fires both times. If a wall-clock time is skipped, it does not fire.
+// nextByElapsedHours returns the first firing after `from`, for a window whose hour field begins with *. If a wall-clock time occurs twice,
+// such a window fires both times. If a wall-clock time is skipped, it does not fire.
 func (w window) nextByElapsedHours(from time.Time) time.Time {
 	for after := wallClockAsUTC(from); ; after = wallClockAsUTC(from).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)
@@ -45,14 +45,14 @@ type clockChange struct {
 	offsetBefore, offsetAfter time.Duration
 }
 
-// clockChangeAfter returns the first change of clocks after the time from, in the zone of this time. If there is none, it returns a
-// clockChange with equal offsets at a later time.
+// clockChangeAfter returns the first change of clocks after `from`, in the zone of `from`. If there is none, it returns a clockChange with
+// equal offsets at a later time.
 func clockChangeAfter(from time.Time) clockChange {
 	_, at := from.ZoneBounds()
 	switch {
 	case at.IsZero():
 		at = from.Add(year)
-	case !at.After(from): // on the last day of a leap year, ZoneBounds returns a time that is not after from
+	case !at.After(from): // on the last day of a leap year, ZoneBounds returns a time that is not after `from`
 		at = from.Add(day)
 	}
 	_, before := from.Zone()
@@ -86,13 +86,13 @@ func (w window) firingMinutes() iter.Seq[int] {
 	}
 }
 
-// nextFiringUTC returns the first firing of schedule, in UTC, that is later than the time after. The search starts one second before a full
+// nextFiringUTC returns the first firing of schedule, in UTC, that is later than `after`. The search starts one second before a full
 // minute, so that the library need not step through each second.
 func nextFiringUTC(schedule *cron.SpecSchedule, after time.Time) time.Time {
 	return schedule.Next(after.Truncate(time.Minute).Add(time.Minute - time.Second))
 }
 
-// wallClockAsUTC returns the time in UTC that has the same date and time of day as the parameter at has in its own zone.
+// wallClockAsUTC returns the date and the time of day of a time, in its own zone, as a time in UTC.
 func wallClockAsUTC(at time.Time) time.Time {
 	return time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
 }

@@ -94,7 +94,7 @@ func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	}
 }
 
-// minutesFrom returns the number of whole minutes from the time begin to the time at.
+// minutesFrom returns the number of whole minutes from `begin` to `at`.
 func minutesFrom(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
 
 // openMinutesPerFiring returns the minutes, counted from a firing, in which the window is open because of this firing.
