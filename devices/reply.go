@@ -8,8 +8,8 @@ import (
 // Reason is the reason why a reply has a task or has none. Devices treat an unknown reason as ReasonNone.
 type Reason string
 
-// The reasons of a reply. The last four refuse the whole report over MQTT, as HTTP statuses do over HTTP. So does ReasonUnavailable with
-// the Code "unavailable".
+// The reasons of a reply. Over MQTT, the last four, and ReasonUnavailable with the Code "unavailable", refuse the whole report. Over HTTP,
+// a status does this.
 const (
 	ReasonGranted     Reason = "granted"
 	ReasonNone        Reason = "none"        // no open task

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// maxProblem is the maximum number of bytes that are read of the body of an error response.
+// maxProblem is the maximum number of bytes that the client reads of an error response.
 const maxProblem = 64 << 10
 
 // Problem is a refusal by the server (RFC 9457). Code is stable and meant for programs. Detail is for people.

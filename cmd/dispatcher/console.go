@@ -95,8 +95,8 @@ func (c *console) confirm(isConfirmed bool, question string) error {
 	return nil
 }
 
-// statusLine shows a text that changes. On a terminal, each update overwrites one line. Otherwise some updates write a
-// new line.
+// statusLine shows a text that changes. On a terminal, each update overwrites one line. If the output is not a terminal, some updates write
+// a new line.
 type statusLine struct {
 	*terminal.Progress
 

@@ -214,8 +214,8 @@ func (s *session) changeMatchingTasks(verb string, filter url.Values, isConfirme
 	}.confirmAndChange(s.console, isConfirmed, dryRun)
 }
 
-// repeatTaskChange cancels or retries (verb) the tasks that match the filter. It repeats its request until no task matches.
-// It returns the sums of the answers, also together with an error. If dryRun is true, one request only counts the tasks.
+// repeatTaskChange cancels or retries (verb) the tasks that match the filter. It repeats its request until no task matches. It returns the
+// sums of the answers, even if it returns an error. If dryRun is true, one request only counts the tasks.
 func (s *session) repeatTaskChange(verb string, filter url.Values, dryRun bool) (sum operators.Bulk, err error) {
 	query := maps.Clone(filter)
 	if dryRun {

@@ -36,8 +36,8 @@ const (
 	writeTimeout        = 2 * time.Second  // for one write to a client that does not read
 	authenticateTimeout = 5 * time.Second  // for one call of Options.Authenticate
 
-	// The broker reads more slowly from a device that sends faster than publishRate, so that TCP slows the device down. Otherwise its messages
-	// would displace messages of other devices in the queue of the dispatcher's client.
+	// The broker reads more slowly from a device that sends faster than publishRate, so that TCP slows the device down. At full speed, the
+	// messages of this device would displace messages of other devices in the queue of the dispatcher's client.
 	publishRate  = 200 // messages a second of all connections of one device
 	publishBurst = 400
 	publishPause = 100 * time.Millisecond // a client above the rate is not read for this time
@@ -57,7 +57,7 @@ type Options struct {
 	Authenticate func(ctx context.Context, device devices.ID, password string) error
 	// OnRefused is called for each refused session, with the error of Authenticate or the broken rule. It may be nil.
 	OnRefused func(ctx context.Context, r RefusedSession)
-	Internal  Credentials // of the dispatcher's own client
+	Internal  Credentials // user name and password of the dispatcher's own client
 	Logger    *slog.Logger
 }
 

@@ -22,7 +22,7 @@ import (
 
 // Options configures Run. System, OnScenario and one of HTTP and MQTT are required.
 type Options struct {
-	HTTP, MQTT net.Listener  // on which the device reports
+	HTTP, MQTT net.Listener  // listeners to which the device reports
 	MQTTScheme string        // tcp; ssl: MQTT expects TLS
 	System     net.Listener  // the external system of the lab task. The device must reach it at the address of the listener
 	Device     devices.ID    // the device to examine; "": the first one that reports

@@ -21,7 +21,7 @@ type exchange struct {
 	device   devices.ID
 	body     []byte
 	err      error         // why the report is not valid
-	isHTTP   bool          // else MQTT
+	isHTTP   bool          // false: the report came over MQTT
 	token    string        // HTTP: the bearer token
 	wait     time.Duration // HTTP: how long the answer may wait (long poll)
 	transmit func(answer)  // sends the answer to the device; nil after it was called

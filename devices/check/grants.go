@@ -202,8 +202,8 @@ func playRebootAtWork(r *run) {
 	r.check("reboot-restart", t.result.Status != devices.StatusSucceeded || before == 0 || t.starts > before, nil, "task %d: succeeded, but was not started again after the reboot", t.ID)
 }
 
-// playRebootWithResult reboots the device after the device has sent a result and before this report is answered. Then it sends the grant
-// again.
+// playRebootWithResult reboots the device after the device has reported a result and before this report is answered. Then it sends the
+// grant again.
 func playRebootWithResult(r *run) {
 	t := r.newTask(plan{lease: 20 * time.Minute})
 	t.isWithheld = true

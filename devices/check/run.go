@@ -27,12 +27,12 @@ type run struct {
 	done     <-chan struct{} // closed when the context of Run ends
 	ended    func() error    // returns an error when the context of Run has ended
 	findings []Finding       // one for each rule
-	scenario string          // name
+	scenario string          // name of the current scenario
 	fault    error           // why the check cannot go on
 
 	answer      func(*exchange) // answers the reports of the scenario
 	last        *exchange       // latest report
-	ids         map[string]bool // of all reports
+	ids         map[string]bool // report ids so far
 	tasks       map[int64]*task // by token
 	boot        int             // number of reboots
 	isRebooting bool            // the device may be silent

@@ -73,8 +73,8 @@ func (c *Client) open(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// subscribe subscribes to the plugin's answers. It also waits for the end of ctx, because paho does not notice that open then closes the
-// network connection.
+// subscribe subscribes to the plugin's answers. It also waits for the end of ctx, because open then closes the network connection, and paho
+// does not notice that.
 func (c *connection) subscribe(ctx context.Context) error {
 	token := c.paho.Subscribe(responseTopic, 1, nil)
 	select {

@@ -95,7 +95,7 @@ type exchange struct {
 	request  *http.Request
 	caller   devices.Caller
 	action   int64          // the number of the action in the path; 0 if the path has none or it is invalid
-	reason   devices.Reason // of the last reply; for metrics
+	reason   devices.Reason // reason of the last reply, for metrics
 }
 
 // serve answers one request.

@@ -50,5 +50,5 @@ func parseSeconds(value string) time.Duration {
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0
 	}
-	return time.Duration(min(n, maxParsedSeconds)) * time.Second // at most maxParsedSeconds
+	return time.Duration(min(n, maxParsedSeconds)) * time.Second
 }

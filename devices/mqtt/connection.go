@@ -172,8 +172,8 @@ func dial(ctx context.Context, brokerURL *url.URL, tlsSettings *tls.Config) (net
 	return deadlineConn{conn, writeTimeout}, nil
 }
 
-// deadlineConn sets a deadline for every write, because paho sets one only for its publishes. If the broker reads nothing while its machine
-// still answers, an acknowledgement would otherwise block for ever, and so would the ping that detects this fault.
+// deadlineConn sets a deadline for every write, because paho sets one only for its publishes. Without it, if the broker reads nothing while
+// its machine still answers, an acknowledgement would block for ever, and so would the ping that detects this fault.
 type deadlineConn struct {
 	net.Conn
 

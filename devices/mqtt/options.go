@@ -28,7 +28,7 @@ const KeepAlive = 10 * time.Second
 // Options configures a Client. URL and Handler are required.
 type Options struct {
 	URL            string      // mqtt://host[:port], tcp://host[:port] or mqtts://host[:port]
-	User, Password string      // Both may be empty.
+	User, Password string      // account at the broker; may be empty
 	TLS            *tls.Config // for mqtts. If it is nil, the system's root certificates are used.
 	Group          string      // name of the shared subscription; default devices.DefaultGroup, which the rights at the broker need
 

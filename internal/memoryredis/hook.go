@@ -52,8 +52,8 @@ func (h *hook) run(c *server.Peer, command string, args ...string) (answered boo
 	return true
 }
 
-// findClient returns the client of a connection. It returns nil for the peer that runs the commands of a script. Such a peer is the only one
-// whose field Ctx miniredis sets before the first command.
+// findClient returns the client of a connection. It returns nil for the peer that runs the commands of a script. Only for such a peer,
+// miniredis sets the field Ctx before the first command.
 func (h *hook) findClient(c *server.Peer) *client {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,7 +105,7 @@ func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) (a
 	case "ZADD":
 		h.trackZAdd(args)
 		return false
-	case "ZREM": // saves time: otherwise loadIndex would find another number of members and read the whole set again
+	case "ZREM": // without this case, loadIndex would find another number of members and read the whole set again
 		if len(args) > 1 && h.sets[args[0]] != nil {
 			h.sets[args[0]].remove(args[1:])
 		}

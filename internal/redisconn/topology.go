@@ -107,7 +107,7 @@ func (t *topology) storeBestAnswer(best topologyAnswer) ([]redis.ClusterSlot, er
 	case best.err != nil && t.latest != nil:
 	case best.err == nil && !best.standalone:
 		t.latest = best.slots
-	case len(t.seeds) == 1: // also if no node ever answered: then each call to this address fails with the reason
+	case len(t.seeds) == 1: // one server, or no node has answered so far: then each call to this address fails with the reason
 		t.latest = []redis.ClusterSlot{{End: lastHashSlot, Nodes: []redis.ClusterNode{{Addr: reachableAddr(t.seeds[0], t.seeds[0])}}}}
 	case best.err == nil:
 		return nil, fmt.Errorf("redis URL: several hosts, but they are not nodes of a Cluster")
@@ -240,7 +240,7 @@ func reachableAddr(addr, reporter string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// loopbackSuffix is appended to a loopback address, so that it looks like a host name. Otherwise the library would replace the address.
+// loopbackSuffix is appended to a loopback address, so that it looks like a host name, because the library replaces a loopback address.
 const loopbackSuffix = ".loopback"
 
 // withoutLoopbackSuffix returns the address without the suffix that reachableAddr added.

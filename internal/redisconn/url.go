@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// These are settings of a client. Each is explicit, because with the library's defaults a client retries scripts, waits for seconds, and ignores
-// the context while it waits. Some defaults also changed between releases.
+// Settings of a Redis client. Each is explicit, because with the library's defaults a client retries scripts, waits for seconds, and
+// ignores the context while it waits. Some defaults also changed between releases.
 const (
 	timeout     = 500 * time.Millisecond
 	poolSize    = 32

@@ -17,7 +17,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// These limits apply to a list of windows.
+// Limits of a list of windows.
 const (
 	MaxWindows  = 16
 	MinDuration = time.Minute

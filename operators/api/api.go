@@ -46,7 +46,7 @@ type Store interface {
 	limitSetStore
 	tokenStore
 	eventStore
-	findStore // with pools, batches, tasks and devices
+	findStore // includes the methods for pools, batches, tasks and devices
 	attemptStore
 }
 

@@ -107,9 +107,9 @@ const (
 	maxSpooledPerToken = 2       // maximum number of bodies of one operator token at once
 )
 
-// spool stores the body of a long batch until the body is complete, before a transaction begins. Otherwise the transaction would be open
-// for as long as the sender takes. It would hold back the vacuum of the ledger, and every claim would have to read the dead rows. A long
-// body is in an unnamed file, so a crash leaves no file behind.
+// spool stores the body of a long batch until the body is complete, before a transaction begins. A transaction that began earlier would be
+// open for as long as the sender takes. It would hold back the vacuum of the ledger, and every claim would have to read the dead rows. A
+// long body is in an unnamed file, so a crash leaves no file behind.
 type spool struct {
 	dir   string // empty means the system's directory for temporary files
 	turns *fair.Shares

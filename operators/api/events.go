@@ -149,7 +149,7 @@ func (e *eventOperations) streamLive(ctx context.Context, response huma.Context,
 }
 
 // followEvents sends the events of feed until the client disconnects, this process stops, or the token may no longer read events. It
-// repeats the check of the role that authorize made, so both must agree.
+// repeats the check of the role that authorize made, so both checks must agree.
 func (e *eventOperations) followEvents(ctx context.Context, feed *eventFeed, token string) {
 	tick := time.NewTicker(livePollInterval)
 	defer tick.Stop()

@@ -211,8 +211,8 @@ func (e *entryEncoder[T]) encode(items []T) (lines []byte, err error) {
 	return out.Bytes(), table.Error()
 }
 
-// jsonCells returns the names of the members of the JSON form of an entry and their values as cells, in their order: strings without
-// quotes, null as an empty cell, objects and lists as JSON.
+// jsonCells encodes an entry as a JSON object and returns the names of its members, and their values as cells, in their order: strings
+// without quotes, null as an empty cell, objects and lists as JSON.
 func jsonCells(entry any) (names, cells []string, err error) {
 	text, err := json.Marshal(entry)
 	if err != nil {

@@ -64,7 +64,7 @@ func (f *failureOperations) countFailures(ctx context.Context, scope store.TaskS
 type failureGroups struct {
 	by    []string
 	total operators.FailureCount
-	all   map[string]*operators.FailureGroup            // by the values, joined by zero bytes
+	all   map[string]*operators.FailureGroup            // key: the values of the group, joined by zero bytes
 	byKey map[string]map[string]*operators.FailureCount // by key and value, to find out by which keys the failures differ. A key with too many values has no entry for some of them
 }
 

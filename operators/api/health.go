@@ -88,7 +88,7 @@ type Dependency struct {
 	Reason string // cause of the failure; empty means unknown, or no failure
 
 	Off     bool   // the server is not used
-	Address string // as in Check
+	Address string // host and port, as in Check
 	Error   string // error of the latest probe; empty if it passed
 }
 

@@ -37,8 +37,8 @@ type guesserKey struct {
 	device  string // empty for tokens of operators
 }
 
-// acceptedToken is a token that was accepted from an address. It stays usable from that address during a lock-out: a guesser
-// in a network must not block the other clients there.
+// acceptedToken is a token that was accepted from an address. It stays usable from that address during a lock-out: a guesser in a network
+// must not block the other clients in this network.
 type acceptedToken struct {
 	from netip.Prefix
 	hash [sha256.Size]byte

@@ -91,8 +91,8 @@ func (f *pageSender) outageText(ctx context.Context, err error) string {
 	return shown.describeTrouble(f.now())
 }
 
-// latestState returns the state that the latest checks found for the server in failed. If they found the server healthy, they ran
-// before it failed. Then latestState returns failed unchanged.
+// latestState returns the state that the latest checks found for the server in failed. If the checks found the server healthy, they ran
+// before it failed, and latestState returns failed unchanged.
 func (f *pageSender) latestState(ctx context.Context, failed api.Dependency) api.Dependency {
 	if f.system.Checks == nil {
 		return failed

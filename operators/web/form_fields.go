@@ -163,7 +163,7 @@ func formatMS(ms int64) string {
 // dateInputText formats a time for an input of a browser.
 func dateInputText(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05") }
 
-// onlyEntry returns the entry of a list with one entry. Otherwise it returns an empty text.
+// onlyEntry returns the entry of a list that has exactly one, and an empty text for any other list.
 func onlyEntry(list []string) string {
 	if len(list) != 1 {
 		return ""

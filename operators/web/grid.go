@@ -28,7 +28,7 @@ type slotCell struct {
 
 	Phase         string // free, reserved (offered to a waiter), or of a held slot: fresh, half, expiring, stale (lease over)
 	Pool          string
-	AboveCapacity bool // its number is not below the capacity, because the capacity was lowered
+	AboveCapacity bool // the number of the slot is not below the capacity, which was lowered
 	Mark          mark // mark of its batch
 }
 

@@ -39,8 +39,8 @@ type intervalCounts struct {
 type recentPoolCounts struct {
 	mu           sync.Mutex
 	sinceLast    map[string]poolCounts       // by pool: counts after the last interval
-	intervals    map[string][]intervalCounts // by pool, oldest first: those of the last minute, and those with trouble for troubleShownFor
-	denied       map[string]map[int64]int64  // by pool and minuteOf: denials, for denialsKept
+	intervals    map[string][]intervalCounts // by pool, oldest first: intervals of the last minute, and intervals with trouble, which are kept for troubleShownFor
+	denied       map[string]map[int64]int64  // denials by pool and minute (minuteOf), kept for denialsKept
 	last         time.Time                   // end of the last interval
 	talliesSince time.Time                   // time since which the counts of the replicas are known; zero if they are not known yet
 }
@@ -122,7 +122,7 @@ func minuteOf(at time.Time) (minuteNumber int64) {
 // denials holds the number of denied reports of a pool.
 type denials struct {
 	since    time.Time       // time since which denials were counted
-	byMinute map[int64]int64 // by minuteOf
+	byMinute map[int64]int64 // key: the minute (minuteOf)
 }
 
 // recentDenials returns the denials of a pool in the last hour.

@@ -25,7 +25,7 @@ const (
 // zero updateTrigger never changes, so it has no stream.
 type updateTrigger struct {
 	everyTick bool          // the page is read with each tick, because it changes without events
-	every     time.Duration // the page is also read at this interval; 0 means that it is not
+	every     time.Duration // interval at which the page is read without an event; 0 means never
 	allEvents bool          // all events concern the page
 	pool      string
 	batch     int64
@@ -173,8 +173,8 @@ func (h *hub) chooseReadLane(v *view) (lane chan struct{}, timeLimit time.Durati
 	return h.quickReads, quickReadLimit
 }
 
-// newReadContext returns the context of a read. In the quick lane, the context hides its deadline: otherwise loaders would leave parts of the
-// page out because little time is left. A page that is late in the quick lane is read again in the slow lane.
+// newReadContext returns the context of a read. In the quick lane, the context hides its deadline, because loaders that see a near deadline
+// leave parts of the page out. A page that is late in the quick lane is read again in the slow lane.
 func (h *hub) newReadContext(timeLimit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(h.baseCtx, timeLimit)
 	if timeLimit == quickReadLimit {

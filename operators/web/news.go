@@ -21,8 +21,9 @@ type eventFollower struct {
 }
 
 // readNewEvents returns the events since the previous call, or no events if includeEvents is false. If allPagesChanged is true, all pages
-// count as changed: it is the first call, which only stores the end of the log, or there were too many events to return. readNewEvents increases
-// completeID to the next position in the log when all transactions that could add an event before this position have ended.
+// count as changed. This happens at the first call, which only stores the end of the log, and if there are too many events to return.
+// readNewEvents increases completeID to the next position in the log when all transactions that could add an event before this position
+// have ended.
 func (n *eventFollower) readNewEvents(ctx context.Context, includeEvents bool) (events []event, allPagesChanged bool, err error) {
 	if !includeEvents {
 		clear(n.returned)

@@ -13,7 +13,7 @@ import (
 
 const (
 	plotWidth, plotHeight = 720, 130
-	barsHeight, rowHeight = 40, 24 // of the bars of grants and reaps, and of each row below them
+	barsHeight, rowHeight = 40, 24 // heights of the bars of grants and reaps, and of each row below them
 	lastHour              = "1h"   // the range of the API for the last hour
 )
 

@@ -53,7 +53,7 @@ func (p *profilePages) newFormPage(r *http.Request, profile operators.Profile, i
 	}}
 }
 
-// profileFormValues returns the texts of the inputs of the form of a profile, without its policies.
+// profileFormValues returns the texts for the inputs of a profile's form, without the policies.
 func profileFormValues(profile operators.Profile) url.Values {
 	return url.Values{"metadata_only": {checkboxValue(profile.MetadataOnly)}}
 }

@@ -168,7 +168,7 @@ func resultsPath(shown shownBatch) (apiPath string) {
 	return operators.Path("batches", strconv.FormatInt(shown.ID, 10), "results")
 }
 
-// readSummary returns the summary of those results of the batch shown that selection selects. A summary is cached for summaryReadEvery. If
+// readSummary returns the summary of the results that selection selects. shown is their batch. A summary is cached for summaryReadEvery. If
 // it covers all results, not a sample, it is also read again when the counts of the batch change. The total counts in the summary are
 // always the current counts of the batch.
 func (b *batchPages) readSummary(r *http.Request, shown shownBatch, selection operators.ResultQuery) (operators.ResultSummary, error) {
