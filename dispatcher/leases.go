@@ -162,8 +162,8 @@ func (d Leases) openLease(ctx context.Context, request LeaseRequest) (store.Leas
 	return opened, err
 }
 
-// askForLease reports as the holder until it is granted a slot, or until request.Wait has passed since began. It returns the last reply,
-// and the lease as openLease last returned it.
+// askForLease reports as the holder until it is granted a slot, or until request.Wait has passed since the time began. It returns the last
+// reply, and the lease as openLease last returned it.
 func (d Leases) askForLease(ctx context.Context, request LeaseRequest, opened store.LeaseTask, began time.Time) (latest store.LeaseTask, lastReply devices.Reply, err error) {
 	caller, report := request.callerForHolder(store.HolderDevice(request.Name, request.Holder)), devices.Report{ID: newNonce(), Accept: true}
 	if request.Wait == 0 {

@@ -141,8 +141,8 @@ func certainlyChangedNothing(callErr error) bool {
 	return !panicked && !errors.Is(callErr, store.ErrOutcomeUnknown)
 }
 
-// claimAll commits, in one transaction, the grants for the slots in acquired, and returns one result for each. A slot that was acquired
-// more than claimAge before now is not claimed, but marked as late. If waitForLock is true, claimAll waits for locked pools.
+// claimAll commits, in one transaction, the grants for the slots of the list acquired, and returns one result for each. A slot that was
+// acquired more than claimAge before the time now is not claimed, but marked as late. If waitForLock is true, claimAll waits for locked pools.
 func claimAll(ctx context.Context, ledger reportLedger, now time.Time, acquired []acquiredSlot, waitForLock bool) ([]claimResult, error) {
 	done := make([]claimResult, len(acquired))
 	var claims []store.Claim

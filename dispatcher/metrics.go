@@ -10,7 +10,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// metrics are the Prometheus metrics of decisions.
 type metrics struct {
 	set       *meters.Set
 	grants    *prometheus.CounterVec

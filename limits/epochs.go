@@ -36,7 +36,6 @@ type epochs struct {
 	checkedCount atomic.Int64 // upper bound of the present number of keys in checked
 }
 
-// node is one Redis node.
 type node struct {
 	mu    sync.Mutex // locked while one caller reads the epoch from Redis; other callers wait for the result
 	epoch atomic.Pointer[epoch]
@@ -131,7 +130,7 @@ func (e *epochs) requireEpoch(ctx context.Context, scopeName, expected string) e
 	return err
 }
 
-// forgetOutdatedRules makes rules of checks unknown to Redis if their counts are not from the epoch in current.
+// forgetOutdatedRules makes rules of checks unknown to Redis if their counts are not from the current epoch.
 func (e *epochs) forgetOutdatedRules(ctx context.Context, scopeName, current string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {

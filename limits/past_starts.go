@@ -21,7 +21,6 @@ type pastStarts struct {
 	subjects    map[string]*subjectStarts
 }
 
-// subjectStarts contains the starts of one subject in pastStarts.
 type subjectStarts struct {
 	starts    []int64       // ages of the newest starts in ms, ascending; at most rule.maxStarts
 	count     int64         // number of starts; only for rules that store no single starts

@@ -78,7 +78,7 @@ func (s session) registerMissing(ctx context.Context, requests []Registration) (
 	return registeredInOrder(requests, found, created), nil
 }
 
-// registeredInOrder returns the devices in found, in the order of requests. createdIDs has the ids of the devices that were just
+// registeredInOrder returns the devices of the list found, in the order of requests. createdIDs has the ids of the devices that were just
 // registered.
 func registeredInOrder(requests []Registration, found []Device, createdIDs []string) []Registered {
 	byID := make(map[string]Registered, len(found))

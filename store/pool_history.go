@@ -166,8 +166,8 @@ func (f HoldingFilter) endedHoldingsSQL(search eventSearch) (text string, args [
 	return q.build(" ORDER BY e."+column+" "+search.directionSQL()+", e.id "+search.directionSQL(), f.Limit)
 }
 
-// eventIDNear returns the approximate id of the first event at moment or later. It uses a binary search, because ids increase almost in the
-// order of times. If there is no such event, it returns an id above the last event.
+// eventIDNear returns the approximate id of the first event at the time moment or later. It uses a binary search, because ids increase almost
+// in the order of times. If there is no such event, it returns an id above the last event.
 func (s *connection) eventIDNear(ctx context.Context, moment time.Time) (eventID int64, err error) {
 	defer wrapError(&err, "finding a time in the log")
 	id, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], eventIDNearSQL, moment.UnixMilli())

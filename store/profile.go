@@ -71,7 +71,7 @@ func (s profiles) PutProfile(ctx context.Context, actor string, settings Profile
 	return s.putPolicyList(ctx, profileTable(), actor, settings, false)
 }
 
-// putPolicyList creates or replaces the list of policies with the name of wanted in table. created is true if the list is new. If dryRun is
+// putPolicyList creates or replaces the list of policies with the name wanted.Name in table. created is true if the list is new. If dryRun is
 // true, putPolicyList checks everything and changes nothing.
 func (s profiles) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile, dryRun bool) (list Profile, created bool, err error) {
 	err = s.write(ctx, func(tx session) error {
@@ -92,7 +92,7 @@ func (p Profile) auditSettings() settings {
 	return settings{"limits", policiesAuditText(p.Limits), "metadata_only", strconv.FormatBool(p.MetadataOnly)}
 }
 
-// putPolicyList creates or replaces the list of policies with the name of wanted in table and records the event.
+// putPolicyList creates or replaces the list of policies with the name wanted.Name in table and records the event.
 func (s session) putPolicyList(ctx context.Context, table policyTable, actor string, wanted Profile) (list Profile, created bool, err error) {
 	name := wanted.Name
 	list, err = s.readPolicyList(ctx, table, name, "FOR UPDATE")

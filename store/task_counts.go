@@ -94,7 +94,6 @@ func tasksByErrorPrefixSQL() string {
 		WHERE substr(t.error, 1, length(CAST($3 AS text))) = $3 ORDER BY w.id DESC LIMIT $5`
 }
 
-// batchState is a batch and one state of its tasks.
 type batchState struct {
 	batch int64
 	state TaskState

@@ -113,7 +113,6 @@ type codeText struct {
 // permanence says whether a cause ends by itself. In every explanation, causes that do not end by themselves come first.
 type permanence bool
 
-// The two kinds of causes.
 const (
 	stays  permanence = false // ends only after an action, or when the device returns
 	passes permanence = true  // ends by itself

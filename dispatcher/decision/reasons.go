@@ -30,7 +30,6 @@ const (
 // NothingToDo is the text of the remedy of a cause that ends without an action.
 const NothingToDo = "nothing to do: it passes by itself"
 
-// causeWriter writes the causes of one waiting task.
 type causeWriter struct {
 	store.TaskView
 	status      PoolStatus

@@ -10,7 +10,6 @@ import (
 // scope says whether an obstacle to one task also blocks the other tasks of its pool or batch.
 type scope bool
 
-// The scopes of obstacles.
 const (
 	blocksAllTasks scope = false // all tasks of the pool or of the batch; callers keep their order
 	blocksOneTask  scope = true  // only this task; callers that wait behind it may go first

@@ -165,7 +165,8 @@ func (h *Hashes) ReadPositions(ctx context.Context) (positionByHash [hashCount]i
 	return positionByHash, nil
 }
 
-// runPipeline sends commandCount commands to Redis in one round trip. sendCommand adds the command with the index (from 0) to pipe. handleReply is called with each reply, even if the value that the command asked for does not exist. runPipeline returns the first error.
+// runPipeline sends commandCount commands to Redis in one round trip. sendCommand adds the command with the index (from 0) to pipe. handleReply
+// is called with each reply, even if the value that the command asked for does not exist. runPipeline returns the first error.
 func (h *Hashes) runPipeline(ctx context.Context, commandCount int, sendCommand func(pipe redis.Pipeliner, index int) redis.Cmder, handleReply func(index int, reply redis.Cmder)) error {
 	pipe := h.client.Pipeline()
 	sent := make([]redis.Cmder, commandCount)

@@ -12,7 +12,7 @@ type Tally struct {
 // maxTallies is the maximum number of pools with a tally. It limits the size of the heartbeat of a replica.
 const maxTallies = 5000
 
-// AddTally adds the counts of added to the tally of a pool. It ignores a pool without a tally if maxTallies pools already have one.
+// AddTally adds the counts of the tally added to the tally of a pool. It ignores a pool without a tally if maxTallies pools already have one.
 func (s *Set) AddTally(pool string, added Tally) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// metrics are the Prometheus metrics of policies.
 type metrics struct {
 	checks     *prometheus.CounterVec
 	suppressed *prometheus.CounterVec

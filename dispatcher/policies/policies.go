@@ -66,7 +66,6 @@ type checkResult struct {
 // checkFunc sends checks of one pool to the limiter, and returns one answer for each. It is reserveAll or checkAll.
 type checkFunc func(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error)
 
-// taskCheck is a check of the policies of one task.
 type taskCheck struct {
 	check     limits.Check
 	task      store.Candidate
@@ -289,7 +288,6 @@ func (k *Checker) FindObstacles(ctx context.Context, views []store.TaskView) (ob
 	return found
 }
 
-// poolChecks collects the checks of tasks of one pool.
 type poolChecks struct {
 	checks  []taskCheck
 	views   []int // for each check, the index of its view

@@ -121,7 +121,7 @@ func (g *clockGuard) takeClockStepBack() (minStepBack time.Duration) {
 	return back
 }
 
-// offsetIndexAt returns the index of the offset that was valid at moment, an own time. This offset is also the lowest offset since moment.
+// offsetIndexAt returns the index of the offset that was valid at the own time `moment`. This offset is also the lowest offset since then.
 func (g *clockGuard) offsetIndexAt(moment time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
 	if later < 0 {
@@ -132,7 +132,7 @@ func (g *clockGuard) offsetIndexAt(moment time.Duration) int {
 
 // changedClockPair returns the pair of times to store: the trusted time of the ledger for the longest lease in force, and the host's time at
 // askedAt. mustStore is false if no time is trusted, or if the difference of the two times differs by at most pairSlack from the difference of
-// the times in stored.
+// the times in the stored pair.
 func (g *clockGuard) changedClockPair(stored *store.ClockPair, askedAt time.Time) (pair store.ClockPair, mustStore bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

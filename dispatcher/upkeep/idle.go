@@ -102,8 +102,8 @@ func (c *idleCounts) lapOf(pool string) *lap {
 	return found
 }
 
-// addWaitingCount adds the counted devices in found to the lap. The lap is complete if no more devices follow, or if at least as many devices
-// wait as slots are free.
+// addWaitingCount adds found, a count of waiting devices, to the lap. The lap is complete if no more devices follow, or if at least as many
+// devices wait as slots are free.
 func (l *lap) addWaitingCount(found store.WaitingCount, freeSlots int) (isLapComplete bool) {
 	l.counted += found.Waiting
 	if l.after = found.Last; l.counted < freeSlots && found.Last != "" {

@@ -6,7 +6,6 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 )
 
-// metrics are the Prometheus metrics of the passes.
 type metrics struct {
 	set           *meters.Set
 	reaped        *prometheus.CounterVec

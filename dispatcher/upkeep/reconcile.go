@@ -216,7 +216,7 @@ func (k *Keeper) adoptMissingGrants(ctx context.Context, pool string, snapshot s
 	return k.releaseEndedGrants(ctx, pool, missing)
 }
 
-// releaseEndedGrants removes from the semaphore the grants in added that have ended in the ledger.
+// releaseEndedGrants removes from the semaphore those grants of the list added that have ended in the ledger.
 func (k *Keeper) releaseEndedGrants(ctx context.Context, pool string, added []store.Grant) error {
 	leases := make([]string, len(added))
 	for i, g := range added {

@@ -30,7 +30,6 @@ type Pools struct {
 	tidied string   // the last pool whose queue setPoolsWithWaiters returned: the next call continues behind it
 }
 
-// poolState is the state of one pool.
 type poolState struct {
 	listed          bool                     // the ledger has the pool
 	longestSleep    time.Duration            // setting of the pool (slots.Pace); 0 until the ledger was read

@@ -71,8 +71,8 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGoneReports records that the connections of the reports in ended are closed. gone has the reports whose devices have parked no newer
-// report at any replica.
+// findGoneReports records that the connections of the reports in the list ended are closed. gone has the reports whose devices have parked no
+// newer report at any replica.
 func (r *Relay) findGoneReports(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
 	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.localReports.hasReport(report.Device) })
 	if r.board == nil || len(gone) == 0 {
@@ -85,7 +85,7 @@ func (r *Relay) findGoneReports(ctx context.Context, ended []parked.Report) (gon
 }
 
 // wakeReturnedDevices wakes the parked reports of devices that have returned. A device has returned if it has parked a newer report since its
-// report in ended.
+// report in the list ended.
 func (r *Relay) wakeReturnedDevices(ctx context.Context, ended []parked.Report) error {
 	gone, err := r.findGoneReports(ctx, ended)
 	if err != nil {

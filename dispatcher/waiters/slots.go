@@ -95,7 +95,7 @@ func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
 	return merged, indexes
 }
 
-// splitOffOutcomes removes the outcomes of one call, own, from the front of merged, and returns them. It must be called for the merged calls in
+// splitOffOutcomes removes the outcomes of one call (own) from the front of merged, and returns them. It must be called for the merged calls in
 // their order.
 func splitOffOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.ExchangeResult {
 	if merged.Err != nil {

@@ -435,7 +435,7 @@ CREATE TABLE limit_sets (
 -- own_token: true if the device has used a token of its own. Fleet tokens then no longer act for the device.
 -- reach: the way to notify the device of a slot. 0 means that there is no way, because the device polls; 1
 --   means a push over MQTT; 2 means an answer to the parked request of the device.
--- quiet_until: the time from which the silence of the device counts. It is later than last_seen if the device
+-- quiet_until: the time from which the silence of the device is measured. It is later than last_seen if the device
 --   was asked to report again after more than one report period. It is null until the first report.
 -- noisy_at: the last time at which a replica recorded that the device reports far too often; null means never.
 -- registered_by: who registered the device. An operator is named by the name of the token, and a fleet token by
