@@ -10,8 +10,8 @@ import (
 )
 
 // DecodeReport decodes and checks one report. If the whole report is refused, the error is an *Error, and the returned Report has only its
-// ID, so that the reply can name it. An invalid entry of results or running gets a code in its field Invalid, and keeps its task and token
-// if they are readable.
+// ID, so that the reply can name it. An invalid entry of the list results or running gets a code in its field Invalid, and keeps its task
+// and token if they are readable.
 //
 // An empty body means {}. In every field except output, the values null, "", {} and [] mean the same as an absent field. In output, only
 // null does. Field names are case-sensitive. If a field is repeated, the last value counts.

@@ -9,7 +9,7 @@ import (
 // maxInteger is the largest task id and fencing token, because every JSON library represents integers up to maxInteger exactly.
 const maxInteger = 1<<53 - 1
 
-// decodeResult decodes an entry of results. entry is nil if the received entry is not a JSON object.
+// decodeResult decodes an entry of the list results. entry is nil if the received entry is not a JSON object.
 func decodeResult(entry members) (result Result) {
 	if entry == nil {
 		return Result{Invalid: CodeNotAnObject}
@@ -22,8 +22,8 @@ func decodeResult(entry members) (result Result) {
 	return result
 }
 
-// decodeRunning decodes an entry of running. entry is nil if the received entry is not a JSON object. An invalid progress is ignored,
-// because the progress is only displayed and must not cost a device its lease.
+// decodeRunning decodes an entry of the list running. entry is nil if the received entry is not a JSON object. An invalid progress is
+// ignored, because the progress is only displayed and must not cost a device its lease.
 func decodeRunning(entry members) (running Running) {
 	if entry == nil {
 		return Running{Invalid: CodeNotAnObject}

@@ -36,7 +36,8 @@ func timeIfFuture(at *Time, now time.Time) *time.Time {
 }
 
 // diffMergePatch returns the merge patch (RFC 7396) that turns original into changed. This patch is the part of a payload that a task does
-// not inherit from its batch. It is nil if original and changed are equal. If one of the two is not an object, the patch is changed itself.
+// not inherit from its batch. The result is nil if original and changed are equal. If one of the two is not an object, the result is the
+// value of changed.
 func diffMergePatch(original, changed json.RawMessage) json.RawMessage {
 	var before, after map[string]json.RawMessage
 	if sameJSON(original, changed) {

@@ -39,7 +39,7 @@ type Device struct {
 	Mark         *Mark             `json:"mark,omitempty" doc:"Only in the reply for a single device; absent without Redis"`
 }
 
-// Mark compares the mark of a device in Redis (this device has work) with the ledger.
+// Mark compares the mark of a device in Redis, which says that the device has work, with the ledger.
 type Mark struct {
 	Present bool `json:"present" doc:"The device has a mark of work in Redis"`
 	Trusted bool `json:"believed" doc:"true: marks are trusted, so a device without a mark is answered that there is nothing to do"`

@@ -177,8 +177,8 @@ func (w *slotWait) receiveResponse(ctx context.Context, response Lease, requestE
 	return false, nil
 }
 
-// leaseLostProblem returns the error for lost, a lease in pool whose holder must give its slot back. The server answers a renewal of this
-// lease with the same error.
+// leaseLostProblem returns the error for a lease in pool whose holder must give its slot back. The server answers a renewal of this lease
+// with the same error.
 func leaseLostProblem(pool string, lost Lease) error {
 	return &Problem{
 		Title: http.StatusText(http.StatusConflict), Status: http.StatusConflict, Code: "lease_lost", Cancel: lost.Cancel,

@@ -67,7 +67,7 @@ type TakenList struct {
 	Takes []Taken `json:"takes"`
 }
 
-// Returned has the total cost of one take that was given back so far.
+// Returned says how much of the cost of one take was given back so far.
 type Returned struct {
 	Returned int64 `json:"returned" doc:"Cost given back in total; a repeated request gives back nothing more. 0: the id is no longer known, or belongs to other facts"`
 }
@@ -106,8 +106,8 @@ func (c LimitSets) Peek(ctx context.Context, limitSet string, take Take) (Taken,
 	return callJSON[Taken](ctx, c.client, takeRequest(limitSet, "peek", take, true))
 }
 
-// Return gives back the cost take.Cost of the earlier take with the same ID and facts. It returns the total cost of the earlier take that
-// was given back so far.
+// Return gives back the cost take.Cost of the earlier take with the same ID and facts. It returns how much of the cost of the earlier take
+// was given back so far, in total.
 func (c LimitSets) Return(ctx context.Context, limitSet string, take Take) (givenBack int64, err error) {
 	answer, err := callJSON[Returned](ctx, c.client, takeRequest(limitSet, "return", take, true))
 	return answer.Returned, err

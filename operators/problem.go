@@ -128,7 +128,7 @@ func (c *Client) sendWithRetries(ctx context.Context, request Request, send func
 	}
 }
 
-// retryPause returns the pause after a try that ended with lastErr. triesSoFar is the number of tries, with this one. The pause is
+// retryPause returns the pause after a try that ended with lastErr. triesSoFar is the number of tries, including this one. The pause is
 // duePause, or longer if the server asks for a longer pause. mayRetry is false if there must be no next try. If the first try reached no
 // server, there is no next try. If a later try reaches no server, there is a next one, because the server may be restarting.
 func retryPause(lastErr error, duePause time.Duration, triesSoFar int) (wait time.Duration, mayRetry bool) {

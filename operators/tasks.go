@@ -165,8 +165,9 @@ func (c Tasks) CancelAll(ctx context.Context, filter TaskFilter, dryRun bool) (B
 	return c.changeTasks(ctx, "cancel", filter, dryRun)
 }
 
-// RetryAll makes the tasks that match filter and ended without success pending again, at most as many as the server allows in one request.
-// If Bulk.More is true, the caller calls it again. filter must have at least one field. If dryRun is true, RetryAll only counts the tasks.
+// RetryAll makes tasks pending again: those that match filter and ended without success, at most as many as the server allows in one
+// request. If Bulk.More is true, the caller calls it again. filter must have at least one field. If dryRun is true, RetryAll only counts
+// the tasks.
 func (c Tasks) RetryAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bulk, error) {
 	return c.changeTasks(ctx, "retry", filter, dryRun)
 }

@@ -19,7 +19,7 @@ type UsageQuery struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
 }
 
-// Usage has the usage of the policies of a pool or of a limit set. Depending on the query, Highest or Usage is set.
+// Usage has the usage of the policies of a pool or of a limit set. The query determines which of the fields Highest and Usage is set.
 type Usage struct {
 	Highest []PolicyUse `json:"highest,omitzero" doc:"The subjects that used the largest share of their maximum; absent with device or facts"`
 	Usage   []PolicyUse `json:"usage,omitzero" doc:"With device: one entry for each policy of the pool and of its profile that counts by properties of the device; with facts: one entry for each policy of the set"`

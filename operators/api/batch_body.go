@@ -150,7 +150,7 @@ func describeStreams(operations huma.API, op *huma.Operation) {
 	}
 }
 
-// bodyContext is a request whose body was replaced by the JSON object of its fields.
+// bodyContext is the request for a new batch, with the JSON object of the batch's fields as its body.
 type bodyContext struct {
 	humaContext
 	body  io.Reader

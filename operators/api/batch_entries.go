@@ -70,7 +70,7 @@ func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) it
 }
 
 // entryProblem returns the problem for a list entry that is invalid because of cause. number is the position of the entry, and
-// positionFormat formats it, such as linePlace. If cause is nil, it returns nil.
+// positionFormat, such as linePlace, is the format of the position. If cause is nil, it returns nil.
 func entryProblem(positionFormat string, number int, cause error) error {
 	status, code := http.StatusUnprocessableEntity, codeInvalidField
 	switch {
@@ -136,7 +136,7 @@ func checkTaskTimes(entry operators.NewTask, batch operators.NewBatch) error {
 	return nil
 }
 
-// Values of the field duplicates that require a search for equal tasks in the batch.
+// Values of the field `duplicates` that require a search for equal tasks in the batch.
 const (
 	refuseDuplicates = "refuse"
 	skipDuplicates   = "skip"

@@ -268,8 +268,9 @@ func (b *batchOperations) cancel(ctx context.Context, in *IDPath) (operators.Bat
 	return b.removeWaitersAfterChange(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
-// offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. changed and
-// changeErr are the result of the change, which it returns in the form of the API. If changeErr is not nil, it offers no slots.
+// offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. changed
+// and changeErr are the result of the change. offerSlotsAfterChange returns this result in the form of the API. If changeErr is not nil, it
+// offers no slots.
 func (b *batchOperations) offerSlotsAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
 	if changeErr == nil {
 		b.waiters.Filler.Fill(changed.Pool)
@@ -278,8 +279,8 @@ func (b *batchOperations) offerSlotsAfterChange(changed store.Batch, changeErr e
 }
 
 // removeWaitersAfterChange removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
-// starts of its tasks. changed and changeErr are the result of the change, which it returns in the form of the API. If changeErr is not nil,
-// it removes no device.
+// starts of its tasks. changed and changeErr are the result of the change. removeWaitersAfterChange returns this result in the form of the
+// API. If changeErr is not nil, it removes no device.
 func (b *batchOperations) removeWaitersAfterChange(changed store.Batch, changeErr error) (answer operators.Batch, err error) {
 	if changeErr == nil {
 		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)

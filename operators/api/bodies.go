@@ -84,7 +84,8 @@ func (r *longBodyReader) requestError(parseErr error) error {
 }
 
 // limitedReader returns at most left bytes, and then limitErr. It limits the memory of a parser, which keeps the value that it reads. The
-// owner of the parser sets left again before each value. A parser that reads ahead can exceed the limit by at most the size of its buffer.
+// owner of the parser resets the field left before each value. A parser that reads ahead can exceed the limit by at most the size of its
+// buffer.
 type limitedReader struct {
 	from     io.Reader
 	left     int

@@ -18,8 +18,8 @@ type DeviceSelection struct {
 // deviceFilters are the names of the filters of devices.
 const deviceFilters = "tag, profile, blocked, noisy, prefix, part, silent_for_ms, registered_by, created_since"
 
-// selectDevices returns the ids of one page of the devices that match the filter in the request in, and the page token of the next page.
-// It refuses a request without a filter.
+// selectDevices returns the ids of one page of the devices that match the filter of the request, and the page token of the next page. It
+// refuses a request without a filter.
 func (d *deviceOperations) selectDevices(ctx context.Context, in *DeviceSelection) (ids []string, nextToken string, err error) {
 	switch {
 	case in.Recent > 0:

@@ -79,7 +79,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	return read.list, tokens, err
 }
 
-// parseOnExisting returns what an import does with devices that exist already. It reads the parameter existing of query.
+// parseOnExisting returns what an import does with devices that exist already. It reads the parameter `existing` of query.
 func parseOnExisting(query url.Values) (store.OnExisting, error) {
 	for name := range query {
 		if name != "existing" {
@@ -95,8 +95,8 @@ func parseOnExisting(query url.Values) (store.OnExisting, error) {
 	return "", invalidProblem("existing: must be refuse, skip, update or rotate")
 }
 
-// deviceCSVFormat returns the format of devices as CSV, with a column for each tag. The column of the profile cannot be the name of a tag, because
-// tag names have no colon.
+// deviceCSVFormat returns the format of devices as CSV, with a column for each tag. The column :profile is never a tag, because tag names
+// have no colon.
 func deviceCSVFormat() csvFormat[operators.NewDevice] {
 	return csvFormat[operators.NewDevice]{
 		members: "tags", textOnly: true,

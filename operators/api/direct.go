@@ -89,7 +89,7 @@ func checkQueryNames(ctx huma.Context) error {
 	return p
 }
 
-// readJSONBody decodes a JSON body into the value that into points to, with the same strict checks as all other bodies.
+// readJSONBody decodes a JSON body into the value that the pointer `into` names, with the same strict checks as all other bodies.
 func readJSONBody(ctx huma.Context, into any) error {
 	r, w := humago.Unwrap(ctx)
 	if form := r.Header.Get("Content-Type"); form != "" && form != operators.TypeJSON {

@@ -43,7 +43,7 @@ func applyMilliseconds(change operators.Change[int64], field *time.Duration, def
 	*field = milliseconds(ms)
 }
 
-// convertChange converts the value of change with convert, which checks it, to the stored form.
+// convertChange converts the value of change to the stored form. It calls convert, which also checks the value.
 func convertChange[Written, Kept any](change operators.Change[Written], convert func(Written) (Kept, error)) (operators.Change[Kept], error) {
 	if change.Value == nil {
 		return operators.Change[Kept]{Present: change.Present}, nil

@@ -184,7 +184,8 @@ func problemResponse(operations huma.API) *huma.Response {
 	}
 }
 
-// newSchemas returns the registry of the types in the OpenAPI document. The types of package operators have no code for this document.
+// newSchemas returns the registry of the types in the OpenAPI document. It describes the types of package operators, because they have no
+// code for this document.
 func newSchemas() huma.Registry {
 	schemas := huma.NewMapRegistry("#/components/schemas/", openAPITypeName)
 	schemas.RegisterTypeAlias(reflect.TypeFor[operators.Time](), reflect.TypeFor[time.Time]())

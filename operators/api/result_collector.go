@@ -59,7 +59,7 @@ func (l *resultCollector) addResult(result store.SampledResult) {
 	}
 }
 
-// isInPeriod reports whether ended, the end of a task, is in the period that the query asks for.
+// isInPeriod reports whether the end of a task is in the period that the query asks for.
 func (l *resultCollector) isInPeriod(ended *time.Time) bool {
 	if ended == nil {
 		return l.since.IsZero() && l.until.IsZero()

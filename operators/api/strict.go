@@ -36,7 +36,7 @@ func checkStrictJSON(data []byte) error {
 	return s.failed
 }
 
-// strictChecker is one check of a JSON text: values counts its values, and failed is the first error.
+// strictChecker is one check of a JSON text. The field values counts the values of the text, and the field failed is the first error.
 type strictChecker struct {
 	decoder *json.Decoder
 	values  int
@@ -129,7 +129,8 @@ func isStorableQuery(rawQuery string) bool {
 }
 
 // bodyFormat returns the format with which huma reads the bodies of operators' requests. Huma decodes each body twice: the first time into
-// any, to check it against the schema. Absent, null and empty fields mean the same, so empty fields are removed before that check.
+// a value of the type any, to check it against the schema. Absent, null and empty fields mean the same, so empty fields are removed before
+// that check.
 func bodyFormat() huma.Format {
 	format := huma.DefaultJSONFormat
 	format.Unmarshal = func(data []byte, v any) error {

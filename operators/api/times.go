@@ -38,8 +38,8 @@ func isUnstorableTime(at *time.Time) bool {
 // isEmptySpan reports whether end is at or before begin. It is false if one of them is nil.
 func isEmptySpan(begin, end *time.Time) bool { return begin != nil && end != nil && !end.After(*begin) }
 
-// checkPeriod returns an error if until is not after since. sinceName and untilName are the parameters that contain since and until, for the
-// error. A zero time means no bound.
+// checkPeriod returns an error if `until` is not after `since`. sinceName and untilName are the names of these parameters, for the error. A
+// zero time means no bound.
 func checkPeriod(sinceName string, since time.Time, untilName string, until time.Time) error {
 	switch {
 	case isUnstorableTime(&since):

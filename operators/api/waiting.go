@@ -99,7 +99,8 @@ func (w *waitingOperations) readRecentAttempts(ctx context.Context, scope store.
 }
 
 // list evaluates the next waiting tasks of scope (a pool or a batch). If code is not empty, it returns only the tasks whose first reason
-// has this code. The next page starts after the last evaluated task, or, if this page became full earlier, after its last task.
+// has this code. The next page starts after the last evaluated task. If this page became full earlier, the next page starts after the last
+// task of this page.
 func (w *waitingOperations) list(ctx context.Context, scope store.TaskScope, paging Page, code string) (page listPage[operators.WaitingTask], err error) {
 	if code != "" && !decision.IsWaitingCode(decision.Code(code)) {
 		return page, invalidProblem("code: %q is not a reason for which a task can wait", code)

@@ -9,7 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// minChartSpan is the shortest time that a chart of the last hour spans. A new pool has little history.
+// minChartSpan is the shortest time that a chart of the last hour spans, even if the pool is newer.
 const minChartSpan = 10 * time.Minute
 
 // slotUse is the number of held slots of a pool and its capacity at one time. It does not include offered slots.

@@ -44,8 +44,8 @@ func (f *failurePages) newPageLoader(poolsOrBatches string) pageLoader {
 	}
 }
 
-// newKeyChoices returns a link for each key (a tag or an attribute) of found. The link of a key adds the key to the grouping, or removes it
-// if it is there. A third key replaces the second one.
+// newKeyChoices returns a link for each key (a tag or an attribute) of found. The link of a key adds the key to the grouping, or removes
+// the key if the page is grouped by it. A third key replaces the second one.
 func newKeyChoices(found operators.Failures, rangeName string) []choiceLink {
 	offered := slices.Clone(found.By)
 	for _, key := range found.Keys {

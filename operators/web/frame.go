@@ -118,7 +118,8 @@ func navigationLinks() []navigationLink {
 	}
 }
 
-// doneMessages returns, by key, the messages about completed actions. For any other key in its address, a page shows no message.
+// doneMessages returns, by key, the messages about completed actions. If the address of a page has any other key, the page shows no
+// message.
 func doneMessages() (textByKey map[string]string) {
 	return map[string]string{
 		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks continue; no new grants are made.", "resumed": "Resumed.",

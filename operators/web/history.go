@@ -27,7 +27,7 @@ func (c poolCounts) plus(other poolCounts) poolCounts {
 // hasTrouble reports whether Redis and the ledger disagreed.
 func (c poolCounts) hasTrouble() bool { return c.Conflicts+c.Drift > 0 }
 
-// intervalCounts holds the counts of one interval of countEvery, which ended at the time end.
+// intervalCounts holds the counts of one interval, which has the length countEvery and ended at the time in the field end.
 type intervalCounts struct {
 	poolCounts
 

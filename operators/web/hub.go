@@ -56,7 +56,7 @@ type view struct {
 	wasSlow   bool      // the last read was slow
 }
 
-// viewState is the last read page. It is never modified. A new state replaces it.
+// viewState is the result of the last read of a page. It is never modified. A new state replaces it.
 type viewState struct {
 	page     *renderedPage // nil if the page was not read yet
 	err      error         // why page is not up to date; nil if it is

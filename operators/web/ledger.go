@@ -17,8 +17,8 @@ type Ledger interface {
 }
 
 // sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, and tokenHash is the hash of its
-// operator token. A session ends lifetime after OpenSession. Reading it does not extend it. OpenSession and CloseSession write an event
-// with the actor and from, the actor's address.
+// operator token. A session ends when lifetime has passed since OpenSession. Reading it does not extend it. OpenSession and CloseSession
+// write an event with the actor and from, the actor's address.
 type sessionStore interface {
 	OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error
 	Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) // errNotFound if there is none

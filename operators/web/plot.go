@@ -51,7 +51,7 @@ type bar struct {
 	Title        string
 }
 
-// dayBefore compares the counts of a chart with the same time one day before.
+// dayBefore compares the counts of a chart with the counts of one day before.
 type dayBefore struct {
 	GrantedLine, FailedLine string // lines over the bars: the counts of one day before
 	Granted, Failed         int64

@@ -48,7 +48,7 @@ func (p *poolPages) newRowsPage(r *http.Request, filters url.Values, totals oper
 }
 
 // poolColumns returns the heads of the columns, for a list with these filters that is sorted by sortedBy. The template pool-row has the
-// cell of each column, in the same order. The field sort of a column is a value of the API's parameter sort. It is empty if the list
+// cell of each column, in the same order. The field `sort` of a column is a value of the API's parameter `sort`. It is empty if the list
 // cannot be sorted by the column.
 func poolColumns(filters url.Values, sortedBy string) []poolColumn {
 	columns := []struct{ name, sort, class, title string }{

@@ -67,8 +67,8 @@ func (p *profilePages) create(r *http.Request) (nextPath, messageKey string, err
 	return p.saveProfile(r, name)
 }
 
-// saveProfile stores the settings of the submitted form under the profile name. A setting that the form did not change keeps its present
-// value.
+// saveProfile stores the settings of the submitted form in the profile with this name. A setting that the form did not change keeps its
+// present value.
 func (p *profilePages) saveProfile(r *http.Request, name string) (nextPath, messageKey string, err error) {
 	limits, err := readPolicies(r.PostForm)
 	if err != nil {

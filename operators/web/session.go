@@ -24,8 +24,8 @@ const (
 	// The prefix __Host- has two effects in browsers: they accept the cookie only over TLS (or on the
 	// loopback), and other hosts of the same domain can neither set nor get it.
 	cookieName = "__Host-dispatcher"
-	// sessionLife is the time from the sign-in to the end of a session. Using the session does not extend it. The sign-in page
-	// (shell.html) repeats it.
+	// sessionLife is the time from the sign-in to the end of a session. Using the session does not extend it. The sign-in page (shell.html)
+	// repeats this time.
 	sessionLife = 12 * time.Hour
 	// sessionCheckLifetime is the lifetime of a cached check of a session. The streams of one session share the check.
 	sessionCheckLifetime = 5 * time.Second
