@@ -1,4 +1,6 @@
 -- +goose Up
+-- goose sends a StatementBegin block as one text. Outside of such a block, goose would allocate 4 MB to parse a line.
+-- +goose StatementBegin
 -- These settings disable the timeouts, because a migration may run longer than a request.
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = 0;
@@ -185,14 +187,12 @@ CREATE TABLE batch_deltas (
 CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
 -- The trigger batches_counted records each change of the number of all tasks of a pool (state 'queued') in
 -- batch_deltas.
--- +goose StatementBegin
 CREATE FUNCTION count_queued() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n)
     SELECT 0, coalesce(NEW.pool, OLD.pool), 'queued', n FROM (SELECT coalesce(NEW.total, 0) - coalesce(OLD.total, 0) AS n) AS change WHERE n <> 0;
     RETURN NULL;
 END $$;
--- +goose StatementEnd
 CREATE TRIGGER batches_counted AFTER INSERT OR DELETE OR UPDATE OF total ON batches FOR EACH ROW EXECUTE FUNCTION count_queued();
 
 -- The recent speed of each batch. A fold is a run of the background job that adds up task counts. For each batch
@@ -313,7 +313,6 @@ CREATE INDEX tasks_not_after ON tasks (not_after) WHERE not_after IS NOT NULL AN
 
 -- The trigger tasks_counted records every change of the state of a task in batch_deltas. A trigger does this,
 -- so that no code path can forget to record a change.
--- +goose StatementBegin
 CREATE FUNCTION count_tasks() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n)
@@ -324,7 +323,6 @@ BEGIN
     GROUP BY batch, pool, state HAVING sum(n) <> 0;
     RETURN NULL;
 END $$;
--- +goose StatementEnd
 CREATE TRIGGER tasks_counted AFTER UPDATE ON tasks
     REFERENCING OLD TABLE AS was NEW TABLE AS became
     FOR EACH STATEMENT EXECUTE FUNCTION count_tasks();
@@ -573,13 +571,11 @@ CREATE TABLE token_changes (
     at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (turn, hash)
 );
--- +goose StatementBegin
 CREATE FUNCTION note_tokens() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO token_changes (hash, device) SELECT hash, device FROM was ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
--- +goose StatementEnd
 CREATE TRIGGER tokens_changed AFTER UPDATE ON tokens
     REFERENCING OLD TABLE AS was FOR EACH STATEMENT EXECUTE FUNCTION note_tokens();
 CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens
@@ -660,13 +656,11 @@ CREATE INDEX events_of_kind ON events (kind, id) WHERE kind NOT LIKE 'task.%';
 -- The trigger events_begin makes Postgres give the transaction its id before its events get their ids. So a
 -- transaction with an event id that has not ended is always in the list of transactions in progress.
 -- EventsComplete in the package store relies on this list.
--- +goose StatementBegin
 CREATE FUNCTION events_begin() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_current_xact_id();
     RETURN NULL;
 END $$;
--- +goose StatementEnd
 CREATE TRIGGER events_begin BEFORE INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION events_begin();
 
 -- Seals of the events, used to detect a change of the log. A seal covers a block of events and the hash of the
@@ -738,6 +732,7 @@ CREATE TABLE restores (
 );
 -- Used when a pool is created, to find the latest value of the column until.
 CREATE INDEX restores_until ON restores (until);
+-- +goose StatementEnd
 
 -- +goose Down
 DROP TABLE restores, clock_pair, idle_time, replicas, event_seals, events, answers, web_sessions, news, token_changes, token_uses, tokens, account_changes, deleted_devices, hawkbit_actions, devices,

@@ -1,4 +1,6 @@
 -- +goose Up
+-- goose sends a StatementBegin block as one text. Outside of such a block, goose would allocate 4 MB to parse a line.
+-- +goose StatementBegin
 -- All times are stored as integers: milliseconds since 1970.
 
 -- A DEFAULT of this schema is not the default of a setting. Package store writes each setting of a new pool and
@@ -181,21 +183,15 @@ CREATE TABLE batch_deltas (
 CREATE INDEX batch_deltas_of_batch ON batch_deltas (batch);
 -- The next three triggers record each change of the number of all tasks of a pool (state 'queued') in
 -- batch_deltas.
--- +goose StatementBegin
 CREATE TRIGGER batches_queued AFTER INSERT ON batches WHEN NEW.total <> 0 BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) VALUES (0, NEW.pool, 'queued', NEW.total);
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER batches_counted AFTER UPDATE OF total ON batches WHEN OLD.total <> NEW.total BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) VALUES (0, NEW.pool, 'queued', NEW.total - OLD.total);
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER batches_removed AFTER DELETE ON batches WHEN OLD.total <> 0 BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) VALUES (0, OLD.pool, 'queued', -OLD.total);
 END;
--- +goose StatementEnd
 
 -- The recent speed of each batch. A fold is a run of the background job that adds up task counts. For each batch
 -- with ended tasks, a fold inserts one row. Rows are deleted after some minutes.
@@ -313,12 +309,10 @@ CREATE INDEX tasks_not_after ON tasks (not_after) WHERE not_after IS NOT NULL AN
 
 -- The trigger tasks_counted records every change of the state of a task in batch_deltas. A trigger does this,
 -- so that no code path can forget to record a change.
--- +goose StatementBegin
 CREATE TRIGGER tasks_counted AFTER UPDATE OF state ON tasks WHEN OLD.state <> NEW.state BEGIN
     INSERT INTO batch_deltas (batch, pool, state, n) SELECT OLD.batch, OLD.pool, OLD.state, -1 WHERE OLD.state <> 'pending';
     INSERT INTO batch_deltas (batch, pool, state, n) SELECT NEW.batch, NEW.pool, NEW.state, 1 WHERE NEW.state <> 'pending';
 END;
--- +goose StatementEnd
 
 -- The highest fencing token so far; the table has one row. Each grant receives the next token, and a result
 -- with an older token is ignored.
@@ -360,12 +354,10 @@ CREATE INDEX grants_lease_until ON grants (lease_until);
 CREATE INDEX grants_of_callers ON grants (pool, device) WHERE device >= '@' AND device < 'A';
 -- The trigger gives each new grant the next fencing token. No token is given twice, because SQLite has only
 -- one writer at a time.
--- +goose StatementBegin
 CREATE TRIGGER grants_token AFTER INSERT ON grants BEGIN
     UPDATE grant_token SET value = value + 1;
     UPDATE grants SET token = (SELECT value FROM grant_token) WHERE task = NEW.task;
 END;
--- +goose StatementEnd
 
 -- Attempts: one row for each grant that has ended. A task can have several attempts.
 CREATE TABLE attempts (
@@ -564,16 +556,12 @@ CREATE TABLE token_changes (
     device TEXT NOT NULL DEFAULT '',
     at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 );
--- +goose StatementBegin
 CREATE TRIGGER tokens_changed AFTER UPDATE ON tokens BEGIN
     INSERT INTO token_changes (hash, device) VALUES (OLD.hash, OLD.device);
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER tokens_deleted AFTER DELETE ON tokens BEGIN
     INSERT INTO token_changes (hash, device) VALUES (OLD.hash, OLD.device);
 END;
--- +goose StatementEnd
 
 -- News: changes that may give work to devices, or that change who may act for a device. Replicas read the
 -- news and set marks in Redis. A mark means that a device has work; a device without a mark is answered
@@ -714,6 +702,7 @@ CREATE TABLE restores (
 );
 -- Used when a pool is created, to find the latest value of the column until.
 CREATE INDEX restores_until ON restores (until);
+-- +goose StatementEnd
 
 -- +goose Down
 DROP TABLE restores;
