@@ -21,7 +21,7 @@ type Leases struct{ *Dispatcher }
 // Leaser identifies a caller: a program that requests or holds leases. One caller can have many holders.
 type Leaser struct {
 	Name  string            // name of its token
-	Token [sha256.Size]byte // hash of its token; the zero value means that the program is a part of this process
+	Token [sha256.Size]byte // hash of the caller's token; the zero value means that the program is a part of this process
 }
 
 // callerForHolder returns the sender of a report that this caller makes for one of its holders. holderName is the name of the holder.

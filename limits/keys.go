@@ -25,7 +25,7 @@ func refusalKeys(scopeName string) []any {
 type ruleKeys struct {
 	scope         string
 	ruleKey       string // key of the rule
-	ruleArg       any    // the same key, as an argument of a command
+	ruleArg       any    // ruleKey as an argument of a command
 	subjectPrefix string // prefix of the keys of the rule's subjects; the digest of a subject follows it
 }
 

@@ -17,7 +17,7 @@ type pastStarts struct {
 	rule        *Rule
 	renewalStep string        // the step of lua/fill.lua that renewClaims sends: "begin" until all starts are sent, then "settle"
 	maxAge      time.Duration // a start that is older has no effect on the rule
-	recent      []string      // lease ids of the starts of the last minute; if such a start is counted again, this must have no effect
+	recent      []string      // lease ids of the starts of the last minute; counting such a start again must have no effect
 	subjects    map[string]*subjectStarts
 }
 

@@ -10,7 +10,7 @@ import (
 // OpenBatch is a batch with waiting tasks.
 type OpenBatch struct {
 	ID       int64
-	MayStart bool // whether its tasks may start now
+	MayStart bool // whether the tasks of the batch may start now
 }
 
 // OpenBatches returns at most limit batches of the pool with waiting tasks and an id > afterID, lowest id first. Its cost depends on the

@@ -34,7 +34,7 @@ func (s devices) ChangeDevice(ctx context.Context, actor, id string, change func
 			return fmt.Errorf("changing device %s: %w", id, err)
 		}
 		if spec.Profile != device.Profile {
-			tx.pendingNews.addDevices(id) // the policies of its new profile may apply to its tasks
+			tx.pendingNews.addDevices(id) // the policies of the device's new profile may apply to its tasks
 		}
 		device.Tags, device.Profile = spec.Tags, spec.Profile
 		return tx.recordEvent(ctx, Event{Kind: "device.changed", Actor: actor, Device: id, Detail: changes})
@@ -121,7 +121,7 @@ func (s session) changeDevices(ctx context.Context, ids []string, change DeviceC
 			held[spec.Profile] = true
 		}
 		if spec.Profile != d.Profile {
-			s.pendingNews.addDevices(d.ID) // the policies of its new profile may apply to its tasks
+			s.pendingNews.addDevices(d.ID) // the policies of the device's new profile may apply to its tasks
 		}
 		tags, err := tagsJSON(spec.Tags)
 		if err != nil {

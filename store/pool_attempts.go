@@ -30,7 +30,7 @@ type RecentAttempts struct {
 	Ended    int
 	Failed   int           // the attempts in Ended whose device failed or rejected the task, or whose lease ended. Some of these tasks are tried again
 	Errors   []RecentError // the most frequent errors of the failed attempts, the most frequent first
-	IsSample bool          // more attempts ended in this time; only the latest were read
+	IsSample bool          // more attempts ended in the five minutes; only the latest were read
 }
 
 // RecentError is an error text, and the number of failed attempts with this text. Text is empty if the lease ended and the device sent no

@@ -17,7 +17,7 @@ type replicas struct{ *connection }
 type Replica struct {
 	ID, Host, Address, Version string
 	Started, Seen              time.Time
-	Reaped                     *time.Time // the last pass of its reaper; nil means none yet
+	Reaped                     *time.Time // the last pass of the replica's reaper; nil means none yet
 	State                      json.RawMessage
 }
 
@@ -26,7 +26,7 @@ type Replica struct {
 type Heartbeat struct {
 	ID, Host, Address, Version string
 	Uptime                     time.Duration  // since the replica started
-	SinceReap                  *time.Duration // since the last pass of its reaper; nil means none yet
+	SinceReap                  *time.Duration // since the last pass of the replica's reaper; nil means none yet
 	State                      json.RawMessage
 	Tallies                    json.RawMessage
 }

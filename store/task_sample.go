@@ -14,7 +14,7 @@ const maxCapacity = 10_000 // maximum capacity of a pool
 // stratum is a batch from which a part of the sample is taken.
 type stratum struct {
 	batch       int64
-	first, last int64   // ids of its first and last pending task
+	first, last int64   // ids of the first and the last pending task of the batch
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 

@@ -47,7 +47,7 @@ type lastActor struct {
 	until      uint32 // time until which the token of the caller is trusted, in seconds since 1970; 0 if the caller has no token
 	isAdmitted bool   // the caller was admitted, and nothing remains to be recorded
 	isHawkbit  bool   // the caller was admitted over DDI; this admission does not count on other wires
-	reach      int8   // the reach of the device at that time: how it can be notified
+	reach      int8   // how the device can be notified, as last recorded
 }
 
 const (

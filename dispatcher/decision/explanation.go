@@ -53,8 +53,8 @@ type PoolStatus struct {
 
 // UrgentLane has the totals of the urgent batches of a pool.
 type UrgentLane struct {
-	Held    int // slots that these batches hold or are offered
-	Room    int // slots for which these batches still go before all other batches; may be negative
+	Held    int // slots that urgent batches hold or are offered
+	Room    int // slots for which urgent batches still go before all other batches; may be negative
 	Waiting int // devices that wait with a task of an urgent batch
 }
 

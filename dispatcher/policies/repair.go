@@ -18,7 +18,7 @@ import (
 
 const (
 	rebuildLimit = 30 * time.Minute // maximum time to read the starts of a pool: enough for about 40 million starts
-	rebuildWait  = 3 * time.Second  // maximum time that reports wait for a rebuild, counted from its beginning
+	rebuildWait  = 3 * time.Second  // maximum time that reports wait for a rebuild, counted from the beginning of the rebuild
 	pastPage     = 500              // starts read by one query; limited because each start may have a payload
 	pastDisorder = time.Minute      // maximum time by which a start with a lower token can be later than a start with a higher token
 	recentStarts = 40 * time.Second // maximum age of the starts that SettleAllReservations counts again; Count ignores a repetition within a minute

@@ -39,7 +39,7 @@ type cachedSet struct {
 	store.LimitSetVersion
 	rules  []*limits.Rule
 	counts takeCounters
-	used   atomic.Bool // true if a take used the set since the last read of its version
+	used   atomic.Bool // true if a take used the set since the last read of the set's version
 	idle   int         // consecutive version reads without a take; only ForgetChanged uses it
 }
 

@@ -35,7 +35,7 @@ type ParkedReport struct {
 	signal chan struct{} // holds a value if state or call changed since the last Poll
 
 	// ParkedReports.mu guards the fields below.
-	isParked bool  // its first attempt to get a task is over, and it waits
+	isParked bool  // the first attempt to get a task is over, and the report waits
 	number   int64 // number of the report among all replicas; 0 if unknown
 	state    WaitState
 	call     WakeCall
@@ -74,7 +74,7 @@ func (w *WakeCall) add(message parked.WakeMessage, now time.Time) {
 type ParkedReports struct {
 	maxReports int
 	now        func() time.Time
-	deciding   chan struct{} // has an element for each parked report that is being decided; its capacity limits them
+	deciding   chan struct{} // has an element for each parked report that is being decided; its capacity limits their number
 
 	mu      sync.Mutex
 	all     map[string]*ParkedReport

@@ -15,7 +15,7 @@ const (
 	poolsTidied  = 50  // maximum number of queues from which one pass removes the devices that no longer report
 
 	holdWeight  = 0.05            // weight of the newest hold time in the moving average
-	unknownHold = 5 * time.Second // assumed hold time until a grant of the pool has ended
+	unknownHold = 5 * time.Second // assumed hold time of a pool in which no grant has ended yet
 	maxKinds    = 10_000          // maximum number of kinds per pool, to limit memory; if it is reached, all kinds are forgotten
 )
 
@@ -33,7 +33,7 @@ type Pools struct {
 type poolState struct {
 	listed          bool                     // the ledger has the pool
 	longestSleep    time.Duration            // setting of the pool (slots.Pace); 0 until the ledger was read
-	waiting         bool                     // devices wait in its queue, according to the last pass and later calls of MarkWaiting
+	waiting         bool                     // devices wait in the queue of the pool, according to the last pass and later calls of MarkWaiting
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
 	search          *search                  // progress of the search for sleeping devices; if nil, the search begins anew

@@ -29,7 +29,7 @@ type sleepers struct {
 	pools       *Pools
 	forecast    *forecast
 	ledger      Ledger
-	seenWithin  time.Duration // a device whose last report is older is not woken; time for which it was asked not to report does not count
+	seenWithin  time.Duration // a device whose last report is older is not woken; time for which the device was asked not to report does not count
 	urgentShare int           // percent of a pool for which urgent batches go before all other batches
 	now         func() time.Time
 }

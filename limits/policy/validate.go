@@ -11,7 +11,7 @@ import (
 const (
 	MaxPolicies      = 16                           // policies of one owner
 	MaxWindows       = 8                            // windows of one policy
-	MaxSlidingStarts = 100_000                      // starts in a sliding window; the memory of a subject grows with it
+	MaxSlidingStarts = 100_000                      // starts in a sliding window; the memory of a subject grows with this number
 	MaxCountedStarts = 1_000_000_000                // starts in a fixed window or a calendar period, which need only a counter
 	MaxWindowMS      = int64(31*24*time.Hour) / 1e6 // maximum duration of a window in ms
 	maxName          = 64
