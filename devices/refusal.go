@@ -62,8 +62,8 @@ func RefusalOf(err error) ReportRefusal {
 	return rows[len(rows)-1]
 }
 
-// Reply returns the refusal as the Reply to the report with this id, for a transport without statuses. The device should report again after
-// the duration after.
+// Reply returns the refusal as the Reply to the report with this id, for a transport without statuses. The device should report again when
+// the duration `after` has passed.
 func (r ReportRefusal) Reply(reportID string, after time.Duration) Reply {
 	return Reply{Re: reportID, Reason: r.Reason, Code: r.Code, Detail: cmp.Or(r.SessionDetail, r.Detail), ReportAfterMS: after.Milliseconds()}
 }

@@ -84,8 +84,8 @@ func newBatchWatch(s *session, batchID string) *batchWatch {
 	return &batchWatch{session: s, batch: batchID, line: s.console.newStatusLine()}
 }
 
-// showUntilEnd shows the batch until the batch has ended, and then its final counts as a table. If the user presses Ctrl-C
-// first, follow returns nil and isOver stays false.
+// showUntilEnd shows the batch until the batch has ended, and then its final counts as a table. If the user presses Ctrl-C first,
+// showUntilEnd returns nil and isOver stays false.
 func (w *batchWatch) showUntilEnd() error {
 	ctx := w.cmd.Context()
 	err := w.console.repeatRead(ctx, w.update)

@@ -15,8 +15,8 @@ type bulkChange[T any] struct {
 	done, wouldBe string // the participle after a change, such as "paused", and after a dry run, such as "would be paused"
 }
 
-// confirmAndChange counts the objects, asks for confirmation unless isConfirmed is true, changes the objects, and writes the result.
-// If dryRun is true, run only counts. If an error interrupts the change, run writes which part of the change was made.
+// confirmAndChange counts the objects, asks for confirmation unless isConfirmed is true, changes the objects, and writes the result. If
+// dryRun is true, it only counts. If an error interrupts the change, it writes which part of the change was made.
 func (b bulkChange[T]) confirmAndChange(output *console, isConfirmed, dryRun bool) error {
 	result, err := b.send(true)
 	if err != nil {

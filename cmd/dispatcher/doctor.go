@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
-// devDiskBytes is the recommended free space, in bytes, for the data folder of dispatcher dev.
+// devDiskBytes is the recommended free space, in bytes, for the data folder of `dispatcher dev`.
 const devDiskBytes = 1 << 30
 
 // doctorFlags contains the flags of the command doctor.

@@ -100,8 +100,8 @@ type takeAnswer struct {
 	Limits []jsonObject `json:"limits"` // hides the field Limits of Taken
 }
 
-// show writes the take. text is the answer of the server as received. With --output json, show writes text unchanged.
-// Otherwise it leaves out members without new information, and adds a table of the policies.
+// show writes the answer to a take. text is this answer as received. With --output json, show writes text unchanged. Otherwise it leaves
+// out members without new information, and adds a table of the policies.
 func (t takeAnswer) show(output *console, text json.RawMessage) error {
 	without := []string{"limits", "cost", "retry_after_ms"} // limits is the table below; retry_after_ms is in the error
 	if !t.Repeated {

@@ -144,15 +144,15 @@ func (o *operatorFlags) withServerAndToken(config operators.Config) (operators.C
 	return found.applyTo(config)
 }
 
-// localDevConfig returns config with the URL and the token of the dispatcher dev that runs here.
+// localDevConfig returns config with the URL and the token of the `dispatcher dev` that runs here.
 func localDevConfig(config operators.Config) (withDevServer operators.Config, err error) {
 	server, err := findDevServer("")
 	config.URL, config.Token = server.URL, server.Token
 	return config, err
 }
 
-// findDevServer returns the dispatcher dev with the data folder dataFolder. If dataFolder is empty, it returns the dev
-// of the current folder, else the dev of this user.
+// findDevServer returns the `dispatcher dev` with the data folder dataFolder. If dataFolder is empty, it returns the one of the current
+// folder, else the one of this user.
 func findDevServer(dataFolder string) (localdev.Server, error) {
 	if dataFolder != "" {
 		return localdev.Find(dataFolder)
@@ -211,7 +211,7 @@ func (s *session) showTable(path string, query url.Values, columns []tableColumn
 	})
 }
 
-// readAnswer sends request, decodes the answer into answer, and returns the answer as received.
+// readAnswer sends request, decodes the response into answer, and returns the response as received.
 func readAnswer(ctx context.Context, client *operators.Client, request operators.Request, answer any) (json.RawMessage, error) {
 	text, err := client.Call(ctx, request)
 	if err == nil {

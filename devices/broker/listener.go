@@ -8,8 +8,8 @@ import (
 )
 
 // listener bounds the number of connections, the time from accepting a connection to its CONNECT, and the time of each write. mochi holds a
-// client's lock while it writes to the client. So without the bound, a client that does not read would block every client that publishes to
-// it.
+// client's lock while it writes to the client. So without the bound on each write, a client that does not read would block every client
+// that publishes to it.
 type listener struct {
 	net.Listener
 	mu     sync.Mutex

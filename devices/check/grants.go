@@ -29,8 +29,8 @@ func playRepeatedGrant(r *run) {
 	}
 }
 
-// checkForbiddenStart calls sendGrant with the grant of toGrant, which the device must not start because of rule. After waiting for the duration
-// wait, it checks that the device has not started the task.
+// checkForbiddenStart calls sendGrant with the grant of toGrant, which the device must not start because of rule. When the duration `wait`
+// has passed, it checks that the device has not started the task.
 func (r *run) checkForbiddenStart(toGrant *task, rule string, wait time.Duration, sendGrant func(*exchange, answer)) {
 	toGrant.forbidden, toGrant.leaseRule = rule, rule
 	r.grant(toGrant, sendGrant)

@@ -163,7 +163,8 @@ func (r *run) grant(toGrant *task, sendGrant func(*exchange, answer)) {
 	}, func() bool { return isGiven })
 }
 
-// grantAndWaitForResult grants toGrant with sendGrant, and waits for the result. If no result comes, the device has broken rule.
+// grantAndWaitForResult grants toGrant with sendGrant, and waits for the result. If no result comes, the device has broken the rule named
+// rule.
 func (r *run) grantAndWaitForResult(toGrant *task, rule string, sendGrant func(*exchange, answer)) {
 	r.grant(toGrant, sendGrant)
 	r.handleUntil(longEnough, nil, toGrant.isEnded)

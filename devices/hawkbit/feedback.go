@@ -25,7 +25,7 @@ type feedbackBody struct {
 	} `json:"status"`
 }
 
-// progress returns the progress of the action, 0 to 1. It is 0 if it is unknown.
+// progress returns the progress of the action, 0 to 1. If the progress is unknown, it returns 0.
 func (f feedbackBody) progress() float64 {
 	p := f.Status.Result.Progress
 	if p.Of > 0 && p.Count > 0 && p.Count <= p.Of {

@@ -28,8 +28,8 @@ func newBodyLimiter(maxReports int) *bodyLimiter {
 	return &bodyLimiter{all: newBodyShares(incompleteBodiesFactor*maxReports, maxBodiesPerDevice), long: newBodyShares(maxReports, maxLongBodiesPerDevice)}
 }
 
-// bodyShares limits the incomplete bodies of each device, and of each fleet token, because the sender of a fleet token can use the name of
-// any device.
+// bodyShares limits the incomplete bodies of each device, and of each fleet token, because a sender that has a fleet token can use the name
+// of any device.
 type bodyShares struct{ devices, fleet *fair.Shares }
 
 func newBodyShares(maxTotal, maxPerDevice int) bodyShares {

@@ -26,7 +26,7 @@ func PreferredWait(header http.Header) time.Duration {
 	return 0
 }
 
-// cutUnquoted cuts text around the first separator outside of quotes. Without a separator, before is the whole text.
+// cutUnquoted cuts text around the first separator outside of quotes. If there is no separator, the result before is the whole text.
 func cutUnquoted(text string, separator byte) (before, after string) {
 	quoted := false
 	for i := 0; i < len(text); i++ {

@@ -25,7 +25,8 @@ type Options struct {
 	AddressOf func(r *http.Request) netip.Addr                // returns the address of the sender; nil means that it is not known
 	Logger    *slog.Logger
 
-	// Authenticate returns the caller of the report r, which names device in its path. If it is nil, Handler.Authenticate is used.
+	// Authenticate returns the caller of the report r, which names device in its path. If Authenticate is nil, Handler.Authenticate is
+	// used.
 	Authenticate func(r *http.Request, device devices.ID, token string) (devices.Caller, error)
 	LongPollMax  time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
 	Pace         *pace.Limiter // limits the reports of each device; nil means no limit

@@ -84,8 +84,8 @@ func (a *App) deleteOldHistory(ctx context.Context) error {
 	return err
 }
 
-// withCountLog returns a pass that calls run. If run returns a count above 0, the pass logs message and the count under the
-// name attribute.
+// withCountLog returns a pass that calls run. If run returns a count above 0, the pass logs message with the count. attribute is the name
+// of the count in the log.
 func (a *App) withCountLog(message, attribute string, run func(context.Context) (int, error)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := run(ctx)

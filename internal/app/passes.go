@@ -13,7 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// pass is one background pass. It runs at the interval every, for at most limit.
+// pass is one background pass. Its field every is its interval, and its field limit is the time limit of one run.
 type pass struct {
 	name  string
 	every time.Duration

@@ -64,7 +64,7 @@ func (w *redisWatch) logRedisState(ctx context.Context) error {
 	return nil
 }
 
-// logIfChanged calls logCurrent if the state current differs from the state at the previous call.
+// logIfChanged calls logCurrent if current, the present state, differs from the state at the previous call.
 func (w *redisWatch) logIfChanged(current []string, logCurrent func()) {
 	if !slices.Equal(current, w.lastLogged) {
 		logCurrent()

@@ -123,9 +123,9 @@ func withTLS(inner net.Listener, config Config) (net.Listener, error) {
 	}), nil
 }
 
-// openPostgres waits for Postgres and refuses a server that may lose commits. It then applies migrations and, after a
-// restore, blocks grants. Until openPostgres returns, the handler in starting answers readiness requests with the name of
-// the check that is not fulfilled yet.
+// openPostgres waits for Postgres and refuses a server that may lose commits. It then applies migrations and, after a restore, blocks
+// grants. Until openPostgres returns, the handler `starting` answers readiness requests with the name of the check that is not fulfilled
+// yet.
 func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting *api.StartingHandler) (*store.Store, error) {
 	starting.SetMissingCheck("postgres")
 	ledger, err := waitForPostgres(ctx, config.PostgresDSN, log)

@@ -21,8 +21,8 @@ import (
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
-// listeners are the open ports of a process. They are bound before anything else starts. If operator is nil, the listener
-// device also serves operators.
+// listeners are the open ports of a process. They are bound before anything else starts. If the field operator is nil, the listener in the
+// field device also serves operators.
 type listeners struct {
 	device, operator net.Listener
 }

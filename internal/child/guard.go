@@ -15,11 +15,10 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Guard does the work of the guard. Call it in the process that Config.GuardArgs starts. It writes "ready" to out,
-// and then reads lines from in. Each line is the time in ms for which the process group may still run. It ends the
-// group at that time, and at once when in ends, which happens when the parent process ends. It sends SIGTERM first,
-// and SIGKILL after grace, but never later than the end of the group's time. So the command does not run on if the
-// parent process was stopped or hangs. Guard returns only if it failed.
+// Guard does the work of the guard. Call it in the process that Config.GuardArgs starts. Guard writes "ready" to out, and then reads lines
+// from in. Each line is the time in ms for which the process group may still run. Guard ends the group at that time, and at once when the
+// input ends, which happens when the parent process ends. It sends SIGTERM first, and SIGKILL after grace, but never later than the end of
+// the group's time. So the command does not run on if the parent process was stopped or hangs. Guard returns only if it failed.
 func Guard(in io.Reader, out io.Writer, grace time.Duration) error {
 	signal.Ignore(catchableSignals()...) // these signals are sent to the whole group, and only the command should react
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {

@@ -91,7 +91,7 @@ func (s *orderedSet) scoreRange(args []string) (from, to int, ok bool) {
 	return from, max(from, to), ok1 && ok2
 }
 
-// parseScore parses a bound of a range of scores, such as 5, (5 or -inf. isOpen is true if the bound itself is not in the range.
+// parseScore parses a bound of a range of scores, such as `5`, `(5` or `-inf`. isOpen is true if the bound itself is not in the range.
 func parseScore(bound string) (score float64, isOpen, ok bool) {
 	number, isOpen := strings.CutPrefix(bound, "(")
 	score, err := strconv.ParseFloat(number, 64)

@@ -64,7 +64,7 @@ type shard struct {
 }
 
 // sender is the key of a bucket. A device has one bucket for each way in which it authenticates, because anybody with a fleet token may use
-// the name of any device, and must not use up the tokens of the device itself.
+// the name of any device, and must not empty the bucket of the device itself.
 type sender struct {
 	device devices.ID
 	via    devices.Via
@@ -84,8 +84,8 @@ func (l *Limiter) shardFor(device devices.ID) *shard {
 	return &l.shards[maphash.String(l.seed, string(device))%shardCount]
 }
 
-// Take takes a token for one report of device, which authenticated in the way via. hasToken is false if there is no token. Then the report must
-// be refused.
+// Take takes a token from a bucket for one report of device, which authenticated in the way via. hasToken is false if the bucket is empty.
+// Then the report must be refused.
 func (l *Limiter) Take(device devices.ID, via devices.Via) (hasToken bool) {
 	if l == nil {
 		return true

@@ -90,8 +90,8 @@ func (w nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// SentOnce is a command that the library does not resend, even if the network loses it. For a pipeline, the library decides this before it
-// calls the hooks.
+// SentOnce is a command that the library does not resend, even if the network loses it. For a pipeline, the library decides about a resend
+// before it calls the hooks.
 type SentOnce struct{ redis.Cmder }
 
 // NoRetry returns true: the library must not resend the command.

@@ -25,8 +25,8 @@ const (
 	maxIdleTime = 5 * time.Minute
 )
 
-// Options returns the client settings that this package needs for addresses (host:port). Several addresses mean a Cluster. If the caller also
-// sets MasterName, they are the addresses of Sentinels.
+// Options returns the client settings that this package needs for addresses (host:port). Several addresses mean a Cluster. If the caller
+// also sets MasterName, the addresses are those of Sentinels.
 func Options(addresses ...string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
 		Addrs:                 addresses,

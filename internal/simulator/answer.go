@@ -269,8 +269,8 @@ func (d *device) waitAfterFailure(serverWait time.Duration) {
 	d.setNextReport(serverWait)
 }
 
-// backoff returns a random wait. The maximum of the wait is first, doubled for each earlier consecutive failure, but at
-// most limit.
+// backoff returns a random wait. The maximum of the wait is the duration `first`, doubled for each earlier consecutive failure, but at most
+// `limit`.
 func (d *device) backoff(failures int, first, limit time.Duration) time.Duration {
 	wait := limit
 	if failures < maxDoublings {

@@ -19,7 +19,8 @@ import (
 // number of observations up to it.
 type histogram map[float64]float64
 
-// parseHistogram reads the histogram metricName of one pool from metricsPage, a page of metrics. It adds up the values of all other labels.
+// parseHistogram reads the histogram metricName of one pool from metricsPage, a page of metrics. It adds up the series that differ only in
+// other labels.
 func parseHistogram(metricsPage io.Reader, metricName, pool string) (histogram, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(metricsPage)
@@ -35,7 +36,7 @@ func parseHistogram(metricsPage io.Reader, metricName, pool string) (histogram, 
 	return h, err
 }
 
-// observedSince returns the histogram of the values that were observed after the histogram in earlier was read.
+// observedSince returns the histogram of the values that were observed after the histogram `earlier` was read.
 func (h histogram) observedSince(earlier histogram) histogram {
 	d := histogram{}
 	for bound, count := range h {

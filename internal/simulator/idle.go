@@ -69,8 +69,8 @@ func quantiles(times []time.Duration) Quantiles {
 	return Quantiles{P50: at(0.50), P99: at(0.99)}
 }
 
-// longestDelays returns the longest time from the due time of a start to its grant, and the longest time from begin
-// to a grant. The due times of the starts are spread evenly over a period of length bound that starts at begin.
+// longestDelays returns the longest time from the due time of a start to its grant, and the longest time from begin to a grant. The due
+// times of the starts are spread evenly over a period that starts at begin and has the length bound.
 func longestDelays(starts []Start, begin time.Time, bound time.Duration) (longestDelay, longestWait time.Duration) {
 	for i, s := range starts {
 		due := bound * time.Duration(i) / time.Duration(len(starts))

@@ -126,7 +126,7 @@ func (j *visitCounter) countArrival(visitor *visit) (overSuspicion *suspicion, i
 	return overSuspicion, j.stats.Inside
 }
 
-// addSuspicion records that the number of leases in concerned that are in force now may exceed allowed. The caller holds mu.
+// addSuspicion records that more of the leases concerned may be in force now than the number allowed. The caller holds mu.
 func (j *visitCounter) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
 	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }

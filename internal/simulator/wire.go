@@ -102,7 +102,8 @@ const (
 	reasonWake        = "wake"
 )
 
-// listViolations describes how the reply to the report in sent violates the protocol. It does not check errors and pushes.
+// listViolations describes how the reply violates the protocol. sent is the report that the reply answers. It does not check errors and
+// pushes.
 func (r reply) listViolations(sent report) []string {
 	var found []string
 	if r.Reason == "" {
@@ -120,8 +121,8 @@ func (r reply) listViolations(sent report) []string {
 	return append(found, r.listMissingAnswers(sent)...)
 }
 
-// listMissingAnswers describes what is missing in the reply to the report in sent. The reply must have an outcome for each result. It must
-// name each running task in exactly one of the lists renewed and cancel.
+// listMissingAnswers describes what the reply lacks. sent is the report that the reply answers. The reply must have an outcome for each
+// result. It must name each running task in exactly one of the lists renewed and cancel.
 func (r reply) listMissingAnswers(sent report) []string {
 	var found []string
 	acks, answers := map[grantKey]int{}, map[grantKey]int{}

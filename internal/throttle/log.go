@@ -17,7 +17,7 @@ func NewLogger(log *slog.Logger, now func() time.Time) *slog.Logger {
 	return slog.New(&handler{log.Handler(), newSamples[string](minInterval, math.MaxInt, now)})
 }
 
-// handler passes records to the inner handler, except warnings and errors with a message that lines does not allow.
+// handler passes records to the inner handler, except warnings and errors with a message that its field lines does not allow.
 type handler struct {
 	slog.Handler
 	lines *Samples[string] // by message; shared with the handlers derived from this one

@@ -72,7 +72,7 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 	return all
 }
 
-// addOpenMinutes adds to the set in open the minutes between begin and end in which the window is open. It computes the open minutes of a
+// addOpenMinutes adds to the set `open` the minutes between begin and end in which the window is open. It computes the open minutes of a
 // day without a change of clocks only once.
 func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openMinutesPerFiring(), w.openMinutesPerDay()

@@ -15,8 +15,8 @@ type sampleGroup struct {
 	reason     Reason
 }
 
-// sampleKey identifies a kind of refusals in a group: by principal and network of the sender. A device and an operator can have the same
-// name.
+// sampleKey identifies a kind of refusals in a group: by principal and network of the sender. isDevice tells a device from an operator with
+// the same name.
 type sampleKey struct {
 	principal string
 	isDevice  bool
