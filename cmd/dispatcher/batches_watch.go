@@ -76,7 +76,7 @@ type batchWatch struct {
 	line   *statusLine
 	last   batchProgress   // the latest progress
 	text   json.RawMessage // the latest answer as received
-	isOver bool            // whether follow read that the batch has ended
+	isOver bool            // whether showUntilEnd read that the batch has ended
 }
 
 // newBatchWatch returns a batchWatch for the batch with this id.
