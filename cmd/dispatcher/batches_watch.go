@@ -11,7 +11,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// barWidth is the number of characters of a bar.
 const barWidth = 30
 
 // batchProgress describes how many tasks of a batch have ended.

@@ -15,7 +15,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// jsonIndent is the indentation of JSON documents.
 const jsonIndent = "  "
 
 // watchEvery is the pause between two reads of a watched pool or batch.
@@ -109,7 +108,6 @@ type statusLine struct {
 // lineEvery is the minimum time between two lines of a statusLine that is not on a terminal.
 const lineEvery = 10 * time.Second
 
-// newStatusLine returns an empty statusLine.
 func (c *console) newStatusLine() *statusLine {
 	return &statusLine{Progress: terminal.NewProgress(c.errs), console: c, isTerminal: terminal.IsTerminal(c.errs)}
 }

@@ -97,7 +97,6 @@ func invocationName() (command string) {
 	return "dispatcher"
 }
 
-// isSameFile reports whether two paths name the same file.
 func isSameFile(pathA, pathB string) (isSame bool) {
 	one, err := os.Stat(pathA)
 	if err != nil {

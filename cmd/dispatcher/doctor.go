@@ -68,7 +68,6 @@ func (e *doctorFlags) examineAndReport(cmd *cobra.Command) error {
 	return nil
 }
 
-// runChecks runs the checks of an installation.
 func (e *doctorFlags) runChecks(cmd *cobra.Command, installation doctor.Installation) []doctor.Finding {
 	config, configErr := e.settings.loadConfig(cmd.Flags())
 	if configErr != nil {

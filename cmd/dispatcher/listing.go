@@ -30,10 +30,8 @@ func decodeObject(text json.RawMessage) (jsonObject, error) {
 // memberText returns a member as text for display. The text of a member that is false, null or absent is empty.
 func (e jsonObject) memberText(name string) string { return terminal.FormatValue(name, e[name]) }
 
-// decode decodes the object into target.
 func (e jsonObject) decode(target any) error { return convertJSON(e, target) }
 
-// convertJSON decodes the JSON of value into target.
 func convertJSON(value, target any) error {
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -106,7 +106,6 @@ func (s *session) applyPools(wanted []poolSettings, dryRun bool) error {
 	return s.writeChanges("", changes)
 }
 
-// readPools returns all pools on the server by name.
 func (s *session) readPools() (poolByName map[string]jsonObject, err error) {
 	existing := map[string]jsonObject{}
 	list, _ := s.List(s.cmd.Context(), operators.Path("pools"), nil, 0)

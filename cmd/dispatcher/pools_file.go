@@ -14,7 +14,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// poolFile is the content of a file of pools.
 type poolFile struct {
 	Pools []poolSettings `yaml:"pools"`
 }

@@ -70,7 +70,6 @@ func (l *listener) closeAll(ctx context.Context) {
 	}
 }
 
-// conn is a connection of a listener.
 type conn struct {
 	net.Conn
 	listener  *listener

@@ -78,7 +78,6 @@ func playParkedReport(r *run) {
 	})
 }
 
-// playCancel cancels a task while it runs.
 func playCancel(r *run) {
 	t := r.newTask(plan{seconds: 25, lease: longEnough, reportAfter: 3 * replyPeriod / 2})
 	r.grant(t, r.send)

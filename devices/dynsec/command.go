@@ -37,7 +37,6 @@ type role struct {
 	acls []acl
 }
 
-// pluginAnswer is the plugin's answer to one command.
 type pluginAnswer struct {
 	Command       string `json:"command"`
 	CorrelationID string `json:"correlationData"`

@@ -101,7 +101,6 @@ func (x *exchange) readFeedback() (got feedbackBody, newest Action, err error) {
 	return got, newest, err
 }
 
-// readBody decodes the body of the request into target.
 func (x *exchange) readBody(target any) error {
 	body, err := x.Intake.ReadBody(x.response, x.request, x.caller)
 	if err != nil {

@@ -165,7 +165,6 @@ func (x *exchange) handleReport(report devices.Report) (devices.Reply, error) {
 	return reply, err
 }
 
-// readAction returns the newest action of the device.
 func (x *exchange) readAction() (Action, error) {
 	found, err := x.Ledger.Action(x.request.Context(), x.caller.Device)
 	return found, asUnavailable(err)

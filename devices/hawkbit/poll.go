@@ -9,7 +9,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// pollBody is the answer to a poll.
 type pollBody struct {
 	Config struct {
 		Polling struct {

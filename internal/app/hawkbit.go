@@ -52,7 +52,6 @@ func (a *App) newHawkbit(intake *devicehttp.Intake, ledger *store.Store, metrics
 	})
 }
 
-// hawkbitLedger adapts the store to the interface hawkbit.Ledger.
 type hawkbitLedger struct{ store *store.Store }
 
 // toHawkbitAction converts an action of the store to the type of package hawkbit.

@@ -36,7 +36,6 @@ type transports struct {
 	failed   chan error // errors of servers that ended by themselves
 }
 
-// newTransports returns transports whose servers listen on ports.
 func newTransports(ports listeners, log *slog.Logger) *transports {
 	f := &transports{starting: &api.StartingHandler{}, failed: make(chan error, 2)}
 	for _, listener := range []net.Listener{ports.device, ports.operator} {

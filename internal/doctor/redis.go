@@ -7,7 +7,6 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// checkRedis reads the state of Redis and checks it.
 func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

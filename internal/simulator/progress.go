@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// progressInterval is the time between progress lines.
 const progressInterval = time.Second
 
 // printer writes lines for people. Write errors, as of a closed terminal, do not end a simulation.

@@ -57,7 +57,6 @@ func HideUnreadable(text string) string {
 	return fmt.Sprintf("(%d characters, %d do not print)", all, hidden)
 }
 
-// isUnprintable reports whether char does not print.
 func isUnprintable(char rune) bool { return !unicode.IsPrint(char) }
 
 // displayWidth returns approximately how many cells of the terminal text takes: characters of East Asia take two.

@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// member is a member of a JSON object.
 type member struct {
 	name  string
 	value json.RawMessage

@@ -140,7 +140,6 @@ func (s *spool) storeBody(ctx context.Context, body io.Reader) (stored io.ReadSe
 	return file, func() { _ = file.Close(); leave() }, nil
 }
 
-// createUnnamedFile returns an unnamed file that contains body.
 func (s *spool) createUnnamedFile(body io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(s.dir, "dispatcher-batch-*")
 	if err != nil {

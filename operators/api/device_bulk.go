@@ -15,7 +15,6 @@ type DeviceSelection struct {
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
-// deviceFilters are the names of the filters of devices.
 const deviceFilters = "tag, profile, blocked, noisy, prefix, part, silent_for_ms, registered_by, created_since"
 
 // selectDevices returns the ids of one page of the devices that match the filter of the request, and the page token of the next page. It

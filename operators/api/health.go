@@ -44,7 +44,6 @@ func (e *UnservedError) Error() string {
 // Unwrap returns Err, the reason why some pools are not served.
 func (e *UnservedError) Unwrap() error { return e.Err }
 
-// checkOK is the state of a check that passed.
 const checkOK = "ok"
 
 // Check is the check of one server, as a part of readiness.

@@ -20,7 +20,6 @@ const (
 	maxKey = 255 // maximum length of an Idempotency-Key, in bytes
 )
 
-// idempotencyKeyParam describes the header Idempotency-Key.
 func idempotencyKeyParam() *huma.Param {
 	return &huma.Param{
 		Name: keyHeader, In: "header", Schema: &huma.Schema{Type: "string"},

@@ -119,7 +119,6 @@ func (n memberNameKind) kindOfNamesInMember(member string) memberNameKind {
 // errUnstorableText is the error for text that no database column can store.
 var errUnstorableText = errors.New("text must be UTF-8 without U+0000")
 
-// isStorable reports whether a database column can store text.
 func isStorable(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }
 
 // isStorableQuery reports whether the names and values of rawQuery, a query string, are storable.

@@ -30,7 +30,6 @@ const (
 	maxHighest   = 100
 )
 
-// takeBody is the JSON form of a take.
 type takeBody struct {
 	ID    string                     `json:"id"`
 	Facts map[string]json.RawMessage `json:"facts"`

@@ -45,7 +45,6 @@ const (
 // unknownPrincipal is the principal of a request without a known token. No operator's token has this name.
 const unknownPrincipal = "nobody"
 
-// recordTimeout is the time limit for writing an event.
 const recordTimeout = 2 * time.Second
 
 // Refusal is one request or one session that was refused.

@@ -77,7 +77,6 @@ func (g *guessCounter) isAccepted(network netip.Prefix, token string) bool {
 	return ok && g.now().Sub(at) < acceptedFor
 }
 
-// recordAccepted records that a token was accepted from network.
 func (g *guessCounter) recordAccepted(network netip.Prefix, token string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -211,7 +210,6 @@ func (g *Gate) CameThroughProxy(r *http.Request) bool {
 	return anyNetworkContains(g.options.Proxies, parseAddress(r.RemoteAddr))
 }
 
-// anyNetworkContains reports whether one of networks contains address.
 func anyNetworkContains(networks []netip.Prefix, address netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
 }

@@ -37,7 +37,6 @@ func (s *refusalSamples) shouldLog(refusal Refusal) (leftOut int, mustLog bool) 
 	return s.samplesForRefusal(refusal).Allow(sampleKey{refusal.Principal, refusal.IsDevice, guesserNetwork(refusal.From)})
 }
 
-// samplesForRefusal returns the samples of the group of refusal.
 func (s *refusalSamples) samplesForRefusal(refusal Refusal) *throttle.Samples[sampleKey] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -91,7 +91,6 @@ type eventText struct {
 	More  int      // number of pools that are not in Pools
 }
 
-// newEventText returns the event as a list shows it.
 func newEventText(event operators.Event) eventText {
 	t := eventText{Event: event}
 	switch {

@@ -97,7 +97,6 @@ func (c *chart) yForSlots(slots int) float64 {
 	return float64(c.Height) * (1 - 0.92*float64(slots)/float64(c.Top))
 }
 
-// xAtTime returns the x coordinate of a time.
 func (c *chart) xAtTime(at time.Time) float64 {
 	return float64(c.Width) * (1 - float64(c.End.Sub(at))/float64(c.Span))
 }

@@ -29,7 +29,6 @@ func (c client) get(r *http.Request, path string, query url.Values, answer any) 
 	return c.Do(r.Context(), operators.Request{Method: http.MethodGet, Path: path, Query: query}, answer)
 }
 
-// post sends body in a POST request for path.
 func (c client) post(ctx context.Context, path string, body any) error {
 	return c.Do(ctx, operators.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// findPages show the search results for a text.
 type findPages struct{ api client }
 
 func (f *findPages) registerRoutes(target *site) { target.addPage("/find", f.find) }

@@ -20,7 +20,6 @@ type formField[T any] struct {
 	show         func(T) string // the text of the input for an object; empty means the default of the API
 }
 
-// formFields are the inputs of a form.
 type formFields[T any] []formField[T]
 
 // poolFields returns the inputs of the forms of pools.
@@ -65,7 +64,6 @@ func newBatchFields() formFields[operators.NewBatch] {
 	}...)
 }
 
-// textsOfInputs returns the text of each input for object.
 func (f formFields[T]) textsOfInputs(object T) url.Values {
 	values := url.Values{}
 	for _, field := range f {

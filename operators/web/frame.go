@@ -188,7 +188,6 @@ func (f *pageSender) writeTemplate(rw http.ResponseWriter, r *http.Request, stat
 	})(rw, r)
 }
 
-// sendError sends an error page that shows err.
 func (f *pageSender) sendError(rw http.ResponseWriter, r *http.Request, err error) {
 	if _, ok := errors.AsType[*operators.Problem](err); !ok {
 		f.logger.ErrorContext(r.Context(), "page failed", "path", r.URL.Path, "err", err)
@@ -301,7 +300,6 @@ func (c *templateData) Piece(elementID, templateName string, data any) (template
 	return html, err
 }
 
-// render renders content with its template.
 func (f *pageSender) render(content page) (rendered *renderedPage, err error) {
 	rendered = &renderedPage{title: content.title, pieces: map[string]template.HTML{}, watch: content.watch, snapshot: content.snapshot, searchText: content.searchText}
 	if rendered.main, err = executeTemplate(f.set, content.template, &templateData{Data: content.data, Entered: content.entered, set: f.set, page: rendered}); err != nil {
@@ -310,7 +308,6 @@ func (f *pageSender) render(content page) (rendered *renderedPage, err error) {
 	return rendered, nil
 }
 
-// executeTemplate renders the template templateName of set with data.
 func executeTemplate(set *template.Template, templateName string, data any) (template.HTML, error) {
 	var out strings.Builder
 	err := set.ExecuteTemplate(&out, templateName, data)

@@ -14,7 +14,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// templateFuncs returns the functions that templates can call.
 func templateFuncs(options Options) template.FuncMap {
 	return template.FuncMap{
 		"url":     func(parts ...any) string { return options.Prefix + fmt.Sprint(parts...) },

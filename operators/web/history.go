@@ -45,7 +45,6 @@ type recentPoolCounts struct {
 	talliesSince time.Time                   // time since which the counts of the replicas are known; zero if they are not known yet
 }
 
-// newRecentPoolCounts returns an empty recentPoolCounts.
 func newRecentPoolCounts() *recentPoolCounts {
 	return &recentPoolCounts{sinceLast: map[string]poolCounts{}, intervals: map[string][]intervalCounts{}, denied: map[string]map[int64]int64{}}
 }

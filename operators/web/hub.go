@@ -111,7 +111,6 @@ func (h *hub) addViewer(key viewKey) (removeViewer func()) {
 	}
 }
 
-// hasViews reports whether any page is open.
 func (h *hub) hasViews() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

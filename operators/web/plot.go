@@ -99,7 +99,6 @@ func timeRanges() []timeRange {
 	return []timeRange{{lastHour, "1 h", time.Hour}, {"24h", "24 h", 24 * time.Hour}, {"7d", "7 days", 7 * 24 * time.Hour}}
 }
 
-// chosenRange returns the range that the request selects.
 func chosenRange(r *http.Request) timeRange {
 	ranges := timeRanges()
 	return ranges[max(0, slices.IndexFunc(ranges, func(one timeRange) bool { return one.name == r.URL.Query().Get("range") }))]

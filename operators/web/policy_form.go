@@ -60,7 +60,6 @@ func policyRows(policies []operators.Policy) []policyRow {
 	return rows
 }
 
-// appendEmptyRows adds emptyRows empty rows.
 func appendEmptyRows(rows []policyRow) []policyRow {
 	return append(rows, slices.Repeat([]policyRow{{"algorithm": "sliding"}}, emptyRows)...)
 }
@@ -109,10 +108,8 @@ func enteredRows(form url.Values) []policyRow {
 	return rows
 }
 
-// isEmpty reports whether nothing was entered in the row.
 func (r policyRow) isEmpty() bool { return r["name"]+r["per"]+r["rate"] == "" }
 
-// filledRows returns the rows in which something was entered.
 func filledRows(rows []policyRow) []policyRow {
 	return slices.DeleteFunc(slices.Clone(rows), policyRow.isEmpty)
 }
@@ -136,7 +133,6 @@ func readPolicies(form url.Values) ([]operators.Policy, error) {
 	return list, nil
 }
 
-// parsePolicy parses the texts of the row.
 func (r policyRow) parsePolicy() (operators.Policy, error) {
 	p := operators.Policy{
 		Name: r["name"], Per: r["per"], Algorithm: policy.Algorithm(r["algorithm"]), Timezone: r["timezone"],

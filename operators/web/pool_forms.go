@@ -48,7 +48,6 @@ func (p *poolPages) loadCreatePage(r *http.Request) (page, error) {
 	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.mayOfferActions(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
 }
 
-// create creates a pool as the submitted form says.
 func (p *poolPages) create(r *http.Request) (nextPath, messageKey string, err error) {
 	name, err := readNewName(r, "pool", p.api.Pools.Get)
 	if err != nil {

@@ -58,7 +58,6 @@ func profileFormValues(profile operators.Profile) url.Values {
 	return url.Values{"metadata_only": {checkboxValue(profile.MetadataOnly)}}
 }
 
-// create creates a profile as the submitted form says.
 func (p *profilePages) create(r *http.Request) (nextPath, messageKey string, err error) {
 	name, err := readNewName(r, "profile", p.api.Profiles.Get)
 	if err != nil {

@@ -208,7 +208,6 @@ func (d *authenticator) requireVisitor(pages http.Handler) http.HandlerFunc {
 	}
 }
 
-// signInForm is the data of the sign-in page.
 type signInForm struct {
 	keptForm // the page that follows, and the input of the form on it
 
@@ -312,7 +311,6 @@ func (d *authenticator) startSession(
 	http.Redirect(rw, r, d.prefixedPath(form.Next), http.StatusSeeOther)
 }
 
-// signOut ends the session of the visitor.
 func (d *authenticator) signOut(rw http.ResponseWriter, r *http.Request) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if err := d.sessions.closeSession(r.Context(), d.gate.ClientAddress(r), cookie.Value); err != nil {

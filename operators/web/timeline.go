@@ -46,7 +46,6 @@ type slotTimeline struct {
 	Below, Top string        // paths of the pages with the lower and the higher slots; empty if there are none
 }
 
-// timelineRow is the time line of one slot.
 type timelineRow struct {
 	Slot int
 	Path string // path of the page of the slot
@@ -177,7 +176,6 @@ func endingTexts() (textByEnding map[string]string) {
 // mark distinguishes the batches of a page by colour, pattern and letter. A mark of -1 means no batch.
 type mark int
 
-// markCount is the number of different marks.
 const markCount = 8
 
 // Letter returns the letter that the chart shows for the batch of this mark. It is empty if the mark belongs to no batch.

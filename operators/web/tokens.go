@@ -42,7 +42,6 @@ func (t *tokenPages) loadCreatePage(r *http.Request) (page, error) {
 	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.mayOfferActions(r, "admin")}}, nil
 }
 
-// create creates a token as the submitted form says.
 func (t *tokenPages) create(r *http.Request) (tokenSecret, error) {
 	made, err := t.api.Tokens.Create(r.Context(), operators.NewToken{
 		Name: strings.TrimSpace(r.PostForm.Get("name")), Role: r.PostForm.Get("role"),
