@@ -122,7 +122,6 @@ func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstaclesB
 	})
 }
 
-// readCallerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer.
 func (x *Explainer) readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	found, err := x.ledger.CallerBoundOf(ctx, waiting.Pool, waiting.Task)
 	if err != nil {

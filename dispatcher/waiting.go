@@ -185,7 +185,7 @@ func (c *sharedStatusReader) readPoolStatus(ctx context.Context, pool string, ta
 	return s
 }
 
-// readCallerBound reads how many slots callers hold and may hold, or returns nil if the ledger does not answer. It reads for one task at a time.
+// readCallerBound reads the ledger for one task at a time.
 func (c *sharedStatusReader) readCallerBound(ctx context.Context, waiting store.Candidate) *store.CallerBound {
 	c.ledger.Lock()
 	defer c.ledger.Unlock()

@@ -320,7 +320,6 @@ func isConflict(err error) bool {
 	return slices.Contains([]pqerror.Code{pqerror.TRDeadlockDetected, pqerror.TRSerializationFailure}, e.Code)
 }
 
-// isUniqueViolation reports whether the error is a violation of a unique key.
 func isUniqueViolation(err error) bool {
 	if e := (*pq.Error)(nil); errors.As(err, &e) {
 		return e.Code == pqerror.UniqueViolation

@@ -78,7 +78,6 @@ func (f *fullDisk) checkNotFull(now time.Time) error {
 	return nil
 }
 
-// isDiskFull reports whether the disk refused a write because it is full.
 func isDiskFull(err error) bool {
 	if e, ok := errors.AsType[*pq.Error](err); ok {
 		return e.Code == pqerror.DiskFull

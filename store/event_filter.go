@@ -38,7 +38,6 @@ func (f *EventFilter) LimitTo(bound SearchBound) {
 	}
 }
 
-// directionSQL returns the SQL direction of the order of ids.
 func (f EventFilter) directionSQL() string {
 	if f.Newest {
 		return "DESC"

@@ -88,7 +88,6 @@ func (p *pinger) ping(ctx context.Context) {
 	}
 }
 
-// isNetworkTimeout reports whether err is a network timeout.
 func isNetworkTimeout(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()

@@ -197,7 +197,6 @@ func (p PoolSpec) auditSettings() settings {
 	}
 }
 
-// callerBoundText returns bound as text for the audit log.
 func callerBoundText(bound *int) string {
 	if bound == nil {
 		return "none"

@@ -102,7 +102,6 @@ func holdingScanDest(holding *Holding) (scanDest []any) {
 	}
 }
 
-// holdingsInForce reads the holdings in force that match filter.
 func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Holding, error) {
 	before := int64(math.MaxInt64)
 	if filter.Before > 0 {

@@ -95,7 +95,6 @@ func queryOne[Row any](ctx context.Context, tx session, scanDest func(*Row) []an
 	return t, err
 }
 
-// readClock reads the time of the database's clock.
 func (s session) readClock(ctx context.Context) (time.Time, error) {
 	return queryOne(ctx, s, singleColumn[time.Time], `SELECT {now}`)
 }

@@ -131,7 +131,6 @@ func (s tasks) endWaitingTasks(ctx context.Context, rule waitingEndRule, limit i
 	return inTx(ctx, s.connection, func(tx session) (int, error) { return tx.endWaitingTasks(ctx, rule, limit) })
 }
 
-// endWaitingTasks ends at most limit waiting tasks that match the rule, and returns their number.
 func (s session) endWaitingTasks(ctx context.Context, rule waitingEndRule, limit int) (ended int, err error) {
 	ends, err := collect(ctx, s, func(e *taskEnd) []any { return []any{&e.Task, &e.Reason} }, rule.findTasksSQL(), append(rule.args, limit)...)
 	if err != nil || len(ends) == 0 {

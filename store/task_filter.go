@@ -200,7 +200,6 @@ func (f TaskFilter) candidatesSQL(q *query, maxRows int) string {
 	return `(` + f.candidateIDsSQL(q, maxRows) + `) AS w {task w}`
 }
 
-// orderSQL returns the ORDER BY clause of the candidate tasks.
 func (f TaskFilter) orderSQL() string {
 	if f.usesPrimaryKey() {
 		return " ORDER BY t.id" + f.directionSQL()

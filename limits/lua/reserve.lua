@@ -30,8 +30,6 @@
 --   Any other check does not pass while a reservation of the scope is overdue: a process must first find out
 --   whether the start of this reservation happened.
 
--- All arguments are read before the first write, because Redis does not undo the writes of a script that
--- fails.
 local checks = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1

@@ -142,8 +142,6 @@ local function settle_entry(e)
   return reserved_at and 1 or 0
 end
 
--- All arguments are read before the first write, because Redis does not undo the writes of a script that
--- fails.
 local entries = {}
 local next_arg = 1
 local next_key = FIXED_KEYS + 1
