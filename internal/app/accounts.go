@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices/dynsec"
 )
 
-// provisioning manages the accounts of devices at mosquitto. A nil *provisioning means that the setting mqtt_provision is off.
-type provisioning struct {
+// accountProvisioning manages the accounts of devices at mosquitto. A nil *provisioning means that the setting mqtt_provision is off.
+type accountProvisioning struct {
 	*dynsec.Client
 
 	rightsChecked atomic.Bool // whether the dispatcher's own rights were checked since the last connection to the broker
@@ -20,7 +20,7 @@ type provisioning struct {
 
 // checkRights verifies the rights of the dispatcher's account at the broker, once after each connection: the broker may
 // have restarted with another list of accounts.
-func (p *provisioning) checkRights(ctx context.Context) error {
+func (p *accountProvisioning) checkRights(ctx context.Context) error {
 	if p == nil || p.rightsChecked.Swap(true) {
 		return nil
 	}
@@ -32,18 +32,18 @@ func (p *provisioning) checkRights(ctx context.Context) error {
 	return nil
 }
 
-// onConnected makes the next checkRights verify the rights again. It does nothing if p is nil.
-func (p *provisioning) onConnected() {
+// requireRightsCheck makes the next checkRights verify the rights again. It does nothing if p is nil.
+func (p *accountProvisioning) requireRightsCheck() {
 	if p != nil {
 		p.rightsChecked.Store(false)
 	}
 }
 
 // AsksLedger returns false: mosquitto checks passwords against its own list of accounts, and does not ask the ledger.
-func (p *provisioning) AsksLedger() bool { return false }
+func (p *accountProvisioning) AsksLedger() bool { return false }
 
 // newProvisioning returns the provisioning that config sets up, or nil if provisioning is off.
-func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
+func newProvisioning(config Config, log *slog.Logger) (*accountProvisioning, error) {
 	if config.MQTTProvision != provisionDynsec {
 		return nil, nil //nolint:nilnil // nil means that provisioning is off
 	}
@@ -55,7 +55,7 @@ func newProvisioning(config Config, log *slog.Logger) (*provisioning, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mqtt_provision: %w", err)
 	}
-	return &provisioning{Client: client}, nil
+	return &accountProvisioning{Client: client}, nil
 }
 
 // updateBrokerAccounts makes the accounts at the broker agree with the devices. It returns the number of updated accounts.
@@ -66,31 +66,31 @@ func (a *App) updateBrokerAccounts(ctx context.Context) (updated int, err error)
 	return a.dispatcher.Devices.ApplyAccountChanges(ctx)
 }
 
-// brokerSessions manages accounts at the embedded broker. The broker asks the ledger at each connection, so a change of
+// embeddedBrokerAccounts manages accounts at the embedded broker. The broker asks the ledger at each connection, so a change of
 // an account only has to end the open sessions of the device.
-type brokerSessions struct{ broker func() *broker.Broker }
+type embeddedBrokerAccounts struct{ broker func() *broker.Broker }
 
 // Set does nothing: the embedded broker stores no accounts.
-func (s brokerSessions) Set(context.Context, ...devices.Account) error { return nil }
+func (s embeddedBrokerAccounts) Set(context.Context, ...devices.Account) error { return nil }
 
 // AsksLedger returns true: the embedded broker checks each connection against the ledger.
-func (s brokerSessions) AsksLedger() bool { return true }
+func (s embeddedBrokerAccounts) AsksLedger() bool { return true }
 
 // Enable does nothing: the embedded broker reads from the ledger whether a device is enabled.
-func (s brokerSessions) Enable(context.Context, devices.ID) error { return nil }
+func (s embeddedBrokerAccounts) Enable(context.Context, devices.ID) error { return nil }
 
 // Disable ends the device's sessions.
-func (s brokerSessions) Disable(ctx context.Context, device devices.ID) error {
+func (s embeddedBrokerAccounts) Disable(ctx context.Context, device devices.ID) error {
 	return s.Disconnect(ctx, device)
 }
 
 // Delete ends the device's sessions.
-func (s brokerSessions) Delete(ctx context.Context, device devices.ID) error {
+func (s embeddedBrokerAccounts) Delete(ctx context.Context, device devices.ID) error {
 	return s.Disconnect(ctx, device)
 }
 
 // Disconnect ends the device's sessions.
-func (s brokerSessions) Disconnect(_ context.Context, device devices.ID) error {
+func (s embeddedBrokerAccounts) Disconnect(_ context.Context, device devices.ID) error {
 	s.broker().Disconnect(device)
 	return nil
 }

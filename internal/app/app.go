@@ -61,16 +61,16 @@ type App struct {
 	gate       *gate.Gate
 	pace       *pace.Limiter // nil if the reports of a device are not limited
 	api        *api.API
-	web        *web.Web      // nil if the dashboard is off
-	accounts   *provisioning // nil if provisioning is off
+	web        *web.Web             // nil if the dashboard is off
+	accounts   *accountProvisioning // nil if provisioning is off
 	passes     *passes
-	presence   *presence
+	presence   *replicaPresence
 	cleanup    cleanup
 	*transports
 }
 
-// assemble creates an App and connects its parts. If a later step fails, the caller must close servers and connections.
-func assemble(config Config, log *slog.Logger, version string, servers backends, connections *transports) *App {
+// assembleApp creates an App and connects its parts. If a later step fails, the caller must close servers and connections.
+func assembleApp(config Config, log *slog.Logger, version string, servers backends, connections *transports) *App {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newBuildInfoMetric(version))
@@ -100,7 +100,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 		Metrics: exposition.Sources{metrics, newStateMetrics(servers.store, log, a.dispatcher.Panicked)}, MetricsToken: config.MetricsToken,
 		Reports: reports, Hawkbit: a.newHawkbit(reports.Intake, servers.store, metrics), PublicURL: config.PublicURL,
 	})
-	a.presence = newPresence(servers.store, version, time.Now())
+	a.presence = newReplicaPresence(servers.store, version, time.Now())
 	a.web = a.newWeb(servers, version)
 	a.passes = a.newPasses(servers)
 	a.passes.addBackground(func(ctx context.Context) { board.Listen(ctx, a.dispatcher.Waiters.ParkedReports, nil) })
@@ -109,7 +109,7 @@ func assemble(config Config, log *slog.Logger, version string, servers backends,
 
 func (a *App) attachMQTT(options mqtt.Options) error {
 	options.Handler, options.Pace, options.Logger, options.Panicked = a.dispatcher, a.pace, throttle.NewLogger(a.log, time.Now), a.dispatcher.Panicked
-	options.OnConnected = a.accounts.onConnected
+	options.OnConnected = a.accounts.requireRightsCheck
 	client, err := mqtt.New(options)
 	a.mqtt = client
 	return err

@@ -42,7 +42,7 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
 		&pass{name: "seal", every: 5 * time.Second, limit: limit, run: keep.SealEvents},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
-		&pass{name: "noisy", every: time.Second, limit: 5 * time.Second, run: a.newNoisyWatch(servers.store).recordNoisyDevices, quiet: true},
+		&pass{name: "noisy", every: time.Second, limit: 5 * time.Second, run: a.newNoisyDeviceWatch(servers.store).recordNoisyDevices, quiet: true},
 		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.updatePages, quiet: true},
 		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.recordHeartbeat, quiet: true},
@@ -56,7 +56,7 @@ func (a *App) newPasses(servers backends) *passes {
 		p.all = append(p.all, &pass{name: "age", every: advanceTTLsEvery, limit: time.Minute, run: func(context.Context) error {
 			servers.advanceTTLs(advanceTTLsEvery)
 			return nil
-		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetWatch{countReporting: servers.store.CountReporting, log: a.log}).warnIfTooLarge, quiet: true})
+		}}, &pass{name: "fleet", every: fleetWatchEvery, limit: limit, run: (&fleetSizeWatch{countReporting: servers.store.CountReporting, log: a.log}).warnIfTooLarge, quiet: true})
 	}
 	p.addBackground(func(ctx context.Context) { p.reapAfterLeaseEnds(ctx, reap, servers.store.NextLapse) })
 	return p
@@ -72,7 +72,7 @@ func (a *App) updatePages(ctx context.Context) error {
 
 // deleteOldHistory is a pass that deletes old history from the ledger.
 func (a *App) deleteOldHistory(ctx context.Context) error {
-	keep, err := a.config.retention()
+	keep, err := a.config.historyRetention()
 	if err != nil {
 		return err
 	}

@@ -83,13 +83,13 @@ type Config struct {
 
 // Validate returns an error that names every invalid setting and its limits.
 func (c Config) Validate() error {
-	values, err := c.values()
+	values, err := c.settingValues()
 	_, badProxy := c.trustedNetworks()
 	errs := []error{err, badProxy}
 	for _, s := range Settings() {
 		errs = append(errs, s.checkValue(values[s.Key]))
 	}
-	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateRates(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb(), c.validateHawkbit())...)
+	return errors.Join(append(errs, c.validateServers(), c.validateRetention(), c.validateUrgentShare(), c.validateReportRates(), c.validateTokens(), c.validateMQTT(), c.validateProvision(), c.validateTLS(), c.validateWeb(), c.validateHawkbit())...)
 }
 
 // CheckComplete returns an error if a setting that Serve needs is missing.
@@ -108,8 +108,8 @@ func (c Config) CheckComplete() error {
 
 const day = 24 * time.Hour
 
-// retention returns the time for which history is kept. 0 means that it is kept forever.
-func (c Config) retention() (time.Duration, error) {
+// historyRetention returns the time for which history is kept. 0 means that it is kept forever.
+func (c Config) historyRetention() (time.Duration, error) {
 	if days, ok := strings.CutSuffix(c.Retention, "d"); ok {
 		n, err := strconv.Atoi(days)
 		if err != nil || n < 0 || n > 36500 {
@@ -124,7 +124,7 @@ func (c Config) retention() (time.Duration, error) {
 }
 
 func (c Config) validateRetention() error {
-	keep, err := c.retention()
+	keep, err := c.historyRetention()
 	if err != nil || keep < 0 || keep > 0 && keep < day {
 		return fmt.Errorf("retention: %q must be a number of days from 1d, such as 90d, a duration from 24h, such as 2160h, or 0", c.Retention)
 	}
@@ -144,7 +144,7 @@ func (c Config) validateUrgentShare() error {
 	return nil
 }
 
-func (c Config) validateRates() error {
+func (c Config) validateReportRates() error {
 	var errs []error
 	for _, s := range []struct {
 		key, value string

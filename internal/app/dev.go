@@ -94,15 +94,15 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	config := d.config(options)
+	config := d.newConfig(options)
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	b.accounts = brokerSessions{func() *broker.Broker { return d.broker }}
+	b.accounts = embeddedBrokerAccounts{func() *broker.Broker { return d.broker }}
 	b.signInLink = credentials.NewToken()
 	d.SignInURL = d.URL + "/sign-in?link=" + b.signInLink
-	d.app = assemble(config, options.Logger, options.Version, b, newTransports(listeners{device: httpListener}, options.Logger)) //nolint:contextcheck // a handler uses the context of its request
-	if err := d.connectBroker(mqttListener, options.Logger, &opened); err != nil {                                               //nolint:contextcheck // the broker lives until it is closed
+	d.app = assembleApp(config, options.Logger, options.Version, b, newTransports(listeners{device: httpListener}, options.Logger)) //nolint:contextcheck // a handler uses the context of its request
+	if err := d.connectBroker(mqttListener, options.Logger, &opened); err != nil {                                                  //nolint:contextcheck // the broker lives until it is closed
 		return nil, err
 	}
 	// From here on the app closes the resources: first the broker, which asks the ledger, and last the
@@ -111,8 +111,8 @@ func NewDev(ctx context.Context, options DevOptions) (_ *DevServer, err error) {
 	return d, nil
 }
 
-// config returns the settings of dev. A setting that is missing here has the zero value, not its default in Settings.
-func (d *DevServer) config(options DevOptions) Config {
+// newConfig returns the settings of dev. A setting that is missing here has the zero value, not its default in Settings.
+func (d *DevServer) newConfig(options DevOptions) Config {
 	return Config{
 		AdminToken: d.AdminToken, FleetToken: d.FleetToken, FleetTokenMode: string(credentials.FleetAny),
 		ReapInterval: time.Second, ReconcileInterval: 10 * time.Second,
@@ -266,10 +266,10 @@ func listenOn(ctx context.Context, address string, tryNextPorts bool) (net.Liste
 	return nil, err
 }
 
-// warnIfReachableFromNetwork logs a warning if other machines can reach address. flag is the flag that has set the address.
-func warnIfReachableFromNetwork(ctx context.Context, log *slog.Logger, flag string, address net.Addr) {
+// warnIfReachableFromNetwork logs a warning if other machines can reach address. flagName is the flag that has set the address.
+func warnIfReachableFromNetwork(ctx context.Context, log *slog.Logger, flagName string, address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-		log.WarnContext(ctx, "other machines can reach this address, and tokens are sent there without encryption; dev is for trials on one machine", "flag", flag, "address", address.String())
+		log.WarnContext(ctx, "other machines can reach this address, and tokens are sent there without encryption; dev is for trials on one machine", "flag", flagName, "address", address.String())
 	}
 }
 

@@ -14,8 +14,8 @@ const (
 	fleetWatchEvery = time.Minute
 )
 
-// fleetWatch warns if the fleet is larger than the embedded mode can serve.
-type fleetWatch struct {
+// fleetSizeWatch warns if the fleet is larger than the embedded mode can serve.
+type fleetSizeWatch struct {
 	countReporting func(ctx context.Context, within time.Duration) (int, error) // counts the devices that have reported within a time
 	log            *slog.Logger
 
@@ -23,7 +23,7 @@ type fleetWatch struct {
 }
 
 // warnIfTooLarge is a pass that counts the reporting devices, and warns when they become too many.
-func (w *fleetWatch) warnIfTooLarge(ctx context.Context) error {
+func (w *fleetSizeWatch) warnIfTooLarge(ctx context.Context) error {
 	n, err := w.countReporting(ctx, fleetWatchEvery)
 	if err != nil {
 		return err //nolint:wrapcheck // the error of the store names the operation

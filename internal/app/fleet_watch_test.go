@@ -14,7 +14,7 @@ import (
 func TestATooLargeFleetIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	w := &fleetWatch{log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := &fleetSizeWatch{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, n := range []int{embeddedFleet, embeddedFleet + 7, embeddedFleet + 8, 10, embeddedFleet + 9} {
 		w.countReporting = func(context.Context, time.Duration) (int, error) { return n, nil }
 		if err := w.warnIfTooLarge(t.Context()); err != nil {

@@ -36,7 +36,7 @@ func Load(yamlText []byte, environ []string, flagValues map[string]string) (Conf
 	if err != nil {
 		return Config{}, err
 	}
-	for _, layer := range []map[string]any{defaults(), inFile, env, set} {
+	for _, layer := range []map[string]any{settingDefaults(), inFile, env, set} {
 		if err := k.Load(confmap.Provider(layer, ""), nil); err != nil {
 			return Config{}, fmt.Errorf("configuration: %w", err)
 		}
@@ -74,7 +74,7 @@ func checkDurations(loaded *koanf.Koanf) error {
 	return errors.Join(errs...)
 }
 
-func defaults() (valueBySetting map[string]any) {
+func settingDefaults() (valueBySetting map[string]any) {
 	values := make(map[string]any)
 	for _, s := range Settings() {
 		values[s.Key] = s.Default
@@ -86,7 +86,7 @@ func defaults() (valueBySetting map[string]any) {
 func parseFile(yamlText []byte) (valueByKey map[string]any, err error) {
 	content, err := yaml.Parser().Unmarshal(yamlText)
 	if err != nil {
-		return nil, yamlError(err)
+		return nil, redactedYAMLError(err)
 	}
 	values := make(map[string]any)
 	for key, value := range content {
@@ -109,8 +109,8 @@ func parseFile(yamlText []byte) (valueByKey map[string]any, err error) {
 	return values, nil
 }
 
-// yamlError returns an error with only the line number, because the parser's error quotes the file.
-func yamlError(err error) error {
+// redactedYAMLError returns an error with only the line number, because the parser's error quotes the file.
+func redactedYAMLError(err error) error {
 	const what = "must be a YAML mapping of settings to values"
 	if line := regexp.MustCompile(`line \d+`).FindString(err.Error()); line != "" {
 		return fmt.Errorf("%s: %s", line, what)
@@ -187,9 +187,9 @@ func readSecret(path string) (secret string, err error) {
 	return value, nil
 }
 
-func readFlags(flags map[string]string) (valueByKey map[string]any, err error) {
-	values := make(map[string]any, len(flags))
-	for name, value := range flags {
+func readFlags(flagValues map[string]string) (valueByKey map[string]any, err error) {
+	values := make(map[string]any, len(flagValues))
+	for name, value := range flagValues {
 		i := slices.IndexFunc(Settings(), func(s Setting) bool { return s.Flag() == name && !s.Secret })
 		if i < 0 {
 			return nil, fmt.Errorf("--%s: no such setting", name)

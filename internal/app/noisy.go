@@ -22,8 +22,8 @@ const (
 	maxNoisyWrites = 100
 )
 
-// noisyWatch records the noisy devices of this replica in the ledger. A noisy device exceeds its limit of reports.
-type noisyWatch struct {
+// noisyDeviceWatch records the noisy devices of this replica in the ledger. A noisy device exceeds its limit of reports.
+type noisyDeviceWatch struct {
 	limiter *pace.Limiter
 	limit   string // reports a second, for people
 	ledger  *store.Store
@@ -34,8 +34,8 @@ type noisyWatch struct {
 	written map[string]time.Time // by device and way to authenticate: when the noisy device was last written
 }
 
-func (a *App) newNoisyWatch(ledger *store.Store) *noisyWatch {
-	w := &noisyWatch{limiter: a.pace, limit: a.config.ReportRate, ledger: ledger, log: a.log, now: time.Now}
+func (a *App) newNoisyDeviceWatch(ledger *store.Store) *noisyDeviceWatch {
+	w := &noisyDeviceWatch{limiter: a.pace, limit: a.config.ReportRate, ledger: ledger, log: a.log, now: time.Now}
 	if a.config.MQTTProvision == provisionDynsec && a.config.MQTTSuspend > 0 {
 		w.suspend = func(ctx context.Context, device devices.ID) error {
 			return a.dispatcher.Devices.SuspendAccount(ctx, device, a.config.MQTTSuspend)
@@ -46,7 +46,7 @@ func (a *App) newNoisyWatch(ledger *store.Store) *noisyWatch {
 
 // recordNoisyDevices is a pass that records in the ledger each noisy device that it has not recorded within the last
 // noisyRewriteEvery.
-func (w *noisyWatch) recordNoisyDevices(ctx context.Context) (err error) {
+func (w *noisyDeviceWatch) recordNoisyDevices(ctx context.Context) (err error) {
 	noisy, now, writes := w.limiter.Noisy(), w.now(), 0
 	written := make(map[string]time.Time, len(noisy))
 	for _, n := range noisy {
@@ -66,7 +66,7 @@ func (w *noisyWatch) recordNoisyDevices(ctx context.Context) (err error) {
 }
 
 // recordNoisyDevice records one noisy device in the ledger, and suspends its account if it reports over MQTT.
-func (w *noisyWatch) recordNoisyDevice(ctx context.Context, noisy pace.NoisyDevice) error {
+func (w *noisyDeviceWatch) recordNoisyDevice(ctx context.Context, noisy pace.NoisyDevice) error {
 	via := viaName(noisy.Via)
 	isNew, err := w.ledger.RecordNoisy(ctx, string(noisy.Device), fmt.Sprintf("rate=%d/s limit=%s/s via=%s", noisy.Rate, w.limit, via))
 	if err != nil {

@@ -64,12 +64,12 @@ func (w *redisWatch) logRedisState(ctx context.Context) error {
 	return nil
 }
 
-// logIfChanged calls logCurrent if current, the present state, differs from the state at the previous call.
-func (w *redisWatch) logIfChanged(current []string, logCurrent func()) {
-	if !slices.Equal(current, w.lastLogged) {
+// logIfChanged calls logCurrent if currentState differs from the state at the previous call.
+func (w *redisWatch) logIfChanged(currentState []string, logCurrent func()) {
+	if !slices.Equal(currentState, w.lastLogged) {
 		logCurrent()
 	}
-	w.lastLogged = current
+	w.lastLogged = currentState
 }
 
 // SetRedisLog makes the Redis client write its log to log, at level debug. By default, the client writes each failed

@@ -73,7 +73,7 @@ func newServerApp(ctx context.Context, config Config, log *slog.Logger, version 
 		b.accounts = accounts
 		opened.add("accounts at the broker", accounts.Close)
 	}
-	a := assemble(config, log, version, b, f) //nolint:contextcheck // a handler uses the context of its request
+	a := assembleApp(config, log, version, b, f) //nolint:contextcheck // a handler uses the context of its request
 	a.accounts = accounts
 	if config.MQTTURL != "" {
 		options, err := config.BrokerOptions()
@@ -135,7 +135,7 @@ func openPostgres(ctx context.Context, config Config, log *slog.Logger, starting
 	starting.SetMissingCheck("migrations")
 	err = ledger.CheckSettings(ctx)
 	if err == nil {
-		err = migrate(ctx, ledger, config.Migrate, log)
+		err = applyOrCheckMigrations(ctx, ledger, config.Migrate, log)
 	}
 	if err == nil {
 		err = blockGrantsAfterRestore(ctx, ledger, config, log)
@@ -166,10 +166,10 @@ func waitForPostgres(ctx context.Context, dsn string, log *slog.Logger) (*store.
 	}
 }
 
-// migrate applies the missing migrations if mode is "on". In any other mode, it returns an error if a migration is
+// applyOrCheckMigrations applies the missing migrations if migrateSetting is "on". Otherwise it returns an error if a migration is
 // missing.
-func migrate(ctx context.Context, ledger *store.Store, mode string, log *slog.Logger) error {
-	if mode == settingOn {
+func applyOrCheckMigrations(ctx context.Context, ledger *store.Store, migrateSetting string, log *slog.Logger) error {
+	if migrateSetting == settingOn {
 		applied, err := ledger.Migrate(ctx)
 		if applied > 0 {
 			log.InfoContext(ctx, "migrations applied", "count", applied)

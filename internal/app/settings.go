@@ -114,7 +114,7 @@ const redacted = "***"
 
 // LogValue returns the configuration for a log, one attribute per setting, without the secrets.
 func (c Config) LogValue() slog.Value {
-	values, err := c.values()
+	values, err := c.settingValues()
 	if err != nil {
 		return slog.StringValue(err.Error())
 	}
@@ -129,8 +129,8 @@ func (c Config) LogValue() slog.Value {
 	return slog.GroupValue(attributes...)
 }
 
-// values returns the configuration as a map from keys to values.
-func (c Config) values() (valueByKey map[string]any, err error) {
+// settingValues returns the configuration as a map from keys to values.
+func (c Config) settingValues() (valueByKey map[string]any, err error) {
 	values := make(map[string]any)
 	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{Result: &values, TagName: "koanf"})
 	if err != nil {

@@ -127,8 +127,8 @@ type server struct {
 
 // newServer creates a server with all time and size limits, because net/http has none by default. failed receives the error if the server
 // ends by itself.
-func newServer(port net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
-	s := &server{listener: port, failed: failed}
+func newServer(listener net.Listener, handler http.Handler, failed chan<- error, log *slog.Logger) *server {
+	s := &server{listener: listener, failed: failed}
 	s.setHandler(handler)
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.serveRequest),
@@ -172,11 +172,11 @@ func (s *server) stop(ctx context.Context) error {
 	return nil
 }
 
-// Wake asks a device that is connected over MQTT to report now. hold is the time for which a slot is reserved for the
-// device. A hold of 0 means that no slot is reserved.
-func (a *App) Wake(device devices.ID, hold time.Duration) {
+// Wake asks a device that is connected over MQTT to report now. reservedFor is the time for which a slot is reserved for the
+// device. If reservedFor is 0, no slot is reserved.
+func (a *App) Wake(device devices.ID, reservedFor time.Duration) {
 	if a.mqtt != nil {
-		a.mqtt.Wake(device, hold)
+		a.mqtt.Wake(device, reservedFor)
 	}
 }
 

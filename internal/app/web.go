@@ -54,7 +54,7 @@ func (o *pass) webPass() web.Pass {
 
 // webSettings returns the settings for the system page, without secrets.
 func (c Config) webSettings() []web.Setting {
-	values, err := c.values()
+	values, err := c.settingValues()
 	if err != nil {
 		return nil
 	}
@@ -69,8 +69,8 @@ func (c Config) webSettings() []web.Setting {
 	return list
 }
 
-// presence records this replica in the ledger, where the other replicas read it.
-type presence struct {
+// replicaPresence records this replica in the ledger, where the other replicas read it.
+type replicaPresence struct {
 	ledger  *store.Store
 	id      string // id of this process
 	host    string
@@ -78,13 +78,13 @@ type presence struct {
 	started time.Time
 }
 
-// newPresence returns the presence of this process, with a new random id. started is the time at which the process started.
-func newPresence(ledger *store.Store, version string, started time.Time) *presence {
+// newReplicaPresence returns the presence of this process, with a new random id. started is the time at which the process started.
+func newReplicaPresence(ledger *store.Store, version string, started time.Time) *replicaPresence {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
 	}
-	return &presence{ledger: ledger, id: rand.Text(), host: host, version: version, started: started}
+	return &replicaPresence{ledger: ledger, id: rand.Text(), host: host, version: version, started: started}
 }
 
 func (a *App) recordHeartbeat(ctx context.Context) error {

@@ -35,14 +35,14 @@ func (p Installation) checkBroker(ctx context.Context, runningReplicas int) []Fi
 	}
 	defer dispatcherClient.Disconnect(0)
 	list := []Finding{{Check: "broker", State: OK, Found: "accepts the dispatcher as " + options.User}}
-	list = append(list, checkSubscription(ctx, dispatcherClient, runningReplicas), checkAnonymous(ctx, b, dispatcherClient), p.checkRights(ctx, options))
+	list = append(list, checkSharedSubscription(ctx, dispatcherClient, runningReplicas), checkAnonymousAccess(ctx, b, dispatcherClient), p.checkRights(ctx, options))
 	return append(list, p.checkDeviceRules(ctx, b, dispatcherClient))
 }
 
-// checkSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is connected with this
-// account. runningReplicas is the number of running replicas, or replicasUnknown. If replicas run or may run, there is no test, because the
-// test subscription would take reports from them.
-func checkSubscription(ctx context.Context, dispatcherClient paho.Client, runningReplicas int) Finding {
+// checkSharedSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is connected with
+// this account. runningReplicas is the number of running replicas, or replicasUnknown. If replicas run or may run, there is no test, because
+// the test subscription would take reports from them.
+func checkSharedSubscription(ctx context.Context, dispatcherClient paho.Client, runningReplicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if runningReplicas == replicasUnknown {
 		return Finding{f.Check, Unknown, "not checked: a test subscription could take reports from running replicas; their number is unknown", "repair postgres first"}
@@ -62,9 +62,9 @@ func checkSubscription(ctx context.Context, dispatcherClient paho.Client, runnin
 	return f
 }
 
-// checkAnonymous tests whether a client without an account can connect, and whether this client then receives messages for devices. It
+// checkAnonymousAccess tests whether a client without an account can connect, and whether this client then receives messages for devices. It
 // sends such a message with dispatcherClient, which is connected with the dispatcher's account.
-func checkAnonymous(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
+func checkAnonymousAccess(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
 	f := Finding{Check: "broker without an account", State: OK, Found: "clients without an account are refused"}
 	anonymousClient, err := connector.connect(ctx, brokerAccount{id: "doctor-" + rand.Text()[:8]})
 	if err != nil {

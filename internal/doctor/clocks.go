@@ -23,7 +23,7 @@ func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redi
 	defer cancel()
 	var offsets []clockOffset
 	compare := func(name string, clock func(context.Context) (time.Time, error)) {
-		if r, err := p.readClock(ctx, clock); err == nil { // a server that does not answer has a separate finding
+		if r, err := p.measureClockOffset(ctx, clock); err == nil { // a server that does not answer has a separate finding
 			offsets = append(offsets, r)
 			findings = append(findings, newOffsetFinding("clock of "+name, r, "this machine"))
 		}
@@ -41,10 +41,10 @@ func (p Installation) checkClocks(ctx context.Context, ledger *store.Store, redi
 	return findings
 }
 
-// readClock calls read, which returns the time of a remote clock, and compares that time with the clock of this machine.
+// measureClockOffset calls read, which returns the time of a remote clock, and compares that time with the clock of this machine.
 // The remote clock was read at an unknown time between request and answer, so the maximum error is half of the time
 // between them.
-func (p Installation) readClock(ctx context.Context, read func(context.Context) (time.Time, error)) (clockOffset, error) {
+func (p Installation) measureClockOffset(ctx context.Context, read func(context.Context) (time.Time, error)) (clockOffset, error) {
 	asked := p.Now()
 	shown, err := read(ctx)
 	took := p.Now().Sub(asked)

@@ -35,11 +35,11 @@ type Finding struct {
 
 // newFinding returns the finding of a check. If isBad is true, the finding has the state badState and the remedy.
 // Otherwise its state is OK and it has no remedy.
-func newFinding(check string, isBad bool, badState State, found, remedy string) Finding {
+func newFinding(checkName string, isBad bool, badState State, found, remedy string) Finding {
 	if isBad {
-		return Finding{check, badState, found, remedy}
+		return Finding{checkName, badState, found, remedy}
 	}
-	return Finding{Check: check, State: OK, Found: found}
+	return Finding{Check: checkName, State: OK, Found: found}
 }
 
 // Installation is an installation of the dispatcher that the doctor examines.

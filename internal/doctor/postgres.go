@@ -129,12 +129,12 @@ func (d postgresState) checkLedger() []Finding {
 	}
 }
 
-// checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and are valid. isValid has one entry for
+// checkObjects checks that all expected objects of a kind (such as indexes) exist in the schema and are valid. isValidByName has one entry for
 // each existing object: its key is the name of the object, and its value says whether the object is valid. invalidText describes an object
 // that is not valid.
-func (d postgresState) checkObjects(check, kind string, isValid map[string]bool, invalidText, remedy string) Finding {
+func (d postgresState) checkObjects(checkName, kind string, isValidByName map[string]bool, invalidText, remedy string) Finding {
 	if len(d.missingMigrations) > 0 {
-		return Finding{check, Unknown, "the schema is not complete", remedy}
+		return Finding{checkName, Unknown, "the schema is not complete", remedy}
 	}
 	var wrong []string
 	n := 0
@@ -143,16 +143,16 @@ func (d postgresState) checkObjects(check, kind string, isValid map[string]bool,
 			continue
 		}
 		n++
-		if good, exists := isValid[o.Name]; !exists {
+		if good, exists := isValidByName[o.Name]; !exists {
 			wrong = append(wrong, o.Name+" of "+o.Table+" is missing")
 		} else if !good {
 			wrong = append(wrong, o.Name+" of "+o.Table+" is "+invalidText)
 		}
 	}
 	if len(wrong) > 0 {
-		return Finding{check, Failed, strings.Join(wrong, ", "), remedy}
+		return Finding{checkName, Failed, strings.Join(wrong, ", "), remedy}
 	}
-	return Finding{Check: check, State: OK, Found: fmt.Sprintf("all %d", n)}
+	return Finding{Check: checkName, State: OK, Found: fmt.Sprintf("all %d", n)}
 }
 
 // checkStatistics finds tables with more dead rows than live rows, and tables with more rows changed since the last

@@ -27,7 +27,7 @@ func (p Installation) checkRedis(ctx context.Context, conn *redisconn.Conn) []Fi
 
 // newNoteFinding returns the finding about subject. The state is Failed if notes contain trouble with the subject, and Warning
 // if they contain only a hint. Otherwise the state is OK and the text is okText.
-func newNoteFinding(notes redisconn.Notes, check string, subject redisconn.Subject, okText, remedy string) Finding {
+func newNoteFinding(notes redisconn.Notes, checkName string, subject redisconn.Subject, okText, remedy string) Finding {
 	for _, group := range []struct {
 		list  []redisconn.Note
 		state State
@@ -39,8 +39,8 @@ func newNoteFinding(notes redisconn.Notes, check string, subject redisconn.Subje
 			}
 		}
 		if len(texts) > 0 {
-			return Finding{check, group.state, strings.Join(texts, "; "), remedy}
+			return Finding{checkName, group.state, strings.Join(texts, "; "), remedy}
 		}
 	}
-	return Finding{Check: check, State: OK, Found: okText}
+	return Finding{Check: checkName, State: OK, Found: okText}
 }

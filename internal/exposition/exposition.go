@@ -45,7 +45,7 @@ func (s Sources) Gather() ([]*dto.MetricFamily, error) {
 // gathering, writing and compressing the metrics of thousands of pools takes up to 0.1 s of CPU time. If one source
 // fails, the answer is an error without metrics. If a source panics, panicked is called with the panic.
 func Handler(metrics prometheus.Gatherer, maxAge time.Duration, panicked rescue.PanicHandler) http.HandlerFunc {
-	texts := reading.New(maxAge, gatherTimeout, time.Now, func(context.Context) (*text, error) { return gatherText(metrics) })
+	texts := reading.New(maxAge, gatherTimeout, time.Now, func(context.Context) (*expositionText, error) { return gatherText(metrics) })
 	return func(rw http.ResponseWriter, r *http.Request) {
 		current, err := texts.Read(r.Context())
 		if panicked.Report("gathering metrics", err) != nil {
@@ -64,12 +64,12 @@ func Handler(metrics prometheus.Gatherer, maxAge time.Duration, panicked rescue.
 	}
 }
 
-type text struct {
+type expositionText struct {
 	plain      []byte
 	compressed func() []byte // compresses plain at its first call
 }
 
-func gatherText(metrics prometheus.Gatherer) (*text, error) {
+func gatherText(metrics prometheus.Gatherer) (*expositionText, error) {
 	families, err := metrics.Gather()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the error names the metric
@@ -80,7 +80,7 @@ func gatherText(metrics prometheus.Gatherer) (*text, error) {
 			return nil, fmt.Errorf("writing %s: %w", family.GetName(), err)
 		}
 	}
-	return &text{plain.Bytes(), sync.OnceValue(func() []byte { return gzipText(plain.Bytes()) })}, nil
+	return &expositionText{plain.Bytes(), sync.OnceValue(func() []byte { return gzipText(plain.Bytes()) })}, nil
 }
 
 func gzipText(plain []byte) []byte {

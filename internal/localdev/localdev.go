@@ -64,7 +64,7 @@ func Announce(server Server, folders ...string) (*Announcement, error) {
 	n := &Announcement{}
 	var errs []error
 	for _, dir := range folders {
-		lock, err := writeLocked(server, dir)
+		lock, err := writeLockedFile(server, dir)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -74,9 +74,9 @@ func Announce(server Server, folders ...string) (*Announcement, error) {
 	return n, errors.Join(errs...)
 }
 
-// writeLocked writes the file of a running dev (a `dispatcher dev` server) into folder and returns it locked. The file gets its final name
+// writeLockedFile writes the file of a running dev (a `dispatcher dev` server) into folder and returns it locked. The file gets its final name
 // only when it is complete and locked.
-func writeLocked(server Server, folder string) (_ *os.File, err error) {
+func writeLockedFile(server Server, folder string) (_ *os.File, err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}

@@ -12,9 +12,9 @@ import (
 // minIndexed is the minimum number of members of a sorted set that gets an index. miniredis sorts fewer members fast enough.
 const minIndexed = 32
 
-// hook is called before miniredis runs a command of a client or of a script. It runs the commands of clients one at a time, and answers the
-// range commands of scripts from the index.
-type hook struct {
+// commandHook is called before miniredis runs a command of a client or of a script. It runs the commands of clients one at a time, and
+// answers the range commands of scripts from the index.
+type commandHook struct {
 	server *server.Server
 
 	mu      sync.Mutex
@@ -30,23 +30,23 @@ type client struct {
 	isRunning bool // its command runs now, so that the hook must let the command pass
 }
 
-func newHook(s *server.Server) *hook {
-	return &hook{server: s, clients: make(map[*server.Peer]*client), sets: make(map[string]*orderedSet)}
+func newCommandHook(redisServer *server.Server) *commandHook {
+	return &commandHook{server: redisServer, clients: make(map[*server.Peer]*client), sets: make(map[string]*orderedSet)}
 }
 
-// run is called before each command. answered is false if miniredis must run the command.
-func (h *hook) run(c *server.Peer, command string, args ...string) (answered bool) {
-	from := h.findClient(c)
+// beforeCommand is called before each command. answered is false if miniredis must run the command.
+func (h *commandHook) beforeCommand(peer *server.Peer, command string, args ...string) (answered bool) {
+	from := h.findClient(peer)
 	switch {
 	case from == nil:
-		return h.answerFromIndex(c, command, args)
+		return h.answerFromIndex(peer, command, args)
 	case from.isRunning:
 		return false
 	}
 	h.turn.Lock()
 	defer h.turn.Unlock()
 	from.isRunning = true
-	h.server.Dispatch(c, append([]string{command}, args...))
+	h.server.Dispatch(peer, append([]string{command}, args...))
 	from.isRunning = false
 	h.trackClientCommand(command, args)
 	return true
@@ -54,22 +54,22 @@ func (h *hook) run(c *server.Peer, command string, args ...string) (answered boo
 
 // findClient returns the client of a connection. It returns nil for the peer that runs the commands of a script. Only for such a peer,
 // miniredis sets the field Ctx before the first command.
-func (h *hook) findClient(c *server.Peer) *client {
+func (h *commandHook) findClient(peer *server.Peer) *client {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if c.Ctx == nil && h.clients[c] == nil {
-		h.clients[c] = &client{}
-		c.OnDisconnect(func() {
+	if peer.Ctx == nil && h.clients[peer] == nil {
+		h.clients[peer] = &client{}
+		peer.OnDisconnect(func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			delete(h.clients, c)
+			delete(h.clients, peer)
 		})
 	}
-	return h.clients[c]
+	return h.clients[peer]
 }
 
 // trackClientCommand deletes the indexes that a command of a client may have changed. answerFromIndex tracks the commands of scripts.
-func (h *hook) trackClientCommand(command string, args []string) {
+func (h *commandHook) trackClientCommand(command string, args []string) {
 	switch command {
 	case "EVAL", "EVALSHA":
 	case "EXEC", "FLUSHALL", "FLUSHDB":
@@ -80,7 +80,7 @@ func (h *hook) trackClientCommand(command string, args []string) {
 }
 
 // trackChange deletes the index of each sorted set that a command names, unless the command only reads.
-func (h *hook) trackChange(command string, args []string) {
+func (h *commandHook) trackChange(command string, args []string) {
 	if command == "SWAPDB" || command == "SELECT" && (len(args) == 0 || args[0] != "0") {
 		h.off = true
 		clear(h.sets)
@@ -95,7 +95,7 @@ func (h *hook) trackChange(command string, args []string) {
 
 // answerFromIndex answers a range command of a script from the index. For any other command, it updates or deletes the indexes that the command
 // changes, and returns false.
-func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) (answered bool) {
+func (h *commandHook) answerFromIndex(peer *server.Peer, command string, args []string) (answered bool) {
 	if h.off {
 		return false
 	}
@@ -116,12 +116,12 @@ func (h *hook) answerFromIndex(c *server.Peer, command string, args []string) (a
 		h.trackChange(command, args)
 		return false
 	}
-	set := h.loadIndex(c, args)
-	return set != nil && query(set, c, args[1:])
+	set := h.loadIndex(peer, args)
+	return set != nil && query(set, peer, args[1:])
 }
 
 // trackZAdd adds the members of a ZADD to the index. If the ZADD has options, it deletes the index of the sorted set.
-func (h *hook) trackZAdd(args []string) {
+func (h *commandHook) trackZAdd(args []string) {
 	if len(args) == 0 || h.sets[args[0]] == nil {
 		return
 	}
@@ -138,7 +138,7 @@ func (h *hook) trackZAdd(args []string) {
 
 // loadIndex returns the index of the sorted set args[0], or nil if the set is small. If the set has another number of members than its index,
 // members have expired, and loadIndex reads the set again.
-func (h *hook) loadIndex(c *server.Peer, args []string) *orderedSet {
+func (h *commandHook) loadIndex(c *server.Peer, args []string) *orderedSet {
 	if len(args) == 0 {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (h *hook) loadIndex(c *server.Peer, args []string) *orderedSet {
 }
 
 // runCommand runs a command of the script that peer belongs to. It returns the reply, or nil after an error.
-func (h *hook) runCommand(peer *server.Peer, command ...string) (reply any) {
+func (h *commandHook) runCommand(peer *server.Peer, command ...string) (reply any) {
 	var written bytes.Buffer
 	to := bufio.NewWriter(&written)
 	own := server.NewPeer(to)

@@ -18,7 +18,7 @@ type entry struct {
 	member string
 }
 
-func compareEntries(a, b entry) int {
+func compareEntries(a, b entry) (order int) {
 	return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.member, b.member))
 }
 

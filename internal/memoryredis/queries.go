@@ -18,46 +18,46 @@ var queries = map[string]func(s *orderedSet, c *server.Peer, args []string) bool
 	"ZRANK":         (*orderedSet).writeRank,
 }
 
-func (s *orderedSet) writeCountByScore(c *server.Peer, args []string) (answered bool) {
+func (s *orderedSet) writeCountByScore(peer *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.scoreRange(args)
 	if ok = ok && len(args) == 2; ok {
-		c.WriteInt(to - from)
+		peer.WriteInt(to - from)
 	}
 	return ok
 }
 
-func (s *orderedSet) writeCountByName(c *server.Peer, args []string) (answered bool) {
+func (s *orderedSet) writeCountByName(peer *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.nameRange(args)
 	if ok = ok && len(args) == 2; ok {
-		c.WriteInt(to - from)
+		peer.WriteInt(to - from)
 	}
 	return ok
 }
 
-func (s *orderedSet) writeRangeByScore(c *server.Peer, args []string) (answered bool) {
+func (s *orderedSet) writeRangeByScore(peer *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.scoreRange(args)
-	return ok && s.writeRange(c, from, to, args[2:])
+	return ok && s.writeRange(peer, from, to, args[2:])
 }
 
-func (s *orderedSet) writeRangeByName(c *server.Peer, args []string) (answered bool) {
+func (s *orderedSet) writeRangeByName(peer *server.Peer, args []string) (answered bool) {
 	from, to, ok := s.nameRange(args)
-	return ok && s.writeRange(c, from, to, args[2:])
+	return ok && s.writeRange(peer, from, to, args[2:])
 }
 
-func (s *orderedSet) writeRank(c *server.Peer, args []string) (answered bool) {
+func (s *orderedSet) writeRank(peer *server.Peer, args []string) (answered bool) {
 	if len(args) != 1 {
 		return false
 	}
 	if i, found := s.rank(args[0]); found {
-		c.WriteInt(i)
+		peer.WriteInt(i)
 	} else {
-		c.WriteNull()
+		peer.WriteNull()
 	}
 	return true
 }
 
 // writeRange writes the members with from <= index < to to the client. options is empty or LIMIT offset count. A negative count means all.
-func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) (answered bool) {
+func (s *orderedSet) writeRange(peer *server.Peer, from, to int, options []string) (answered bool) {
 	if len(options) != 0 {
 		if len(options) != 3 || !strings.EqualFold(options[0], "LIMIT") {
 			return false
@@ -72,9 +72,9 @@ func (s *orderedSet) writeRange(c *server.Peer, from, to int, options []string) 
 			to = min(to, from+count)
 		}
 	}
-	c.WriteLen(to - from)
+	peer.WriteLen(to - from)
 	for _, e := range s.entries[from:to] {
-		c.WriteBulk(e.member)
+		peer.WriteBulk(e.member)
 	}
 	return true
 }

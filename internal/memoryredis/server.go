@@ -16,6 +16,6 @@ func Start(password string) (*miniredis.Miniredis, error) {
 	if err := memory.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("starting the in-process Redis: %w", err)
 	}
-	memory.Server().SetPreHook(newHook(memory.Server()).run)
+	memory.Server().SetPreHook(newCommandHook(memory.Server()).beforeCommand)
 	return memory, nil
 }

@@ -104,12 +104,12 @@ func (l *Limiter) Take(device devices.ID, via devices.Via) (hasToken bool) {
 	case !b.fullAt.After(now):
 		*b = bucket{fullAt: now, answered: b.answered}
 	}
-	return b.take(now, l.interval, l.options.Burst)
+	return b.takeToken(now, l.interval, l.options.Burst)
 }
 
-// take counts a report at the time now, and takes a token if there is one. interval is the time in which the bucket gains a token, and burst
-// is the number of tokens in a full bucket.
-func (b *bucket) take(now time.Time, interval time.Duration, burst int) (hasToken bool) {
+// takeToken counts a report at the time now, and takes a token if there is one. interval is the time in which the bucket gains a token, and
+// burst is the number of tokens in a full bucket.
+func (b *bucket) takeToken(now time.Time, interval time.Duration, burst int) (hasToken bool) {
 	hasToken = b.fullAt.Add(interval).Sub(now) <= time.Duration(burst)*interval
 	if hasToken {
 		b.fullAt = b.fullAt.Add(interval)
@@ -169,14 +169,14 @@ func (l *Limiter) Noisy() (noisy []NoisyDevice) {
 	}
 	now := l.options.Now()
 	for i := range l.shards {
-		noisy = append(noisy, l.shards[i].noisy(now)...)
+		noisy = append(noisy, l.shards[i].noisyDevices(now)...)
 	}
 	slices.SortFunc(noisy, func(a, b NoisyDevice) int { return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Via, b.Via)) })
 	return noisy
 }
 
-// noisy returns the devices of the shard that are noisy at the time now.
-func (s *shard) noisy(now time.Time) (noisy []NoisyDevice) {
+// noisyDevices returns the devices of the shard that are noisy at the time now.
+func (s *shard) noisyDevices(now time.Time) (noisy []NoisyDevice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for from, b := range s.buckets {

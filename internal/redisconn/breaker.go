@@ -29,9 +29,9 @@ type breaker struct {
 	lastFailed bool      // the latest answer was an error or did not come
 }
 
-// tryEnter reports whether a call may be sent. If ok is true, the caller must send it and then call leave. probe is true if the call is the
-// probe of a node that did not answer.
-func (b *breaker) tryEnter() (probe, ok bool) {
+// tryBeginCall reports whether a call may be sent. If mayCall is true, the caller must send it and then call leave. probe is true if the call
+// is the probe of a node that did not answer.
+func (b *breaker) tryBeginCall() (isProbe, mayCall bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.open {
@@ -50,9 +50,9 @@ func (b *breaker) isOpen() bool {
 	return b.open
 }
 
-// leave records the outcome of a call. callErr is its error. An error is ignored if the context of the call has ended or all connections were in
-// use, because it does not show that Redis failed.
-func (b *breaker) leave(ctx context.Context, isProbe bool, callErr error) {
+// endCall records the outcome of a call. callErr is its error. An error is ignored if the context of the call has ended or all connections
+// were in use, because it does not show that Redis failed.
+func (b *breaker) endCall(ctx context.Context, isProbe bool, callErr error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if isProbe {
@@ -104,12 +104,12 @@ func NewBreakers(client redis.UniversalClient, now func() time.Time) *Breakers {
 // key did not answer a moment ago, Do returns ErrOpen and does not call send.
 func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func() error) (err error) {
 	one := b.breakerFor(ctx, key)
-	probe, ok := one.tryEnter()
+	probe, ok := one.tryBeginCall()
 	if !ok {
 		return ErrOpen
 	}
 	err = ErrOpen // the error for leave if send panics
-	defer func() { one.leave(ctx, probe, err) }()
+	defer func() { one.endCall(ctx, probe, err) }()
 	err = send()
 	for n := 1; n < maxSends && !probe && ctx.Err() == nil && IsUnanswered(err) && !one.isOpen(); n++ {
 		one.recordLostSend() // another node may answer the next sending, and may lack the latest writes

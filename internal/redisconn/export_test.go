@@ -25,10 +25,10 @@ func (b *Breakers) BreakerOf(ctx context.Context, key string) Breaker {
 type Breaker struct{ *breaker }
 
 // Enter calls enter.
-func (b Breaker) Enter() (probe, ok bool) { return b.tryEnter() }
+func (b Breaker) Enter() (probe, ok bool) { return b.tryBeginCall() }
 
 // Leave calls leave.
-func (b Breaker) Leave(ctx context.Context, probe bool, err error) { b.leave(ctx, probe, err) }
+func (b Breaker) Leave(ctx context.Context, probe bool, err error) { b.endCall(ctx, probe, err) }
 
 // IsOpen reports whether the breaker is open: then calls fail at once.
 func (b Breaker) IsOpen() bool { return b.isOpen() }

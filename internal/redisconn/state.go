@@ -142,8 +142,8 @@ func collectFailures(resultByAddr map[string]error) (failures []error) {
 	return failures
 }
 
-// examineServer returns notes about the server of client. The texts of the notes call the server by this name.
-func examineServer(ctx context.Context, client redis.UniversalClient, name string) (notes Notes, err error) {
+// examineServer returns notes about the server of client. The texts of the notes call the server serverName.
+func examineServer(ctx context.Context, client redis.UniversalClient, serverName string) (notes Notes, err error) {
 	info, err := client.Info(ctx).Result()
 	if err != nil {
 		return notes, fmt.Errorf("reading INFO: %w", err)
@@ -155,13 +155,13 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 		notes.Version = "Valkey " + version
 	}
 	if major := infoFields["redis_version"]; strings.HasPrefix(major, "5.") || strings.HasPrefix(major, "4.") || strings.HasPrefix(major, "6.0.") {
-		notes.addTrouble(Version, "%s is Redis %s; 6.2 or newer is needed", name, major)
+		notes.addTrouble(Version, "%s is Redis %s; 6.2 or newer is needed", serverName, major)
 	}
-	notes.noteMemory(infoFields, name)
-	notes.notePersistence(infoFields, name)
+	notes.addMemoryNotes(infoFields, serverName)
+	notes.addPersistenceNotes(infoFields, serverName)
 	forbidden, err := findForbiddenCommands(ctx, client)
 	if len(forbidden) > 0 {
-		notes.addTrouble(Commands, "%s forbids or has renamed required commands: %s. See deploy/redis/users.acl", name, strings.Join(forbidden, ", "))
+		notes.addTrouble(Commands, "%s forbids or has renamed required commands: %s. See deploy/redis/users.acl", serverName, strings.Join(forbidden, ", "))
 	}
 	return notes, err
 }
@@ -169,8 +169,8 @@ func examineServer(ctx context.Context, client redis.UniversalClient, name strin
 // nearlyFull is the used part of the memory limit, in tenths, above which a server is reported.
 const nearlyFull = 8
 
-// noteMemory adds a note if the server drops keys when its memory is full, and a note if its memory is nearly full.
-func (n *Notes) noteMemory(infoFields map[string]string, serverName string) {
+// addMemoryNotes adds a note if the server drops keys when its memory is full, and a note if its memory is nearly full.
+func (n *Notes) addMemoryNotes(infoFields map[string]string, serverName string) {
 	limited := infoFields["maxmemory"] != "0" && infoFields["maxmemory"] != ""
 	if policy := infoFields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
 		if limited {
@@ -185,9 +185,9 @@ func (n *Notes) noteMemory(infoFields map[string]string, serverName string) {
 	}
 }
 
-// notePersistence adds a note if the data may not survive a restart. It does not know the schedule of snapshots, because only the command
+// addPersistenceNotes adds a note if the data may not survive a restart. It does not know the schedule of snapshots, because only the command
 // CONFIG reports it, and the program needs no right to use CONFIG.
-func (n *Notes) notePersistence(infoFields map[string]string, serverName string) {
+func (n *Notes) addPersistenceNotes(infoFields map[string]string, serverName string) {
 	switch {
 	case infoFields["aof_enabled"] == "1" && infoFields["aof_last_write_status"] == "err":
 		n.addHint(Persistence, "%s cannot write its log (aof_last_write_status is err): check its disk", serverName)

@@ -223,11 +223,11 @@ func parseInfo(text string) (fields map[string]string) {
 	return fields
 }
 
-// reachableAddr returns the address under which this program reaches a node. addr is the node's address in the answer of the node reporter.
-// addr may lack the host, have port 0 if the node serves only TLS, or be a loopback address of the reporter's machine.
-func reachableAddr(addr, reporter string) string {
+// reachableAddr returns the address under which this program reaches a node. addr is the node's address in the answer of the node at
+// reporterAddr. addr may lack the host, have port 0 if the node serves only TLS, or be a loopback address of the reporter's machine.
+func reachableAddr(addr, reporterAddr string) string {
 	host, port := splitAddr(addr)
-	fromHost, fromPort := splitAddr(reporter)
+	fromHost, fromPort := splitAddr(reporterAddr)
 	if ip := net.ParseIP(host); host == "" || host == "?" || ip != nil && ip.IsLoopback() {
 		host = fromHost
 	}

@@ -68,7 +68,7 @@ func ParseURL(rawURL string) (*redis.UniversalOptions, error) {
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	authority, path, _ := strings.Cut(rest, "/")
-	user, hosts := cutUser(authority)
+	user, hosts := splitUserAndHosts(authority)
 	addrs, err := parseAddresses(hosts, sentinel)
 	if err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func ParseURL(rawURL string) (*redis.UniversalOptions, error) {
 	return opts, nil
 }
 
-// cutUser splits authority (user:password@hosts) at the last '@', because a password may contain '@'.
-func cutUser(authority string) (user, hosts string) {
+// splitUserAndHosts splits authority (user:password@hosts) at the last '@', because a password may contain '@'.
+func splitUserAndHosts(authority string) (user, hosts string) {
 	at := strings.LastIndexByte(authority, '@')
 	return authority[:max(at, 0)], authority[at+1:]
 }

@@ -29,7 +29,7 @@ func (c Config) checkAdmission(ctx context.Context, tokens []string) error {
 	}
 	overHTTP, overMQTT := c.Via.needsTransports()
 	if overHTTP {
-		link := newHTTPLink(newHTTPClient(1), newReplicas(c.URL, 0), device, token)
+		link := newHTTPLink(newHTTPClient(1), newReplicaURLs(c.URL, 0), device, token)
 		defer link.client.CloseIdleConnections()
 		base, _ := link.replicas.current()
 		if a := link.postReport(ctx, base+link.path, outgoingReport{body: []byte(`{"accept":false}`)}); a.kind == forbidden {

@@ -16,7 +16,7 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 		return
 	}
 	if message.garbage {
-		d.countGarbageAnswer(message)
+		d.countMalformedReportAnswer(message)
 		return
 	}
 	s, wasSent := d.sent[message.id]
@@ -28,7 +28,7 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 		return
 	case message.kind == answered && !wasSent:
 		d.countUnusedGrant(message.reply) // the report was sent before the last reboot
-		d.applyAcks(message.reply.Acks)
+		d.removeAcknowledgedResults(message.reply.Acks)
 		return
 	}
 	switch message.kind {
@@ -39,16 +39,16 @@ func (d *device) receive(ctx context.Context, message linkMessage) {
 		d.handleRefusal(s)
 	case forbidden:
 		d.fleet.count.add(&d.fleet.count.Refused, 1)
-		d.setNextReport(d.backoff(d.forbiddenAnswers, forbiddenFactor*d.fleet.config.FirstRetry, forbiddenMax))
+		d.setNextReport(d.randomBackoff(d.forbiddenAnswers, forbiddenFactor*d.fleet.config.FirstRetry, forbiddenMax))
 		d.forbiddenAnswers++
 	case failed:
 		d.handleFailure(message.retryAfter)
 	}
 }
 
-// countGarbageAnswer counts the answer to a malformed report: whether the server refused the report. It does not count
+// countMalformedReportAnswer counts the answer to a malformed report: whether the server refused the report. It does not count
 // the errors of a server that is busy or has no ledger.
-func (d *device) countGarbageAnswer(message linkMessage) {
+func (d *device) countMalformedReportAnswer(message linkMessage) {
 	switch {
 	case message.kind == refused || message.kind == forbidden:
 		d.fleet.count.add(&d.fleet.count.GarbageRefused, 1)
@@ -68,7 +68,7 @@ func (d *device) countUnusedGrant(answer reply) {
 func (d *device) handlePush(ctx context.Context, pushed reply) {
 	if pushed.Reason == reasonWake {
 		d.woken = time.Now()
-		d.report(ctx)
+		d.sendReport(ctx)
 		return
 	}
 	d.countUnusedGrant(pushed)
@@ -83,17 +83,17 @@ func (d *device) handleReply(ctx context.Context, sent sentReport, message linkM
 		d.fleet.count.recordViolation(d.id, v)
 	}
 	if sent.secondBody != nil {
-		d.post(ctx, outgoingReport{id: r.Re, body: sent.secondBody})
+		d.sendOverLink(ctx, outgoingReport{id: r.Re, body: sent.secondBody})
 		sent.secondBody = nil
 		d.sent[r.Re] = sent
 	}
 	d.recordReportAnswered()
-	dropped := d.applyAcks(r.Acks)
+	dropped := d.removeAcknowledgedResults(r.Acks)
 	d.renewLease(sent, r)
 	d.cancelTask(r.Cancel)
 	resend := r.Task != nil && d.takeGrant(ctx, sent, r)
-	if d.job == nil && (resend || d.journal.hasUnreported() || d.journal.oneByOne && dropped > 0) {
-		d.report(ctx)
+	if d.job == nil && (resend || d.journal.hasUnreportedResults() || d.journal.oneByOne && dropped > 0) {
+		d.sendReport(ctx)
 		return
 	}
 	d.scheduleReport(sent, message)
@@ -115,7 +115,7 @@ func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 	r := message.reply
 	switch {
 	case d.job != nil:
-		wait := time.Until(d.job.lease.renewAt())
+		wait := time.Until(d.job.lease.renewalTime())
 		if wait <= 0 && len(sent.report.Running) > 0 {
 			wait = d.resendWait()
 		}
@@ -132,8 +132,8 @@ func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 	}
 }
 
-// applyAcks removes the acknowledged results from the journal and returns their number.
-func (d *device) applyAcks(acks []ack) (dropped int) {
+// removeAcknowledgedResults removes the acknowledged results from the journal and returns their number.
+func (d *device) removeAcknowledgedResults(acks []ack) (removed int) {
 	for _, a := range acks {
 		k := grantKey{a.Task, a.Token}
 		e := d.journal.findResult(k)
@@ -143,9 +143,9 @@ func (d *device) applyAcks(acks []ack) (dropped int) {
 		d.journal.dropResult(k)
 		d.fleet.results.recordOutcome(k, a.Outcome, !e.stripped)
 		d.fleet.count.countOutcome(a.Outcome)
-		dropped++
+		removed++
 	}
-	return dropped
+	return removed
 }
 
 // renewLease extends the lease of the running task if the answer renews it.
@@ -158,7 +158,7 @@ func (d *device) renewLease(sent sentReport, answer reply) {
 }
 
 // cancelTask stops the running task if notices contain the task. The device then reports at once that the task has ended.
-func (d *device) cancelTask(notices []cancelled) {
+func (d *device) cancelTask(notices []cancelNotice) {
 	for _, n := range notices {
 		if d.isRunning(n.Task, n.Token) {
 			d.fleet.count.add(&d.fleet.count.Cancels, 1)
@@ -204,7 +204,7 @@ func (d *device) takeGrant(ctx context.Context, sent sentReport, answer reply) (
 
 // startTask decides at random which faults the device has during the granted task, and starts the task.
 func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant, leaseUntil time.Time) {
-	j := &job{visit: visit{task: granted.ID, token: granted.Token, slot: granted.Slot, device: d.id}, leases: d.fleet.leases}
+	j := &runningTask{visit: visit{task: granted.ID, token: granted.Token, slot: granted.Slot, device: d.id}, leases: d.fleet.leases}
 	j.work = d.randomWorkTime(granted)
 	switch {
 	case d.dice.happens(d.fleet.config.Silent):
@@ -226,13 +226,13 @@ func (d *device) startTask(ctx context.Context, sent sentReport, granted *grant,
 }
 
 // becomeSilent makes the device silent: it keeps the slot of its task, and sends no report before the reboot that ends the silence.
-func (d *device) becomeSilent(task *job) {
+func (d *device) becomeSilent(task *runningTask) {
 	task.silent, d.silent = true, true
 	d.fleet.count.add(&d.fleet.count.Silent, 1)
 }
 
 func (d *device) randomWorkTime(granted *grant) time.Duration {
-	work, isSet := workTime(granted.Payload)
+	work, isSet := parseWorkTime(granted.Payload)
 	if !isSet {
 		work = d.dice.randomAround(d.fleet.config.Work)
 	}
@@ -263,18 +263,18 @@ func (d *device) handleFailure(serverWait time.Duration) {
 // report period.
 func (d *device) waitAfterFailure(serverWait time.Duration) {
 	if serverWait <= 0 {
-		serverWait = d.backoff(d.failures, d.fleet.config.FirstRetry, max(d.fleet.config.Period, d.fleet.config.FirstRetry))
+		serverWait = d.randomBackoff(d.failures, d.fleet.config.FirstRetry, max(d.fleet.config.Period, d.fleet.config.FirstRetry))
 	}
 	d.failures++
 	d.setNextReport(serverWait)
 }
 
-// backoff returns a random wait. The maximum of the wait is the duration `first`, doubled for each earlier consecutive failure, but at most
+// randomBackoff returns a random wait. The maximum of the wait is firstMax, doubled for each earlier consecutive failure, but at most
 // `limit`.
-func (d *device) backoff(failures int, first, limit time.Duration) time.Duration {
+func (d *device) randomBackoff(failures int, firstMax, limit time.Duration) time.Duration {
 	wait := limit
 	if failures < maxDoublings {
-		wait = min(first<<failures, limit)
+		wait = min(firstMax<<failures, limit)
 	}
 	return d.dice.randomBetween(0, wait) + time.Millisecond
 }

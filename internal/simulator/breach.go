@@ -45,8 +45,8 @@ func (l *leases) leaseOf(token int64) *lease {
 	return &lease{}
 }
 
-// inForceAt reports whether a time is before the end of the lease plus margin. margin is Config.Margin.
-func (l *lease) inForceAt(at time.Time, margin time.Duration) bool {
+// isInForceAt reports whether a time is before the end of the lease plus margin. margin is Config.Margin.
+func (l *lease) isInForceAt(at time.Time, margin time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return at.Before(l.until.Add(margin))
@@ -64,9 +64,9 @@ const (
 // maxSuspicions limits the memory that an endless run needs. Each suspicion beyond this number counts as a violation.
 const maxSuspicions = 1 << 10
 
-// suspicion is an arrival that may be a violation. The arrival is a violation if more leases than allowed were in force
+// suspectedBreach is an arrival that may be a violation. The arrival is a violation if more leases than allowed were in force
 // at its time. This is known only at the end of the run, because a device may read a renewal late.
-type suspicion struct {
+type suspectedBreach struct {
 	kind    breach
 	at      time.Time
 	allowed int
@@ -75,24 +75,24 @@ type suspicion struct {
 }
 
 // countExcessLeases returns the number of leases in force at the time of the suspicion, minus the allowed number.
-func (s *suspicion) countExcessLeases(margin time.Duration) (excessLeases int) {
+func (s *suspectedBreach) countExcessLeases(margin time.Duration) (excessLeases int) {
 	inForce := 0
 	for _, l := range s.leases {
-		if l == nil || l.inForceAt(s.at, margin) {
+		if l == nil || l.isInForceAt(s.at, margin) {
 			inForce++
 		}
 	}
 	return inForce - s.allowed
 }
 
-// suspicions holds the suspicions of a run. The mutex of the visitCounter guards it.
-type suspicions struct {
-	all      []*suspicion
+// suspectedBreaches holds the suspicions of a run. The mutex of the visitCounter guards it.
+type suspectedBreaches struct {
+	all      []*suspectedBreach
 	overflow [breachKinds]int64 // number of suspicions beyond maxSuspicions
 }
 
 // add stores a suspicion and returns it. If maxSuspicions are already stored, add only counts the suspicion.
-func (s *suspicions) add(added *suspicion) *suspicion {
+func (s *suspectedBreaches) add(added *suspectedBreach) *suspectedBreach {
 	if len(s.all) < maxSuspicions {
 		s.all = append(s.all, added)
 	} else {
@@ -102,7 +102,7 @@ func (s *suspicions) add(added *suspicion) *suspicion {
 }
 
 // countBreaches returns how many of the suspicions are violations, by kind.
-func (s *suspicions) countBreaches(margin time.Duration) Breaches {
+func (s *suspectedBreaches) countBreaches(margin time.Duration) Breaches {
 	count := s.overflow
 	var b Breaches
 	for _, one := range s.all {

@@ -33,8 +33,8 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			var s suspicions
-			s.add(&suspicion{kind: c.kind, at: now, allowed: c.allowed, leases: c.leases})
+			var s suspectedBreaches
+			s.add(&suspectedBreach{kind: c.kind, at: now, allowed: c.allowed, leases: c.leases})
 			if got := s.countBreaches(margin); got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
@@ -46,9 +46,9 @@ func TestOnlyLeasesThatStoodCount(t *testing.T) {
 // violations. Each further one must count as a violation.
 func TestSuspicionsBeyondTheBoundCount(t *testing.T) {
 	t.Parallel()
-	var s suspicions
+	var s suspectedBreaches
 	for range maxSuspicions + 3 {
-		s.add(&suspicion{kind: sharedSlot, at: time.Now(), allowed: 1, leases: []*lease{{}, {}}})
+		s.add(&suspectedBreach{kind: sharedSlot, at: time.Now(), allowed: 1, leases: []*lease{{}, {}}})
 	}
 	if got := s.countBreaches(0); got != (Breaches{Shared: 3}) {
 		t.Errorf("%+v, want the 3 that were not remembered", got)

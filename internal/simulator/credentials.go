@@ -42,7 +42,7 @@ func (c Config) registerDevices(ctx context.Context, operator *Operator, progres
 		for i := range ids {
 			ids[i] = deviceID(c.DevicePrefix, before+i)
 		}
-		lot, err := register(ctx, operator, ids, func(made int) { progress.showRegistered(before+made, c.Devices) })
+		lot, err := createAccountsAndTokens(ctx, operator, ids, func(made int) { progress.showRegistered(before+made, c.Devices) })
 		if err != nil {
 			return nil, err
 		}
@@ -51,9 +51,9 @@ func (c Config) registerDevices(ctx context.Context, operator *Operator, progres
 	return tokens, nil
 }
 
-// register makes sure that each device has an account, and returns the tokens in the order of ids. If the dispatcher
+// createAccountsAndTokens makes sure that each device has an account, and returns the tokens in the order of ids. If the dispatcher
 // creates accounts at a broker, register creates the new tokens of existing devices one at a time.
-func register(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) (tokens []string, err error) {
+func createAccountsAndTokens(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) (tokens []string, err error) {
 	tokens, err = importDevices(ctx, operator, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {
 		if tokens, err = importDevices(ctx, operator, ids, "skip"); err == nil {

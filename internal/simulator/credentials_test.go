@@ -41,7 +41,7 @@ func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
 	_, server := newFake(t)
 	c := testConfig(server.URL)
 	c.Credentials, c.OperatorToken = CredentialsOwn, "wrong"
-	if _, err := register(t.Context(), newTestOperator(t, c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !operators.HasStatus(err, http.StatusUnauthorized) {
+	if _, err := createAccountsAndTokens(t.Context(), newTestOperator(t, c.URL, c.OperatorToken), []string{"a", "b"}, func(int) {}); err == nil || !operators.HasStatus(err, http.StatusUnauthorized) {
 		t.Errorf("%v, want status 401", err)
 	}
 	ctx, giveUp := context.WithCancel(t.Context())
@@ -53,7 +53,7 @@ func TestRegistrationThatFailsEndsTheRun(t *testing.T) {
 		}
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
-	if _, err := register(ctx, nobody, []string{"a"}, func(int) {}); !operators.IsTransient(err) || tries != 2 {
+	if _, err := createAccountsAndTokens(ctx, nobody, []string{"a"}, func(int) {}); !operators.IsTransient(err) || tries != 2 {
 		t.Errorf("%v after %d tries, want unavailable after 2", err, tries)
 	}
 }
@@ -84,13 +84,13 @@ func TestCallersSpreadOverReplicas(t *testing.T) {
 	t.Parallel()
 	count := map[string]int{}
 	for i := range 10 {
-		url, _ := newReplicas("http://a,http://b", i).current()
+		url, _ := newReplicaURLs("http://a,http://b", i).current()
 		count[url]++
 	}
 	if count["http://a"] != 5 || count["http://b"] != 5 {
 		t.Errorf("%v, want 5 each", count)
 	}
-	r := newReplicas("http://a,http://b", 0)
+	r := newReplicaURLs("http://a,http://b", 0)
 	_, mark := r.current()
 	r.failOver(mark)
 	r.failOver(mark) // a second report that failed at the first replica must not skip the second replica

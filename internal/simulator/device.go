@@ -26,7 +26,7 @@ const (
 type device struct {
 	fleet *Fleet
 	id    string
-	link  link
+	link  serverLink
 	kind  Via
 	dice  dice
 
@@ -45,7 +45,7 @@ type memory struct {
 	sequence         int
 	sent             map[string]sentReport
 	attributesSent   bool // the server has received the attributes of this boot
-	job              *job
+	job              *runningTask
 	highestToken     int64    // highest token of a started task; a grant with a token that is not higher is outdated
 	redelivered      grantKey // the last grant that was redelivered while its result was in the journal
 	silent           bool     // silent until the next reboot
@@ -93,7 +93,7 @@ func (d *device) run(ctx context.Context, firstReport time.Duration) {
 	}
 }
 
-func (d *device) taskEndChannel() <-chan jobEnd {
+func (d *device) taskEndChannel() <-chan taskEnd {
 	if d.job == nil {
 		return nil
 	}
@@ -122,14 +122,14 @@ func (d *device) onReportTime(ctx context.Context) {
 	case d.silent:
 		d.reboot()
 	}
-	d.report(ctx)
+	d.sendReport(ctx)
 }
 
-// report sends a report with the pending results and the running task. If no answer comes, the device reports again after resendWait.
-func (d *device) report(ctx context.Context) {
+// sendReport sends a report with the pending results and the running task. If no answer comes, the device reports again after resendWait.
+func (d *device) sendReport(ctx context.Context) {
 	if d.dice.happens(d.fleet.config.Garbage) {
 		d.fleet.count.add(&d.fleet.count.GarbageSent, 1)
-		d.post(ctx, outgoingReport{body: d.dice.newMalformedReport()})
+		d.sendOverLink(ctx, outgoingReport{body: d.dice.newMalformedReport()})
 	}
 	d.sequence++
 	r := report{ID: d.boot + "-" + strconv.Itoa(d.sequence), Results: d.journal.nextResults()}
@@ -157,12 +157,12 @@ func (d *device) report(ctx context.Context) {
 	}
 	d.rememberSent(r.ID, s)
 	for range 1 + copies {
-		d.post(ctx, p)
+		d.sendOverLink(ctx, p)
 	}
 	d.setNextReport(s.holdTime + d.resendWait())
 }
 
-func (d *device) post(ctx context.Context, outgoing outgoingReport) {
+func (d *device) sendOverLink(ctx context.Context, outgoing outgoingReport) {
 	d.fleet.count.add(&d.fleet.count.Reports, 1)
 	d.link.send(ctx, outgoing, d.inbox)
 }
@@ -206,13 +206,13 @@ func (d *device) handleTaskEnd(ctx context.Context, cause error) {
 		d.scheduleRebootAfterSilence(j)
 	default:
 		d.recordResult(j, cause)
-		d.report(ctx)
+		d.sendReport(ctx)
 	}
 }
 
 // scheduleRebootAfterSilence schedules a reboot of the silent device for a time at which its grant must have ended. With the probability
 // Faults.Late, the journal then contains the result of the task. A device that is gone never reports again.
-func (d *device) scheduleRebootAfterSilence(task *job) {
+func (d *device) scheduleRebootAfterSilence(task *runningTask) {
 	if task.gone {
 		d.timer.Stop()
 		return
@@ -224,8 +224,8 @@ func (d *device) scheduleRebootAfterSilence(task *job) {
 }
 
 // recordResult writes the result of a task into the journal. cause is the reason why the task ended.
-func (d *device) recordResult(task *job, cause error) {
-	e := &entry{grantKey: grantKey{task.task, task.token}, status: statusSucceeded}
+func (d *device) recordResult(task *runningTask, cause error) {
+	e := &journalEntry{grantKey: grantKey{task.task, task.token}, status: statusSucceeded}
 	if cause == nil {
 		e.output = d.dice.randomOutput(task.task, time.Since(task.started))
 	} else {

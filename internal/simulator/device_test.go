@@ -202,11 +202,11 @@ func TestForbiddenWaitsLong(t *testing.T) {
 	eventually(t, func() bool { return s.fleet.Stats().Refused == 1 })
 	d := &device{dice: newDice(1, 1)}
 	for times, limit := range []time.Duration{10 * time.Minute, 20 * time.Minute, 40 * time.Minute} {
-		if w := d.backoff(times, 10*time.Minute, forbiddenMax); w < 0 || w > limit+time.Millisecond {
+		if w := d.randomBackoff(times, 10*time.Minute, forbiddenMax); w < 0 || w > limit+time.Millisecond {
 			t.Errorf("wait %d: %s, want at most %s", times, w, limit)
 		}
 	}
-	if w := d.backoff(1000, 10*time.Minute, forbiddenMax); w > forbiddenMax+time.Millisecond {
+	if w := d.randomBackoff(1000, 10*time.Minute, forbiddenMax); w > forbiddenMax+time.Millisecond {
 		t.Errorf("wait %s, want at most 6 h", w)
 	}
 }

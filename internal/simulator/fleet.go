@@ -68,7 +68,7 @@ func (f *Fleet) externalAddr(pool string) string {
 	return f.external
 }
 
-func (f *Fleet) newLink(index int) link {
+func (f *Fleet) newLink(index int) serverLink {
 	c, token := f.config, f.config.FleetToken
 	if len(f.tokens) > 0 {
 		token = f.tokens[index]
@@ -76,5 +76,5 @@ func (f *Fleet) newLink(index int) link {
 	if c.Via.transportOfDevice(index) == ViaMQTT {
 		return newMQTTLink(c.MQTTURL, f.DeviceID(index), token, c.FirstRetry)
 	}
-	return newHTTPLink(f.client, newReplicas(c.URL, index/len(c.Via.kinds())), f.DeviceID(index), token)
+	return newHTTPLink(f.client, newReplicaURLs(c.URL, index/len(c.Via.kinds())), f.DeviceID(index), token)
 }

@@ -65,8 +65,8 @@ func (h histogram) quantile(fraction float64) time.Duration {
 	return time.Duration(low * float64(time.Second))
 }
 
-// fetchHandoffs returns the handoff durations that all replicas measured. It is empty if the metrics are served at another address.
-func (o *Operator) fetchHandoffs(ctx context.Context, pool string) histogram {
+// fetchHandoffHistogram returns the handoff durations that all replicas measured. It is empty if the metrics are served at another address.
+func (o *Operator) fetchHandoffHistogram(ctx context.Context, pool string) histogram {
 	sum := histogram{}
 	for _, base := range o.replicas.urls {
 		replicaHandoffs, err := o.fetchHistogram(ctx, base, "dispatcher_handoff_duration_seconds", pool)

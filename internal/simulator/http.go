@@ -40,13 +40,13 @@ func newHTTPClient(maxIdle int) *http.Client {
 
 type httpLink struct {
 	client   *http.Client
-	replicas *replicas
+	replicas *replicaURLs
 	path     string
 	token    string
 }
 
 // newHTTPLink returns the link of a device that reports with this token to one of the replicas in targets.
-func newHTTPLink(client *http.Client, targets *replicas, device, token string) *httpLink {
+func newHTTPLink(client *http.Client, targets *replicaURLs, device, token string) *httpLink {
 	return &httpLink{client: client, replicas: targets, token: token, path: "/v1/devices/" + url.PathEscape(device) + "/report"}
 }
 
@@ -100,7 +100,7 @@ func (l *httpLink) postReport(ctx context.Context, url string, outgoing outgoing
 }
 
 func readReply(response *http.Response) linkMessage {
-	a := linkMessage{status: response.StatusCode, kind: kindOfStatus(response.StatusCode), held: response.Header.Get("Preference-Applied") != ""}
+	a := linkMessage{status: response.StatusCode, kind: answerKindOfStatus(response.StatusCode), held: response.Header.Get("Preference-Applied") != ""}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReply))
 	if err == nil {
 		err = json.Unmarshal(body, &a.reply)
@@ -115,8 +115,8 @@ func readReply(response *http.Response) linkMessage {
 	return a
 }
 
-func kindOfStatus(status int) answerKind {
-	switch status {
+func answerKindOfStatus(httpStatus int) answerKind {
+	switch httpStatus {
 	case http.StatusOK:
 		return answered
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:

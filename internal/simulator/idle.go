@@ -70,10 +70,10 @@ func quantiles(times []time.Duration) Quantiles {
 }
 
 // longestDelays returns the longest time from the due time of a start to its grant, and the longest time from begin to a grant. The due
-// times of the starts are spread evenly over a period that starts at begin and has the length bound.
-func longestDelays(starts []Start, begin time.Time, bound time.Duration) (longestDelay, longestWait time.Duration) {
+// times of the starts are spread evenly over a period that starts at begin and has the length periodLength.
+func longestDelays(starts []Start, begin time.Time, periodLength time.Duration) (longestDelay, longestWait time.Duration) {
 	for i, s := range starts {
-		due := bound * time.Duration(i) / time.Duration(len(starts))
+		due := periodLength * time.Duration(i) / time.Duration(len(starts))
 		longestDelay = max(longestDelay, s.Granted.Sub(begin)-due)
 		longestWait = max(longestWait, s.Granted.Sub(begin))
 	}

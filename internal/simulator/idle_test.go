@@ -53,7 +53,7 @@ func TestQuantiles(t *testing.T) {
 func TestTurnover(t *testing.T) {
 	t.Parallel()
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	visits := newTurnover()
+	visits := newSlotTurnover()
 	visits.recordEntry(0, 1, at(1))
 	visits.recordExit(0, at(3))
 	visits.recordEntry(0, 2, at(7))

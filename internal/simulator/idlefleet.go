@@ -36,7 +36,7 @@ type idleFleet struct {
 	tokens   []string // one token for each device; "" means the fleet token; only the goroutine of the device's connection uses an entry
 	boot     string   // makes the report ids of different runs different
 	progress printer
-	tally    tally
+	tally    idleTally
 	started  time.Time
 	elapsed  time.Duration
 }
@@ -49,7 +49,7 @@ func newIdleFleet(ctx context.Context, config Config, progress io.Writer) (*idle
 	config.Connections = min(config.Connections, config.Devices)
 	f := &idleFleet{
 		config: config, client: newHTTPClient(config.Connections), boot: strconv.FormatInt(time.Now().UnixNano(), 36),
-		progress: printer{to: progress}, tally: tally{all: newAnswerCounts(), recent: newAnswerCounts()},
+		progress: printer{to: progress}, tally: idleTally{all: newAnswerCounts(), recent: newAnswerCounts()},
 	}
 	operator, err := NewOperator(config.URL, config.OperatorToken)
 	if err != nil {
@@ -88,12 +88,12 @@ func (f *idleFleet) run(ctx context.Context) {
 }
 
 // runConnection sends the reports of all devices of one connection, one after the other, each at its due time.
-func (f *idleFleet) runConnection(ctx context.Context, connection int) {
-	replicas := newReplicas(f.config.URL, connection)
+func (f *idleFleet) runConnection(ctx context.Context, connectionIndex int) {
+	replicas := newReplicaURLs(f.config.URL, connectionIndex)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for round := 0; ; round++ {
-		for device := connection; device < f.config.Devices; device += f.config.Connections {
+		for device := connectionIndex; device < f.config.Devices; device += f.config.Connections {
 			timer.Reset(time.Until(f.reportDueTime(round, device)))
 			select {
 			case <-timer.C:
@@ -105,17 +105,17 @@ func (f *idleFleet) runConnection(ctx context.Context, connection int) {
 	}
 }
 
-func (f *idleFleet) reportDueTime(round, device int) time.Time {
-	share := float64(device) / float64(f.config.Devices)
+func (f *idleFleet) reportDueTime(round, deviceIndex int) time.Time {
+	share := float64(deviceIndex) / float64(f.config.Devices)
 	return f.started.Add(time.Duration((float64(round) + share) * float64(f.config.Period)))
 }
 
 // sendReport sends the report of a device in a round and counts the answer. If ctx ends during the request, nothing is
 // counted.
-func (f *idleFleet) sendReport(ctx context.Context, replicas *replicas, round, device int) {
-	token := cmp.Or(f.tokens[device], f.config.FleetToken)
-	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, device), token)
-	outgoing := report{ID: f.boot + "-" + strconv.Itoa(round*f.config.Devices+device)}
+func (f *idleFleet) sendReport(ctx context.Context, replicas *replicaURLs, round, deviceIndex int) {
+	token := cmp.Or(f.tokens[deviceIndex], f.config.FleetToken)
+	link := newHTTPLink(f.client, replicas, deviceID(f.config.DevicePrefix, deviceIndex), token)
+	outgoing := report{ID: f.boot + "-" + strconv.Itoa(round*f.config.Devices+deviceIndex)}
 	base, position := replicas.current()
 	began := time.Now()
 	a := link.postReport(ctx, base+link.path, outgoingReport{id: outgoing.ID, body: outgoing.encode()})
@@ -126,7 +126,7 @@ func (f *idleFleet) sendReport(ctx context.Context, replicas *replicas, round, d
 		replicas.failOver(position)
 	}
 	if a.reply.Credential != "" {
-		f.tokens[device] = a.reply.Credential
+		f.tokens[deviceIndex] = a.reply.Credential
 	}
 	f.tally.add(outgoing, a, time.Since(began))
 }

@@ -66,12 +66,12 @@ func (c *answerCounts) quantiles() Quantiles {
 	return Quantiles{P50: found[0.50], P99: found[0.99]}
 }
 
-type tally struct {
+type idleTally struct {
 	mu          sync.Mutex
 	all, recent *answerCounts // of the run, and since the last progress line
 }
 
-func (t *tally) add(outgoing report, answer linkMessage, responseTime time.Duration) {
+func (t *idleTally) add(outgoing report, answer linkMessage, responseTime time.Duration) {
 	name, problem := classifyAnswer(outgoing, answer)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ const maxResults = 100
 
 type grantKey struct{ task, token int64 }
 
-type entry struct {
+type journalEntry struct {
 	grantKey
 	status   string
 	output   json.RawMessage
@@ -20,11 +20,11 @@ type entry struct {
 
 // journal contains the results for which the server has not sent an outcome. A device keeps its journal through a reboot.
 type journal struct {
-	pending  []*entry // oldest first
-	oneByOne bool     // a report was refused, so results are sent one by one
+	pending  []*journalEntry // oldest first
+	oneByOne bool            // a report was refused, so results are sent one by one
 }
 
-func (j *journal) add(added *entry) { j.pending = append(j.pending, added) }
+func (j *journal) add(added *journalEntry) { j.pending = append(j.pending, added) }
 
 func (j *journal) highestToken() (token int64) {
 	for _, e := range j.pending {
@@ -50,19 +50,19 @@ func (j *journal) nextResults() []result {
 	return results
 }
 
-func (j *journal) hasUnreported() bool {
-	return slices.ContainsFunc(j.pending, func(e *entry) bool { return !e.reported })
+func (j *journal) hasUnreportedResults() bool {
+	return slices.ContainsFunc(j.pending, func(e *journalEntry) bool { return !e.reported })
 }
 
 func (j *journal) dropResult(grant grantKey) {
-	j.pending = slices.DeleteFunc(j.pending, func(e *entry) bool { return e.grantKey == grant })
+	j.pending = slices.DeleteFunc(j.pending, func(e *journalEntry) bool { return e.grantKey == grant })
 	j.oneByOne = j.oneByOne && len(j.pending) > 0
 }
 
 // handleRefusedResults records that a report with results was refused, because the same bytes must never be sent again. From now on, the
 // device sends results one by one. A result that is refused alone is sent again without its output. If it is refused again,
 // handleRefusedResults removes and returns it.
-func (j *journal) handleRefusedResults(results []result) (dropped *entry) {
+func (j *journal) handleRefusedResults(results []result) (dropped *journalEntry) {
 	if len(results) == 0 {
 		return nil
 	}
@@ -82,8 +82,8 @@ func (j *journal) handleRefusedResults(results []result) (dropped *entry) {
 	return e
 }
 
-func (j *journal) findResult(grant grantKey) *entry {
-	if at := slices.IndexFunc(j.pending, func(e *entry) bool { return e.grantKey == grant }); at >= 0 {
+func (j *journal) findResult(grant grantKey) *journalEntry {
+	if at := slices.IndexFunc(j.pending, func(e *journalEntry) bool { return e.grantKey == grant }); at >= 0 {
 		return j.pending[at]
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 func newTestJournal(tasks ...int64) *journal {
 	j := &journal{}
 	for _, n := range tasks {
-		j.add(&entry{grantKey: grantKey{n, n}, status: statusSucceeded, output: json.RawMessage(`1`)})
+		j.add(&journalEntry{grantKey: grantKey{n, n}, status: statusSucceeded, output: json.RawMessage(`1`)})
 	}
 	return j
 }
@@ -29,7 +29,7 @@ func taskIDs(results []result) []int64 {
 func TestJournalSendsUntilSettled(t *testing.T) {
 	t.Parallel()
 	j := newTestJournal(1, 2)
-	if !j.hasUnreported() {
+	if !j.hasUnreportedResults() {
 		t.Error("new results are not fresh")
 	}
 	for range 2 {
@@ -37,7 +37,7 @@ func TestJournalSendsUntilSettled(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	if j.hasUnreported() {
+	if j.hasUnreportedResults() {
 		t.Error("sent results are fresh")
 	}
 	j.dropResult(grantKey{1, 7}) // another grant of the same task
@@ -51,13 +51,13 @@ func TestJournalLimitsAReport(t *testing.T) {
 	t.Parallel()
 	j := &journal{}
 	for n := range int64(150) {
-		j.add(&entry{grantKey: grantKey{n, n}})
+		j.add(&journalEntry{grantKey: grantKey{n, n}})
 	}
 	if got := len(j.nextResults()); got != 100 {
 		t.Errorf("%d results in a report, want 100", got)
 	}
-	if !j.hasUnreported() || j.highestToken() != 149 {
-		t.Errorf("fresh %t, highest token %d", j.hasUnreported(), j.highestToken())
+	if !j.hasUnreportedResults() || j.highestToken() != 149 {
+		t.Errorf("fresh %t, highest token %d", j.hasUnreportedResults(), j.highestToken())
 	}
 }
 

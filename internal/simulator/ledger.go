@@ -31,7 +31,7 @@ func newResultLog() *resultLog {
 	return &resultLog{tasks: map[int64][]record{}, starts: map[int64]Start{}}
 }
 
-func (l *resultLog) add(written *entry) {
+func (l *resultLog) add(written *journalEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tasks[written.task] = append(l.tasks[written.task], record{grantKey: written.grantKey, status: written.status, output: written.output, sentWithOutput: true})
@@ -77,9 +77,9 @@ func (l *resultLog) wasRecordedBefore(grant grantKey, deadline time.Time) bool {
 	})
 }
 
-// dropAcknowledged deletes the acknowledged results of tasks with id <= lastTask, so that the memory of an endless run
+// dropAcknowledgedResults deletes the acknowledged results of tasks with id <= lastTask, so that the memory of an endless run
 // does not grow.
-func (l *resultLog) dropAcknowledged(lastTask int64) {
+func (l *resultLog) dropAcknowledgedResults(lastTask int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.starts) // endless runs do not read the starts

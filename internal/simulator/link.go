@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// link sends the reports of one device. Replies arrive in the inbox of the device. send never waits for the network.
-type link interface {
+// serverLink sends the reports of one device. Replies arrive in the inbox of the device. send never waits for the network.
+type serverLink interface {
 	// open starts the link. hangUp ends it.
 	open(ctx context.Context, inbox chan<- linkMessage) (hangUp func())
 	// send sends one report. Its answer arrives in inbox.

@@ -118,7 +118,7 @@ func (l *mqttLink) pahoOptions(networkConn net.Conn) *paho.ClientOptions {
 }
 
 // waitSuccess waits for the answer of the broker and reports whether it was a success.
-func waitSuccess(ctx context.Context, operation paho.Token) bool {
+func waitSuccess(ctx context.Context, operation paho.Token) (isSuccess bool) {
 	select {
 	case <-operation.Done():
 		return operation.Error() == nil

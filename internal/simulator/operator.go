@@ -15,7 +15,7 @@ const headerTimeout = 10 * time.Minute
 // Operator is a client of the operators' API of several replicas.
 type Operator struct {
 	*operators.Client
-	replicas *replicas
+	replicas *replicaURLs
 	token    string
 	baseURL  string // the URL for which requests are created
 	http     *http.Transport
@@ -25,7 +25,7 @@ type Operator struct {
 // the next call goes to another replica. The token is an operator token with role admin.
 func NewOperator(urls, token string) (*Operator, error) {
 	transport := &http.Transport{ResponseHeaderTimeout: headerTimeout, MaxIdleConnsPerHost: registerConcurrency}
-	o := &Operator{replicas: newReplicas(urls, 0), token: token, http: transport}
+	o := &Operator{replicas: newReplicaURLs(urls, 0), token: token, http: transport}
 	o.baseURL = o.replicas.urls[0]
 	var err error
 	o.Client, err = operators.New(operators.Config{URL: o.baseURL, Token: token, MaxTries: 1, Transport: o})

@@ -21,17 +21,17 @@ func (p *printer) writeLine(format string, args ...any) {
 	}
 }
 
-func (p *printer) isDue() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
+func (p *printer) isLineDue() bool { return p.to != nil && time.Since(p.printed) >= progressInterval }
 
 // showRegistered writes the number of devices that have a token, if a line is due or all devices have a token.
-func (p *printer) showRegistered(made, total int) {
-	if made == total || p.isDue() {
-		p.writeLine("         registered %d of %d devices", made, total)
+func (p *printer) showRegistered(registeredDevices, totalDevices int) {
+	if registeredDevices == totalDevices || p.isLineDue() {
+		p.writeLine("         registered %d of %d devices", registeredDevices, totalDevices)
 	}
 }
 
 func (s *simulation) showProgress() {
-	if !s.progress.isDue() {
+	if !s.progress.isLineDue() {
 		return
 	}
 	total, ended := s.work.countTasks()

@@ -8,29 +8,29 @@ import (
 	"sync/atomic"
 )
 
-// replicas contains the URLs of several replicas. Callers use one URL until a request fails, and then the next URL.
-type replicas struct {
+// replicaURLs contains the URLs of several replicas. Callers use one URL until a request fails, and then the next URL.
+type replicaURLs struct {
 	urls     []string
 	position atomic.Uint64
 }
 
-// newReplicas parses URLs that are separated by commas. The caller begins with URL number firstIndex.
-func newReplicas(urls string, firstIndex int) *replicas {
-	r := &replicas{urls: splitURLs(urls)}
+// newReplicaURLs parses URLs that are separated by commas. The caller begins with URL number firstIndex.
+func newReplicaURLs(urls string, firstIndex int) *replicaURLs {
+	r := &replicaURLs{urls: splitURLs(urls)}
 	r.position.Store(uint64(firstIndex))
 	return r
 }
 
 // current returns the URL to use and its position. If a request to this URL fails, the caller passes the position to
 // failOver.
-func (r *replicas) current() (url string, position uint64) {
+func (r *replicaURLs) current() (url string, position uint64) {
 	position = r.position.Load()
 	return r.urls[position%uint64(len(r.urls))], position
 }
 
 // failOver switches from the URL at failedPosition to the next URL. It does nothing if another caller has already
 // switched.
-func (r *replicas) failOver(failedPosition uint64) {
+func (r *replicaURLs) failOver(failedPosition uint64) {
 	r.position.CompareAndSwap(failedPosition, failedPosition+1)
 }
 

@@ -97,7 +97,7 @@ func (s *simulation) run(ctx context.Context) (Summary, error) {
 	fleetCtx, stopFleet := context.WithCancel(ctx)
 	defer stopFleet()
 	s.started = time.Now()
-	s.handoffsBefore = s.operator.fetchHandoffs(ctx, s.config.Pool)
+	s.handoffsBefore = s.operator.fetchHandoffHistogram(ctx, s.config.Pool)
 	ended := make(chan struct{})
 	begin := func() {
 		defer close(ended)
@@ -207,7 +207,7 @@ func (s *simulation) compareOldestBatch(ctx context.Context) {
 		return
 	}
 	s.summary.add(found)
-	s.fleet.results.dropAcknowledged(last)
+	s.fleet.results.dropAcknowledgedResults(last)
 	s.work.batches = s.work.batches[1:]
 	s.work.droppedTasks += b.Total
 }
@@ -256,7 +256,7 @@ func (s *simulation) fillSummary() {
 // ended without an acknowledgement.
 func (s *simulation) measureTimes(ctx context.Context) {
 	sum := &s.summary
-	after := s.operator.fetchHandoffs(ctx, s.config.Pool).observedSince(s.handoffsBefore)
+	after := s.operator.fetchHandoffHistogram(ctx, s.config.Pool).observedSince(s.handoffsBefore)
 	sum.Handoff = measureHandoff(s.external.Gaps(), s.fleet.results.findStart)
 	sum.Handoff.Server = Quantiles{P50: after.quantile(0.50), P99: after.quantile(0.99)}
 	if s.config.Endless || s.config.FillUntil != nil || sum.Makespan == 0 {

@@ -46,10 +46,10 @@ type counters struct {
 	Stats
 }
 
-func (c *counters) add(field *int64, n int64) {
+func (c *counters) add(counter *int64, n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	*field += n
+	*counter += n
 }
 
 func (c *counters) stats() Stats {

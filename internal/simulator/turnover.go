@@ -10,19 +10,19 @@ type Gap struct {
 	Left, Entered time.Time
 }
 
-// turnover records when devices left and entered slots. The mutex of the visitCounter guards it.
-type turnover struct {
+// slotTurnover records when devices left and entered slots. The mutex of the visitCounter guards it.
+type slotTurnover struct {
 	first map[int]time.Time // slot -> when it was first entered
 	left  map[int]time.Time // slot -> when it was last left
 	gaps  []Gap             // the last maxGaps gaps; a ring buffer when it is full
 	count int               // number of all gaps
 }
 
-func newTurnover() turnover {
-	return turnover{first: map[int]time.Time{}, left: map[int]time.Time{}}
+func newSlotTurnover() slotTurnover {
+	return slotTurnover{first: map[int]time.Time{}, left: map[int]time.Time{}}
 }
 
-func (t *turnover) recordEntry(slot int, token int64, now time.Time) {
+func (t *slotTurnover) recordEntry(slot int, token int64, now time.Time) {
 	left, used := t.left[slot]
 	if !used {
 		if _, wasEntered := t.first[slot]; !wasEntered {
@@ -39,12 +39,12 @@ func (t *turnover) recordEntry(slot int, token int64, now time.Time) {
 	t.count++
 }
 
-func (t *turnover) recordExit(slot int, now time.Time) { t.left[slot] = now }
+func (t *slotTurnover) recordExit(slot int, now time.Time) { t.left[slot] = now }
 
 // idleAtStartAndEnd returns the times for which the slots 0 to slots - 1 were empty, summed over the slots: before is the
 // time from begin to the first visit to a slot, after is the time from the last visit to end. For an unused slot, before
 // is the whole time.
-func (t *turnover) idleAtStartAndEnd(slots int, begin, end time.Time) (before, after time.Duration) {
+func (t *slotTurnover) idleAtStartAndEnd(slots int, begin, end time.Time) (before, after time.Duration) {
 	for slot := range slots {
 		first, used := t.first[slot]
 		if !used {

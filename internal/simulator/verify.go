@@ -43,7 +43,7 @@ func compareBatch(ctx context.Context, operator *Operator, results *resultLog, b
 func (c *Comparison) addTask(task operators.Task, records []record) {
 	successes := countRecorded(records)
 	switch {
-	case !isTerminal(task.State):
+	case !isFinalState(task.State):
 		c.Lost++
 		c.addExample("task %d is %q", task.ID, task.State)
 		return
@@ -99,6 +99,6 @@ func matchesJournal(output []byte, records []record) bool {
 	})
 }
 
-func isTerminal(state string) bool {
+func isFinalState(state string) bool {
 	return slices.Contains([]string{"succeeded", "failed", "timed_out", "cancelled", "expired", "suppressed"}, state)
 }

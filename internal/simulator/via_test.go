@@ -122,7 +122,7 @@ func TestPeriodicDeviceDoesNotFollow(t *testing.T) {
 func TestAGoneDeviceIsNeverHeardOfAgain(t *testing.T) {
 	t.Parallel()
 	d := &device{timer: time.NewTimer(time.Hour), memory: memory{silent: true}}
-	d.scheduleRebootAfterSilence(&job{gone: true})
+	d.scheduleRebootAfterSilence(&runningTask{gone: true})
 	if d.timer.Stop() || !d.silent {
 		t.Error("it will report again")
 	}

@@ -19,8 +19,8 @@ type visitCounter struct {
 	inside   map[*visit]*lease // the visits in progress, with the lease of each; nil if the lease is unknown
 	tokens   map[int]int64     // slot -> highest token so far
 	holders  map[int]*visit    // slot -> the visit that uses it
-	suspects suspicions
-	turnover turnover
+	suspects suspectedBreaches
+	turnover slotTurnover
 }
 
 // newVisitCounter returns a visitCounter for at most capacity devices at the same time. If knownLeases is nil, a device
@@ -29,7 +29,7 @@ type visitCounter struct {
 func newVisitCounter(capacity int, knownLeases *leases, readCapacity func() int) *visitCounter {
 	return &visitCounter{
 		leases: knownLeases, onFull: readCapacity, capacity: capacity, changed: time.Now(),
-		inside: map[*visit]*lease{}, tokens: map[int]int64{}, holders: map[int]*visit{}, turnover: newTurnover(),
+		inside: map[*visit]*lease{}, tokens: map[int]int64{}, holders: map[int]*visit{}, turnover: newSlotTurnover(),
 	}
 }
 
@@ -77,16 +77,16 @@ func (j *visitCounter) Stats() ExternalStats {
 	return j.stats
 }
 
-// clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least inside, the number
+// clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least devicesInside, the number
 // of devices inside. It is called after the arrival was counted, because onFull may take long.
-func (j *visitCounter) clearIfCapacityRaised(overSuspicion *suspicion, inside int) {
+func (j *visitCounter) clearIfCapacityRaised(overSuspicion *suspectedBreach, devicesInside int) {
 	if j.onFull == nil {
 		return
 	}
 	now := j.onFull()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if now < inside {
+	if now < devicesInside {
 		return
 	}
 	j.addElapsedTime()
@@ -96,7 +96,7 @@ func (j *visitCounter) clearIfCapacityRaised(overSuspicion *suspicion, inside in
 }
 
 // countArrival counts a device that arrives. It returns the number of devices inside, and a suspicion if this number exceeds the capacity.
-func (j *visitCounter) countArrival(visitor *visit) (overSuspicion *suspicion, inside int) {
+func (j *visitCounter) countArrival(visitor *visit) (overSuspicion *suspectedBreach, devicesInside int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.addElapsedTime()
@@ -127,8 +127,8 @@ func (j *visitCounter) countArrival(visitor *visit) (overSuspicion *suspicion, i
 }
 
 // addSuspicion records that more of the leases concerned may be in force now than the number allowed. The caller holds mu.
-func (j *visitCounter) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspicion {
-	return j.suspects.add(&suspicion{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
+func (j *visitCounter) addSuspicion(kind breach, allowed int, concerned ...*lease) *suspectedBreach {
+	return j.suspects.add(&suspectedBreach{kind: kind, at: j.changed, allowed: allowed, leases: concerned})
 }
 
 func (j *visitCounter) countExit(visitor *visit) {

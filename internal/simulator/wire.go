@@ -40,17 +40,17 @@ func (r report) encode() []byte {
 
 // reply is a message that a device receives: the answer to a report, a push, or an error.
 type reply struct {
-	Re            string      `json:"re"`
-	Acks          []ack       `json:"acks"`
-	Renewed       []renewed   `json:"renewed"`
-	Cancel        []cancelled `json:"cancel"`
-	Task          *grant      `json:"task"`
-	Reason        string      `json:"reason"`
-	HeldMS        int64       `json:"held_ms"`
-	ReportAfterMS int64       `json:"report_after_ms"`
-	Credential    string      `json:"credential"` // the device's own token, sent once
-	Code          string      `json:"code"`       // Code and Detail describe an error, for programs and for people
-	Detail        string      `json:"detail"`
+	Re            string         `json:"re"`
+	Acks          []ack          `json:"acks"`
+	Renewed       []renewed      `json:"renewed"`
+	Cancel        []cancelNotice `json:"cancel"`
+	Task          *grant         `json:"task"`
+	Reason        string         `json:"reason"`
+	HeldMS        int64          `json:"held_ms"`
+	ReportAfterMS int64          `json:"report_after_ms"`
+	Credential    string         `json:"credential"` // the device's own token, sent once
+	Code          string         `json:"code"`       // Code and Detail describe an error, for programs and for people
+	Detail        string         `json:"detail"`
 }
 
 type ack struct {
@@ -65,7 +65,7 @@ type renewed struct {
 	LeaseMS int64 `json:"lease_ms"`
 }
 
-type cancelled struct {
+type cancelNotice struct {
 	Task  int64 `json:"task"`
 	Token int64 `json:"token"`
 }

@@ -19,8 +19,8 @@ var (
 // minUse is the shortest remaining lease for which a device enters the external system. A grant with less time left counts as over.
 const minUse = 10 * time.Millisecond
 
-// workTime returns the work time in a payload. ok is false if the payload has none.
-func workTime(payload json.RawMessage) (work time.Duration, ok bool) {
+// parseWorkTime returns the work time in a payload. ok is false if the payload has none.
+func parseWorkTime(payload json.RawMessage) (work time.Duration, ok bool) {
 	var p struct {
 		WorkMS *int64 `json:"work_ms"`
 	}
@@ -47,7 +47,7 @@ func newLease(sentAt, until time.Time, onEnd func()) *lease {
 
 // extend changes the end of the lease to `until`. sentAt is the time at which the report that renewed the lease was sent. If the lease
 // already lasts so long, extend changes nothing and returns true. If the lease has already ended, extend returns false.
-func (l *lease) extend(sentAt, until time.Time) bool {
+func (l *lease) extend(sentAt, until time.Time) (isExtended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !until.After(l.until) {
@@ -61,8 +61,8 @@ func (l *lease) extend(sentAt, until time.Time) bool {
 	return true
 }
 
-// renewAt returns the time at which the device must renew the lease: when half of it has passed.
-func (l *lease) renewAt() time.Time {
+// renewalTime returns the time at which the device must renew the lease: when half of it has passed.
+func (l *lease) renewalTime() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sentAt.Add(l.until.Sub(l.sentAt) / 2)
@@ -80,8 +80,8 @@ func (l *lease) remaining() time.Duration {
 	return time.Until(l.until)
 }
 
-// job is a task that a device works on.
-type job struct {
+// runningTask is a task that a device works on.
+type runningTask struct {
 	visit
 	work     time.Duration
 	silent   bool
@@ -91,10 +91,10 @@ type job struct {
 	lease    *lease
 	leases   *leases // leases of the fleet
 	stop     context.CancelCauseFunc
-	done     chan jobEnd
+	done     chan taskEnd
 }
 
-type jobEnd struct {
+type taskEnd struct {
 	cause error         // nil means that the work was done
 	late  time.Duration // time by which the device left after the end of the lease; negative if it left before
 }
@@ -102,24 +102,24 @@ type jobEnd struct {
 // start begins the work under a lease from sentAt to leaseUntil. When the work has ended and the device has left the
 // external system, the channel done receives the end of the job. If externalAddr is empty, the device does not visit the
 // external system.
-func (j *job) start(ctx context.Context, sentAt, leaseUntil time.Time, externalAddr string) {
+func (j *runningTask) start(ctx context.Context, sentAt, leaseUntil time.Time, externalAddr string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()
 	j.lease = newLease(sentAt, leaseUntil, func() { j.stop(errLeaseOver) })
 	j.leases.add(j.token, j.lease)
-	j.done = make(chan jobEnd, 1)
+	j.done = make(chan taskEnd, 1)
 	go func() {
 		err := j.visitAndWork(ctx, externalAddr)
 		j.leases.remove(j.token)
 		j.lease.timer.Stop()
 		j.stop(nil)
-		j.done <- jobEnd{err, -j.lease.remaining()}
+		j.done <- taskEnd{err, -j.lease.remaining()}
 	}()
 }
 
 // visitAndWork visits the external system and works until the work is done or ctx ends. If externalAddr is "", it works
 // without a visit.
-func (j *job) visitAndWork(ctx context.Context, externalAddr string) error {
+func (j *runningTask) visitAndWork(ctx context.Context, externalAddr string) error {
 	if externalAddr != "" {
 		if err := j.enter(ctx, externalAddr); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
@@ -144,7 +144,7 @@ func (j *job) visitAndWork(ctx context.Context, externalAddr string) error {
 	}
 }
 
-func (j *job) progress() (doneShare float64) {
+func (j *runningTask) progress() (doneShare float64) {
 	if j.work <= 0 {
 		return 1
 	}

@@ -37,7 +37,7 @@ type openBatch struct{ operators.Batch }
 
 func (b *openBatch) countEndedTasks() (n int64) {
 	for state, count := range b.Counts {
-		if isTerminal(state) {
+		if isFinalState(state) {
 			n += count
 		}
 	}

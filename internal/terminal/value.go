@@ -61,7 +61,7 @@ func FormatValue(name string, value json.RawMessage) string {
 		case "counts":
 			return formatCounts(value)
 		case "pools", "limit_sets":
-			return joinList(value)
+			return joinJSONList(value)
 		}
 		var compact bytes.Buffer
 		if json.Compact(&compact, value) != nil || compact.Len() == 2 {
@@ -109,8 +109,8 @@ func formatCounts(value json.RawMessage) string {
 	return strings.Join(texts, ", ")
 }
 
-// joinList joins the texts in value, a JSON list, with commas.
-func joinList(value json.RawMessage) string {
+// joinJSONList joins the texts in value, a JSON list, with commas.
+func joinJSONList(value json.RawMessage) string {
 	var texts []string
 	_ = json.Unmarshal(value, &texts) // a value of another form is shown as nothing
 	return strings.Join(texts, ", ")

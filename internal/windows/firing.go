@@ -9,9 +9,9 @@ import (
 
 // nextFiring returns the first firing of the window that is later than `after`. It returns the zero time if the schedule does not fire for
 // years.
-func (w window) nextFiring(after time.Time) time.Time {
+func (w parsedWindow) nextFiring(after time.Time) time.Time {
 	if !w.byWallClock {
-		return w.nextByElapsedHours(after.In(w.zone))
+		return w.nextFiringByElapsedHours(after.In(w.zone))
 	}
 	for wall := wallClockAsUTC(after.In(w.zone)); ; {
 		if wall = nextFiringUTC(w.schedule, wall); wall.IsZero() {
@@ -23,9 +23,9 @@ func (w window) nextFiring(after time.Time) time.Time {
 	}
 }
 
-// nextByElapsedHours returns the first firing after `from`, for a window whose hour field begins with *. If a wall-clock time occurs twice,
-// such a window fires both times. If a wall-clock time is skipped, it does not fire.
-func (w window) nextByElapsedHours(from time.Time) time.Time {
+// nextFiringByElapsedHours returns the first firing after `from`, for a window whose hour field begins with *. If a wall-clock time occurs
+// twice, such a window fires both times. If a wall-clock time is skipped, it does not fire.
+func (w parsedWindow) nextFiringByElapsedHours(from time.Time) time.Time {
 	for after := wallClockAsUTC(from); ; after = wallClockAsUTC(from).Add(-1) {
 		wall := nextFiringUTC(w.schedule, after)
 		if wall.IsZero() {
@@ -62,7 +62,7 @@ func clockChangeAfter(from time.Time) clockChange {
 
 // firingsNear returns the times at which the window fires for the wall-clock time wallTime, near a change of clocks. The rules are in the
 // comment of the package.
-func (w window) firingsNear(change clockChange, wallTime time.Time) (at []time.Time) {
+func (w parsedWindow) firingsNear(change clockChange, wallTime time.Time) (at []time.Time) {
 	if first := wallTime.Add(-change.offsetBefore); first.Before(change.at) {
 		at = append(at, first)
 	}
@@ -76,7 +76,7 @@ func (w window) firingsNear(change clockChange, wallTime time.Time) (at []time.T
 }
 
 // firingMinutes yields the minutes of a day, by the wall clock, at which the window fires.
-func (w window) firingMinutes() iter.Seq[int] {
+func (w parsedWindow) firingMinutes() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for minute := range 24 * 60 {
 			if w.schedule.Hour>>(minute/60)&1 == 1 && w.schedule.Minute>>(minute%60)&1 == 1 && !yield(minute) {

@@ -74,7 +74,7 @@ func commonOpenMinutes(sets []Set, begin time.Time, length time.Duration) minute
 
 // addOpenMinutes adds to the set `open` the minutes between begin and end in which the window is open. It computes the open minutes of a
 // day without a change of clocks only once.
-func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
+func (w parsedWindow) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	perFiring, ordinaryDay := w.openMinutesPerFiring(), w.openMinutesPerDay()
 	days := cron.SpecSchedule{Second: 1, Minute: 1, Hour: 1, Dom: w.schedule.Dom, Month: w.schedule.Month, Dow: w.schedule.Dow, Location: time.UTC}
 	var c clockChange
@@ -83,22 +83,22 @@ func (w window) addOpenMinutes(open minuteSet, begin, end time.Time) {
 			c = clockChangeAfter(twoDaysEarlier.In(w.zone))
 		}
 		if midnight := date.Add(-c.offsetBefore); !midnight.Add(day).After(c.at) {
-			open.addMinutes(ordinaryDay, minutesFrom(begin, midnight))
+			open.addMinutes(ordinaryDay, minutesBetween(begin, midnight))
 			continue
 		}
 		for minute := range w.firingMinutes() {
 			for _, at := range w.firingsNear(c, date.Add(time.Duration(minute)*time.Minute)) {
-				open.addMinutes(perFiring, minutesFrom(begin, at))
+				open.addMinutes(perFiring, minutesBetween(begin, at))
 			}
 		}
 	}
 }
 
-// minutesFrom returns the number of whole minutes from `begin` to `at`.
-func minutesFrom(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
+// minutesBetween returns the number of whole minutes from `begin` to `at`.
+func minutesBetween(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
 
 // openMinutesPerFiring returns the minutes, counted from a firing, in which the window is open because of this firing.
-func (w window) openMinutesPerFiring() minuteSet {
+func (w parsedWindow) openMinutesPerFiring() minuteSet {
 	open := newMinuteSet(w.duration)
 	for i := range int(w.duration / time.Minute) {
 		open[i/64] |= 1 << (i % 64)
@@ -107,7 +107,7 @@ func (w window) openMinutesPerFiring() minuteSet {
 }
 
 // openMinutesPerDay returns the minutes, counted from midnight, in which the window is open because of the firings of one day.
-func (w window) openMinutesPerDay() minuteSet {
+func (w parsedWindow) openMinutesPerDay() minuteSet {
 	open, perFiring := newMinuteSet(day+w.duration), w.openMinutesPerFiring()
 	for minute := range w.firingMinutes() {
 		open.addMinutes(perFiring, minute)

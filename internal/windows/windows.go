@@ -56,9 +56,9 @@ type Opening struct {
 }
 
 // Set is a list of windows. It is open while at least one of its windows is open.
-type Set struct{ windows []window }
+type Set struct{ windows []parsedWindow }
 
-type window struct {
+type parsedWindow struct {
 	schedule    *cron.SpecSchedule
 	zone        *time.Location
 	byWallClock bool // fires by the wall clock, not by elapsed hours
@@ -70,35 +70,35 @@ func Parse(entries []Window) (Set, error) {
 	if len(entries) > MaxWindows {
 		return Set{}, fmt.Errorf("windows: at most %d entries", MaxWindows)
 	}
-	s := Set{windows: make([]window, len(entries))}
+	s := Set{windows: make([]parsedWindow, len(entries))}
 	for i, w := range entries {
 		var err error
-		if s.windows[i], err = parse(w); err != nil {
+		if s.windows[i], err = parseWindow(w); err != nil {
 			return Set{}, fmt.Errorf("windows[%d].%w", i, err)
 		}
 	}
 	return s, nil
 }
 
-// parse parses and checks a window that an operator has written. An error begins with the name of the field.
-func parse(written Window) (window, error) {
+// parseWindow parses and checks a window that an operator has written. An error begins with the name of the field.
+func parseWindow(written Window) (parsedWindow, error) {
 	schedule, err := parseCron(written.Cron)
 	if err != nil {
-		return window{}, fmt.Errorf("cron: %w", err)
+		return parsedWindow{}, fmt.Errorf("cron: %w", err)
 	}
 	duration, err := time.ParseDuration(written.Duration)
 	if err != nil || duration < MinDuration || duration > MaxDuration {
-		return window{}, fmt.Errorf("duration: must be between %s and %s, such as 4h or 90m", MinDuration, MaxDuration)
+		return parsedWindow{}, fmt.Errorf("duration: must be between %s and %s, such as 4h or 90m", MinDuration, MaxDuration)
 	}
 	zone, err := time.LoadLocation(written.Timezone)
 	if err != nil || written.Timezone == "Local" {
-		return window{}, errors.New("timezone: must be an IANA name, such as Asia/Shanghai")
+		return parsedWindow{}, errors.New("timezone: must be an IANA name, such as Asia/Shanghai")
 	}
-	parsed := window{schedule: schedule, zone: zone, duration: duration}
+	parsed := parsedWindow{schedule: schedule, zone: zone, duration: duration}
 	parsed.byWallClock = !strings.HasPrefix(strings.Fields(written.Cron)[1], "*")
 	schedule.Location = time.UTC // wall-clock times are computed as if they were UTC
 	if parsed.nextFiring(time.Unix(0, 0)).IsZero() {
-		return window{}, errors.New("cron: never fires")
+		return parsedWindow{}, errors.New("cron: never fires")
 	}
 	return parsed, nil
 }

@@ -47,7 +47,7 @@ func appMistakes() []Mistake {
 			Breaks: "doctor says ok of a clock that is behind",
 		},
 		{
-			Package: "internal/redisconn", Func: "breaker.leave",
+			Package: "internal/redisconn", Func: "breaker.endCall",
 			Old:    `if isProbe {`,
 			New:    `if isProbe && callErr == nil {`,
 			Breaks: "Redis is never asked again after one attempt to reach it again has failed",

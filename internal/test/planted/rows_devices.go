@@ -132,9 +132,9 @@ func devicesMistakes() []Mistake {
 			Breaks: "a new token of a blocked device opens its account at the broker again",
 		},
 		{
-			Package: "internal/simulator", Func: "suspicion.countExcessLeases",
-			Old:    `l == nil || l.inForceAt(s.at, margin)`,
-			New:    `l != nil && l.inForceAt(s.at, margin)`,
+			Package: "internal/simulator", Func: "suspectedBreach.countExcessLeases",
+			Old:    `l == nil || l.isInForceAt(s.at, margin)`,
+			New:    `l != nil && l.isInForceAt(s.at, margin)`,
 			Breaks: "the judge does not count a visitor without a lease against the capacity",
 		},
 		{
