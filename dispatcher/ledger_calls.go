@@ -38,7 +38,7 @@ type ledgerCalls struct {
 
 // newLedgerCalls returns ledgerCalls that call ledger. decideState decides the next state of a task whose grant ended. onGranted is called with
 // the holders of new grants. onPanic handles a panic of a call. now is used only for elapsed time.
-func newLedgerCalls(ledger Store, decideState store.DecideTaskState, onGranted grantedFunc, now func() time.Time, onPanic rescue.PanicHandler) ledgerCalls {
+func newLedgerCalls(ledger Store, decideState store.DecideTaskState, onGranted func(ctx context.Context, holders []string), now func() time.Time, onPanic rescue.PanicHandler) ledgerCalls {
 	record := func(ctx context.Context, all []store.Result) ([]store.ResultOutcome, error) {
 		return ledger.RecordResults(ctx, all, decideState), nil
 	}
@@ -83,10 +83,7 @@ type claimCalls = coalesce.Calls[string, acquiredSlot, claimResult]
 
 const allPools = "" // no pool has this name
 
-// grantedFunc is called with the holders of grants that were just committed.
-type grantedFunc func(ctx context.Context, holders []string)
-
-func newClaimCalls(ledger reportLedger, onGranted grantedFunc, now func() time.Time, onPanic rescue.PanicHandler) *claimCalls {
+func newClaimCalls(ledger reportLedger, onGranted func(ctx context.Context, holders []string), now func() time.Time, onPanic rescue.PanicHandler) *claimCalls {
 	claim := func(ctx context.Context, pool string, all []acquiredSlot) ([]claimResult, error) {
 		done, err := claimAll(ctx, ledger, now(), all, pool != allPools)
 		var holders []string

@@ -23,9 +23,9 @@ type connection struct {
 	running               sync.Map  // the idempotency keys (Once) whose requests are in progress, by owner and key
 	recordsAccountChanges bool      // a change of a device also records the change of its account at the MQTT broker
 	disk                  fullDisk
-	file                  string        // path of the SQLite file
-	onNews                NewsHandler   // called for news that this process commits; nil means that nothing is called
-	snapshots             chan struct{} // a semaphore: its capacity is the number of concurrent snapshots
+	file                  string                                    // path of the SQLite file
+	onNews                func(ctx context.Context, newestID int64) // called for news that this process commits; nil means that nothing is called
+	snapshots             chan struct{}                             // a semaphore: its capacity is the number of concurrent snapshots
 	dialect
 }
 

@@ -254,14 +254,6 @@ type LastReport struct {
 	QuietUntil time.Time
 }
 
-type seenRow struct {
-	Device string `json:"device"`
-	AtMS   int64  `json:"at_ms"`
-	Quiet  int64  `json:"quiet_ms"`
-	Reach  Reach  `json:"reach"`
-	Wire   string `json:"wire"`
-}
-
 // maxSeenError is the largest error in the time of a report. A replica computes the ledger's time, and can be too late by the duration of
 // one reading of the ledger's clock.
 const maxSeenError = 2 * time.Second
@@ -274,11 +266,18 @@ func (s devices) TouchDevices(ctx context.Context, reportByDevice map[string]Las
 	if len(reportByDevice) == 0 {
 		return nil
 	}
-	rows := make([]seenRow, 0, len(reportByDevice))
+	type row struct {
+		Device string `json:"device"`
+		AtMS   int64  `json:"at_ms"`
+		Quiet  int64  `json:"quiet_ms"`
+		Reach  Reach  `json:"reach"`
+		Wire   string `json:"wire"`
+	}
+	rows := make([]row, 0, len(reportByDevice))
 	for _, id := range slices.Sorted(maps.Keys(reportByDevice)) {
 		report := reportByDevice[id]
 		at := report.At.UnixMilli()
-		rows = append(rows, seenRow{id, at, max(at, report.QuietUntil.UnixMilli()), report.Reach, report.Wire})
+		rows = append(rows, row{id, at, max(at, report.QuietUntil.UnixMilli()), report.Reach, report.Wire})
 	}
 	return s.write(ctx, func(tx session) error {
 		const (

@@ -11,16 +11,15 @@ import (
 // if its lease_until is before this time. A lease of a length without a time has not ended.
 type LapseCutoffs map[time.Duration]time.Time
 
-type lapseRow struct {
-	Lease  int64 `json:"lease_ms"`
-	Before int64 `json:"before_ms"`
-}
-
 // rowsJSON returns the cutoffs as a JSON array, which is an argument of SQL statements, and the latest time in the cutoffs.
 func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
-	list := make([]lapseRow, 0, len(l))
+	type row struct {
+		Lease  int64 `json:"lease_ms"`
+		Before int64 `json:"before_ms"`
+	}
+	list := make([]row, 0, len(l))
 	for lease, before := range l {
-		list = append(list, lapseRow{Lease: lease.Milliseconds(), Before: before.UnixMilli()})
+		list = append(list, row{Lease: lease.Milliseconds(), Before: before.UnixMilli()})
 		if before.After(latest) {
 			latest = before
 		}

@@ -11,12 +11,9 @@ import (
 // a device, or that the reasons for which devices wait may have changed.
 type news struct{ *connection }
 
-// NewsHandler is called after each commit of this process that added news of possible work for devices. newestID is the highest id of these
-// news.
-type NewsHandler func(ctx context.Context, newestID int64)
-
-// OnNews sets the function that is called for news (rows of the change log) that this process commits. Call it before the store is used.
-func (s news) OnNews(handler NewsHandler) { s.onNews = handler }
+// OnNews sets the function that is called after each commit of this process that added news of possible work for devices. newestID is the
+// highest id of these news. Call OnNews before the store is used.
+func (s news) OnNews(handler func(ctx context.Context, newestID int64)) { s.onNews = handler }
 
 // newsKept is the time after which rows of News are deleted.
 const newsKept = time.Hour

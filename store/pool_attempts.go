@@ -49,7 +49,7 @@ func (s pools) RecentAttempts(ctx context.Context, scope TaskScope) (recent Rece
 		}
 	}
 	type row struct {
-		group recentGroup
+		group int
 		text  string
 		n     int
 	}
@@ -82,13 +82,10 @@ func (s pools) RecentAttempts(ctx context.Context, scope TaskScope) (recent Rece
 	return recent, nil
 }
 
-// recentGroup is the kind of a row that the statement in RecentAttempts returns.
-type recentGroup int
-
+// The groups of rows that the statement in RecentAttempts returns. Group 0 has the attempts that ended without a failure.
 const (
-	groupOther  recentGroup = iota // attempts that ended without a failure
-	groupFailed                    // failed attempts with one error
-	groupRead                      // all events that were read
+	groupFailed = 1 // failed attempts with one error
+	groupRead   = 2 // all events that were read
 )
 
 const (

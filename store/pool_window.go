@@ -89,14 +89,6 @@ func openingAt(schedule []Window, now time.Time) (windows.Opening, error) {
 	return set.Opening(now), nil
 }
 
-type openingRow struct {
-	ID      int64  `json:"id"`
-	Name    string `json:"name"`
-	FromMS  int64  `json:"from_ms"`
-	UntilMS int64  `json:"until_ms"`
-	DueMS   int64  `json:"due_ms"`
-}
-
 // RefreshWindows computes the next openings of at most limit batches and at most limit pools, and returns their number. A new opening is due
 // when the stored opening has ended or is a day old. Until the new opening is computed, nothing starts, so a late call only delays tasks.
 // Replicas may call RefreshWindows concurrently.
@@ -129,8 +121,15 @@ func (s pools) RefreshWindows(ctx context.Context, limit int) (refreshed int, er
 // refreshWindows computes the due openings of at most limit rows of table (pools or batches), and returns their number. keyColumns are the
 // columns that identify a row, and rowCondition is the SQL condition that joins a row to its new opening.
 func (s session) refreshWindows(ctx context.Context, table, keyColumns, rowCondition string, limit int) (refreshed int, err error) {
+	type row struct {
+		ID      int64  `json:"id"`
+		Name    string `json:"name"`
+		FromMS  int64  `json:"from_ms"`
+		UntilMS int64  `json:"until_ms"`
+		DueMS   int64  `json:"due_ms"`
+	}
 	type reading struct {
-		openingRow
+		row
 		windows []Window
 		now     time.Time
 	}
@@ -139,14 +138,14 @@ func (s session) refreshWindows(ctx context.Context, table, keyColumns, rowCondi
 	if err != nil || len(list) == 0 {
 		return 0, err
 	}
-	rows := make([]openingRow, len(list))
+	rows := make([]row, len(list))
 	for i, r := range list {
 		o, err := openingAt(r.windows, r.now)
 		if err != nil {
 			return 0, err
 		}
 		r.FromMS, r.UntilMS, r.DueMS = o.From.UnixMilli(), o.Until.UnixMilli(), o.RecomputeAt.UnixMilli()
-		rows[i] = r.openingRow
+		rows[i] = r.row
 	}
 	_, err = s.exec(ctx, `
 		UPDATE `+table+` AS t SET opens_at = {epoch} + openings.from_ms * {ms}, closes_at = {epoch} + openings.until_ms * {ms},

@@ -109,29 +109,25 @@ func rowsToJSONArray[Row any](rows []Row) string {
 	return string(b)
 }
 
-type idRow struct {
-	ID int64 `json:"id"`
-}
-
 // idsToJSONArray returns ids as the JSON array of the word {ids} (see dialect).
 func idsToJSONArray(ids ...int64) string {
-	rows := make([]idRow, len(ids))
+	rows := make([]struct {
+		ID int64 `json:"id"`
+	}, len(ids))
 	for i, id := range ids {
 		rows[i].ID = id
 	}
 	return rowsToJSONArray(rows)
 }
 
-type nameRow struct {
-	N    int    `json:"n"`
-	Name string `json:"name"`
-}
-
 // namesToJSONArray returns names as the JSON array of the word {names} (see dialect).
 func namesToJSONArray(names []string) string {
-	rows := make([]nameRow, len(names))
+	rows := make([]struct {
+		N    int    `json:"n"`
+		Name string `json:"name"`
+	}, len(names))
 	for i, name := range names {
-		rows[i] = nameRow{N: i, Name: name}
+		rows[i].N, rows[i].Name = i, name
 	}
 	return rowsToJSONArray(rows)
 }

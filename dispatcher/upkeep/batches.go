@@ -3,7 +3,6 @@ package upkeep
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -16,12 +15,6 @@ func (k *Keeper) Expire(ctx context.Context) (expired int, err error) {
 	}
 	late, err := k.expireWaited(ctx)
 	return expired + late, err
-}
-
-// waitSearch is the position at which the next pass continues the search for tasks that have waited longer than their batch allows.
-type waitSearch struct {
-	mu       sync.Mutex
-	position store.ExpiryPosition
 }
 
 // After maxFruitlessParts parts of the search without a task to expire, a pass stops its search.

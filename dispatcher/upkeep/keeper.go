@@ -3,6 +3,7 @@ package upkeep
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -78,14 +79,18 @@ type Keeper struct {
 	metrics        *metrics
 	idle           *idleCounts
 	minutes        *minuteProgress
-	waitSearch     *waitSearch
 	guard          *clockGuard
 	loggedDistrust atomic.Bool // true after the log said that the ledger's clock is not trusted, until the clock is trusted again
 	followState    *followState
 	restoring      singleflight.Group // one restore at a time for each pool
+
+	waitSearch struct { // the search for tasks that have waited longer than their batch allows
+		mu       sync.Mutex
+		position store.ExpiryPosition // the next pass continues here
+	}
 }
 
 // New returns a Keeper with this configuration.
 func New(config Config) *Keeper {
-	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: newIdleCounts(), minutes: &minuteProgress{}, waitSearch: &waitSearch{}, guard: &clockGuard{}, followState: newFollowState()}
+	return &Keeper{config: config, metrics: newMetrics(config.Meters), idle: newIdleCounts(), minutes: &minuteProgress{}, guard: &clockGuard{}, followState: newFollowState()}
 }

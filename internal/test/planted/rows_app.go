@@ -78,7 +78,7 @@ func appMistakes() []Mistake {
 			Tests:  []string{"internal/fair", "operators/api"},
 		},
 		{
-			Package: "internal/throttle", Func: "lastLines.allow",
+			Package: "internal/throttle", Func: "Samples.Allow",
 			Old:    `last.leftOut++`,
 			New:    `last.leftOut++; last.at = now`,
 			Breaks: "a warning that repeats all the time is logged once and never again",
