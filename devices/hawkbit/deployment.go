@@ -44,14 +44,6 @@ func newDeploymentAnswer(action Action) (answer, error) {
 	return answer{http.StatusOK, payload.toBody(action.ID)}, nil
 }
 
-// cancelBody is the answer to the request for the cancel of an action.
-type cancelBody struct {
-	ID     string `json:"id"`
-	Cancel struct {
-		StopID string `json:"stopId"`
-	} `json:"cancelAction"`
-}
-
 // getCancelAction answers the request for the cancel of an action. The cancel has the number of the action that it stops.
 func (x *exchange) getCancelAction() (answer, error) {
 	newest, err := x.readAction()
@@ -62,7 +54,13 @@ func (x *exchange) getCancelAction() (answer, error) {
 	if err != nil || stop == "" || isGrantLost(stop) {
 		return notFoundAnswer(), err
 	}
-	body := cancelBody{ID: x.request.PathValue("action")}
+	var body struct {
+		ID     string `json:"id"`
+		Cancel struct {
+			StopID string `json:"stopId"`
+		} `json:"cancelAction"`
+	}
+	body.ID = x.request.PathValue("action")
 	body.Cancel.StopID = body.ID
 	return answer{http.StatusOK, body}, nil
 }

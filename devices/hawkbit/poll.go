@@ -9,15 +9,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-type pollBody struct {
-	Config struct {
-		Polling struct {
-			Sleep string `json:"sleep"`
-		} `json:"polling"`
-	} `json:"config"`
-	Links map[string]link `json:"_links,omitempty"`
-}
-
 // link is a link to another resource of the device.
 type link struct {
 	Href string `json:"href"`
@@ -34,8 +25,15 @@ func (x *exchange) poll() (answer, error) {
 	if !reply.FromMark {
 		after, err = x.addLinks(links, reply)
 	}
-	body := pollBody{Links: links}
-	body.Config.Polling.Sleep = formatPause(after)
+	var body struct {
+		Config struct {
+			Polling struct {
+				Sleep string `json:"sleep"`
+			} `json:"polling"`
+		} `json:"config"`
+		Links map[string]link `json:"_links,omitempty"`
+	}
+	body.Config.Polling.Sleep, body.Links = formatPause(after), links
 	return answer{http.StatusOK, body}, err
 }
 

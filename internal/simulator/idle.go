@@ -7,14 +7,6 @@ import (
 	"time"
 )
 
-// SlotIdle is the time in which slots were empty, summed over the slots. All its fields are 0 with Config.Endless or
-// Config.FillUntil, and if a task did not end.
-type SlotIdle struct {
-	Start   time.Duration // from the allowed start of the tasks to the first visit to a slot; for an unused slot, the whole run
-	Between time.Duration // between two visits to a slot
-	End     time.Duration // from the last visit to a slot until the end of the run
-}
-
 // Quantiles are the quantiles P50 and P99 of a duration. Both are 0 if nothing was measured.
 type Quantiles struct{ P50, P99 time.Duration }
 

@@ -197,11 +197,11 @@ func (s *simulation) isFilling() bool {
 // compareOldestBatch compares the results of the oldest batch in the ledger with the journals of the devices, if all of
 // its tasks have ended, and then drops the batch. It adds the differences to s.summary.
 func (s *simulation) compareOldestBatch(ctx context.Context) {
-	if len(s.work.batches) == 0 || !s.work.batches[0].isFinished() {
+	if len(s.work.batches) == 0 || !isBatchFinished(s.work.batches[0]) {
 		return
 	}
 	b := s.work.batches[0]
-	found, last, err := compareBatch(ctx, s.operator, s.fleet.results, b.Batch)
+	found, last, err := compareBatch(ctx, s.operator, s.fleet.results, *b)
 	if err != nil {
 		s.work.err = err
 		return
@@ -230,7 +230,7 @@ func (s *simulation) compareAllTasks(ctx context.Context) error {
 		return nil
 	}
 	for _, b := range s.work.batches {
-		found, _, err := compareBatch(ctx, s.operator, s.fleet.results, b.Batch)
+		found, _, err := compareBatch(ctx, s.operator, s.fleet.results, *b)
 		if err != nil {
 			return fmt.Errorf("simulation: verifying batch %d: %w", b.ID, err)
 		}

@@ -24,8 +24,14 @@ type Summary struct {
 	Bound                  time.Duration // work of all tasks / capacity: no dispatcher can be faster
 	Ideal                  time.Duration // makespan of an ideal dispatcher for the same tasks, see workload.idealMakespan; 0 with Config.Endless or Config.FillUntil
 
-	Handoff     Handoff
-	SlotIdle    SlotIdle
+	Handoff Handoff
+	// SlotIdle is the time in which slots were empty, summed over the slots. All its fields are 0 with Config.Endless or Config.FillUntil, and if a
+	// task did not end.
+	SlotIdle struct {
+		Start   time.Duration // from the allowed start of the tasks to the first visit to a slot; for an unused slot, the whole run
+		Between time.Duration // between two visits to a slot
+		End     time.Duration // from the last visit to a slot until the end of the run
+	}
 	LongestWait time.Duration // longest time from the allowed start of the tasks to a task's first grant; 0 in a run for which SlotIdle is 0
 	MaxDelay    time.Duration // longest delay of a task's first grant after its due time (see longestDelays); 0 in a run for which SlotIdle is 0
 

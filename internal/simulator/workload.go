@@ -23,20 +23,17 @@ type workload struct {
 	operator     *Operator
 	fleet        *Fleet
 	dice         dice
-	batches      []*openBatch    // oldest first
-	droppedTasks int64           // number of tasks of dropped batches
-	planned      time.Duration   // work of all tasks queued so far
-	taskWork     []time.Duration // work of each task; empty with Config.Endless or Config.FillUntil
-	queued       time.Time       // when the last batch was queued, or when its tasks may start if that is later
+	batches      []*operators.Batch // the batches whose tasks were not compared with the journals yet, oldest first
+	droppedTasks int64              // number of tasks of dropped batches
+	planned      time.Duration      // work of all tasks queued so far
+	taskWork     []time.Duration    // work of each task; empty with Config.Endless or Config.FillUntil
+	queued       time.Time          // when the last batch was queued, or when its tasks may start if that is later
 	batchesMade  int
 	err          error // the error of the last call
 }
 
-// openBatch is a batch whose tasks were not compared with the journals yet.
-type openBatch struct{ operators.Batch }
-
-func (b *openBatch) countEndedTasks() (n int64) {
-	for state, count := range b.Counts {
+func countEndedTasks(batch *operators.Batch) (n int64) {
+	for state, count := range batch.Counts {
 		if isFinalState(state) {
 			n += count
 		}
@@ -44,7 +41,9 @@ func (b *openBatch) countEndedTasks() (n int64) {
 	return n
 }
 
-func (b *openBatch) isFinished() bool { return b.Total > 0 && b.countEndedTasks() >= b.Total }
+func isBatchFinished(batch *operators.Batch) bool {
+	return batch.Total > 0 && countEndedTasks(batch) >= batch.Total
+}
 
 func newWorkload(config Config, lease time.Duration, operator *Operator, fleet *Fleet) *workload {
 	return &workload{config: config, lease: lease, operator: operator, fleet: fleet, dice: newDice(config.Seed, 0)}
@@ -98,7 +97,7 @@ func (w *workload) createBatch(ctx context.Context, fromTask, toTask int) error 
 	}
 	w.batchesMade++
 	w.planned += planned
-	w.batches = append(w.batches, &openBatch{operators.Batch{ID: made.ID, Total: total, Counts: map[string]int64{operators.Pending: total}}})
+	w.batches = append(w.batches, &operators.Batch{ID: made.ID, Total: total, Counts: map[string]int64{operators.Pending: total}})
 	return nil
 }
 
@@ -134,7 +133,7 @@ func (w *workload) randomWorkTime() time.Duration {
 func (w *workload) refreshCounts(ctx context.Context) {
 	w.err = nil
 	for _, b := range w.batches {
-		if b.isFinished() {
+		if isBatchFinished(b) {
 			continue
 		}
 		now, err := w.operator.Batches.Get(ctx, b.ID)
@@ -143,7 +142,7 @@ func (w *workload) refreshCounts(ctx context.Context) {
 			return
 		}
 		now.ID, now.Total = b.ID, b.Total // every queued task must end, even if the API reports another total
-		b.Batch = now
+		*b = now
 	}
 }
 
@@ -156,12 +155,12 @@ func (w *workload) waitingTasks() (n int64) {
 }
 
 func (w *workload) isFinished() bool {
-	return !slices.ContainsFunc(w.batches, func(b *openBatch) bool { return !b.isFinished() })
+	return !slices.ContainsFunc(w.batches, func(b *operators.Batch) bool { return !isBatchFinished(b) })
 }
 
 // hasTasksWithoutResult reports whether any task ended without a result: the task neither succeeded nor failed.
 func (w *workload) hasTasksWithoutResult() bool {
-	return slices.ContainsFunc(w.batches, func(b *openBatch) bool {
+	return slices.ContainsFunc(w.batches, func(b *operators.Batch) bool {
 		return b.Counts[operators.Succeeded]+b.Counts[operators.Failed] < b.Total
 	})
 }
@@ -171,7 +170,7 @@ func (w *workload) countTasks() (total, ended int64) {
 	total, ended = w.droppedTasks, w.droppedTasks
 	for _, b := range w.batches {
 		total += b.Total
-		ended += b.countEndedTasks()
+		ended += countEndedTasks(b)
 	}
 	return total, ended
 }
