@@ -40,7 +40,7 @@ import (
 //	{last event} the highest event id given so far, as the end of a SELECT
 //	{new xid}    a transaction id above all transaction ids that were given
 //	{oldest xid} the lowest id of a transaction that is still in progress
-//	{next turn}  a number above the column turn of all rows of token_changes that can be read now
+//	{next turn}  a number above the column "turn" of all rows of token_changes that can be read now
 //	{keys of tags}, {keys of attributes}  rows k with the column key: one for each tag or attribute of the device in row looked
 //	{tagged $1}, {tagged $3}  device d has all the tags of the JSON object in this argument
 //	{token}      the next fencing token, for a grant that was inserted before and so holds its unique keys

@@ -212,7 +212,7 @@ CREATE INDEX batch_rates_at ON batch_rates (at);
 -- table. A minute in which nothing happened has no row.
 -- minute: the number of the minute, counted from 1970.
 -- granted: the number of grants that were made in the minute.
--- ended: the number of grants that ended in the minute, including the grants in lapsed.
+-- ended: the number of grants that ended in the minute, including the grants that "lapsed" counts.
 -- lapsed: the number of grants that the reaper (a background job) ended because their leases were over.
 -- failed: the number of attempts that failed in the minute: the device failed or rejected the task, or its lease
 --   was over. Some tasks are tried again.
@@ -245,7 +245,7 @@ INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 -- since_ms: the start of the step, in milliseconds after the beginning of the batch.
 -- at: the time of the last change in the step.
 -- ended: the number of tasks that ended in the step.
--- failed: the number of tasks in ended that failed or timed out.
+-- failed: the number of these tasks that failed or timed out.
 CREATE TABLE batch_progress (
     batch    bigint NOT NULL REFERENCES batches ON DELETE CASCADE,
     since_ms bigint NOT NULL,
@@ -260,7 +260,7 @@ CREATE TABLE batch_progress (
 -- dispatched.
 -- own_priority: true if the task has a priority of its own; false means that it has the priority of its batch.
 -- payload, output: JSON texts. The type is json, not jsonb, so that the texts are returned byte for byte.
--- attempts: the number of attempts, without the attempts that the column returned counts.
+-- attempts: the number of attempts, without the attempts that "returned" counts.
 -- returned: the number of attempts in which the device handed the task back because it could not do the task at
 --   that time.
 -- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
@@ -515,7 +515,7 @@ CREATE TABLE deleted_devices (
 -- Changes that must still be made to the accounts of devices at the MQTT broker. A device has at most one
 -- row.
 -- wanted: the state that the account must get.
--- changed_at: the time from which the change is due.
+-- changed_at: the time at which the change becomes due.
 -- stage: the number of the import of devices that creates the account; 0 means no import. The import deletes
 --   the row in its last transaction. If that transaction does not commit, the row stays, and the account is
 --   deleted when the row is due. So a failed import leaves no accounts.
@@ -730,7 +730,7 @@ CREATE TABLE restores (
     at    timestamptz NOT NULL,
     until timestamptz NOT NULL
 );
--- Used when a pool is created, to find the latest value of the column until.
+-- Used when a pool is created, to find the latest value of "until".
 CREATE INDEX restores_until ON restores (until);
 -- +goose StatementEnd
 
