@@ -20,8 +20,8 @@ const (
 // wait. It calls onPark when the wait begins. The answer comes within wait plus devices.AnswerAfterWait. couldWait is false if there was no
 // room to park the report, or if Redis did not confirm that the report is the newest of its device.
 //
-// The wait ends with a grant, with a refusal that waiting cannot change, with the end of ctx (nothing is granted), with a newer report of
-// the device, or with the stop of this process.
+// The wait ends when the device gets a grant, when waiting cannot change the refusal, when ctx ends (nothing is granted), when the device
+// sends a newer report, or when this process stops.
 func (d *Dispatcher) HandleWaiting(ctx context.Context, caller devices.Caller, report devices.Report, wait time.Duration, onPark func()) (reply devices.Reply, couldWait bool, err error) {
 	h, couldWait, err := d.handleWithWait(ctx, caller, report, wait, onPark)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // answerSlack is the time for which the store waits for an answer after the statement timeout. Then the answer counts as lost.
 const answerSlack = 5 * time.Second
 
-// dialer opens connections whose reads and writes fail after ioTimeout. Without ioTimeout, the driver would wait about 15 minutes for a
-// server that hangs or vanished, even after the end of the context. A few such statements would occupy all connections.
+// dialer opens connections whose reads and writes fail after ioTimeout. Without ioTimeout, the driver would wait about 15 minutes for a server
+// that hangs or vanished, even after the context has ended. A few such statements would occupy all connections.
 type dialer struct {
 	net.Dialer
 	connSet

@@ -25,7 +25,7 @@ const slotFitsSQL = `claims.slot >= 0 AND claims.slot < p.capacity AND (
 // taskLeaseMillis is the length in ms of the lease of task t in batch b and pool p, before a renewal.
 const taskLeaseMillis = `coalesce(t.lease_ms, ` + batchLeaseMillis + `)`
 
-// batchLeaseMillis is the length in ms of the lease of a task of batch b and pool p without a length of its own.
+// batchLeaseMillis is the lease length in ms of a task of batch b and pool p that has no lease length of its own.
 const batchLeaseMillis = `CASE WHEN b.lease_ms > 0 THEN b.lease_ms ELSE p.lease_ms END`
 
 // Claim grants tasks on slots in one transaction, independently of each other, and returns one outcome per claim, in their order. The

@@ -66,7 +66,7 @@ func (o Options) withDefaults() Options {
 
 // OpenPostgres opens connections to dsn (URL or key=value form) and checks that the server answers. It does not migrate.
 //
-// Timeouts are set in the server, because the end of a context would close the connection and leave the outcome of the statement unknown.
+// Timeouts are set in the server, because a context that ends closes the connection and leaves the outcome of the statement unknown.
 func OpenPostgres(ctx context.Context, dsn string, options Options) (*Store, error) {
 	options = options.withDefaults()
 	config, err := pq.NewConfig(dsn)
