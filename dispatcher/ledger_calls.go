@@ -26,6 +26,8 @@ const (
 	maxConcurrentCalls = 2  // maximum number of concurrent calls
 	secondCallFill     = 32 // if this number of entries wait, a second call begins although one is in progress
 	maxCallEntries     = 64 // maximum number of entries in one call
+
+	linger = time.Millisecond // time for which a call waits for more entries if the call before had several
 )
 
 // ledgerCalls combines the ledger calls of concurrent reports.
@@ -73,7 +75,7 @@ func newViewCalls(ledger reportLedger, onPanic rescue.PanicHandler) *viewCalls {
 		}
 		return ledger.DeviceRegistrations(ctx, names)
 	}
-	return &viewCalls{Call: view, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: callLimit, OnPanic: onPanic}
+	return &viewCalls{Call: view, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Linger: linger, Timeout: callLimit, OnPanic: onPanic}
 }
 
 // claimCalls claims slots of all pools in one call, which waits for no lock. A claim that finds its pool locked is repeated in a second call.
@@ -97,7 +99,7 @@ func newClaimCalls(ledger reportLedger, onGranted func(ctx context.Context, hold
 		}
 		return done, err
 	}
-	return &claimCalls{Call: claim, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Timeout: claimLimit, OnPanic: onPanic}
+	return &claimCalls{Call: claim, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Linger: linger, Timeout: claimLimit, OnPanic: onPanic}
 }
 
 func (c *ledgerCalls) claim(ctx context.Context, slot acquiredSlot) (claimResult, error) {
@@ -128,7 +130,7 @@ func newMergingCalls[In, Out any](call func(ctx context.Context, all []In) ([]Ou
 	}
 	size := func(list []In) int { return len(list) }
 	return &coalesce.Calls[struct{}, []In, []Out]{
-		Call: record, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Size: size, Timeout: callLimit, OnPanic: onPanic,
+		Call: record, MayRetryAlone: certainlyChangedNothing, MaxConcurrent: maxConcurrentCalls, MinWaiting: secondCallFill, MaxSize: maxCallEntries, Linger: linger, Size: size, Timeout: callLimit, OnPanic: onPanic,
 	}
 }
 

@@ -15,7 +15,8 @@ const (
 	serveLimit          = 3 * time.Second // time limit of one call; a slot in a reply after this limit is not claimed
 	slotsAtOnce         = 64              // maximum number of requests and leases in one call
 	maxConcurrentServes = 2
-	secondCallFill      = 32 // if this number of requests and leases wait, a second call begins, in case the first call hangs
+	secondCallFill      = 32               // if this number of requests and leases wait, a second call begins, in case the first call hangs
+	linger              = time.Millisecond // time for which a call waits for more if the call before had several
 )
 
 // Slots acquires and releases slots. While a call to a node of Redis is in progress, further calls for the pools of the node wait. They are
@@ -41,7 +42,7 @@ func newSlots(config Config, pools *Pools, offers *Offers) *Slots {
 	never := func(error) bool { return false } // a failed call may have given slots, so it is not repeated
 	size := func(c slots.Call) int { return len(c.Leases) + len(c.Requests) }
 	s.calls = &coalesce.Calls[string, slots.Call, slots.ExchangeResult]{
-		Call: s.serveCalls, MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Size: size,
+		Call: s.serveCalls, MayRetryAlone: never, MaxConcurrent: maxConcurrentServes, MinWaiting: secondCallFill, MaxSize: slotsAtOnce, Size: size, Linger: linger,
 		Timeout: serveLimit, OnPanic: config.Panicked,
 	}
 	s.refreshes = &coalesce.Calls[refreshKey, slots.WaiterRefresh, time.Duration]{

@@ -13,8 +13,8 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// Calls coalesces the requests of each key separately. A request that arrives while no call of its key is in progress is sent at once, without
-// a timer. Set the exported fields before the first Do.
+// Calls coalesces the requests of each key separately. A request that arrives while no call of its key is in progress is sent at once, or under
+// load after Linger. Set the exported fields before the first Do.
 //
 // If a call of several requests fails and MayRetryAlone returns true for the error, the call is repeated for each request alone, so that one bad
 // request does not fail the other requests of its call.
@@ -26,6 +26,10 @@ type Calls[Key comparable, In, Out any] struct {
 	MaxSize       int          // maximum total Size of the requests of one call; a request that is larger is sent alone
 	Size          func(In) int // nil means that every request has the size 1
 
+	// Linger is the time for which a call waits for more callers if the latest call had several and fewer than MinWaiting wait. Under load, the
+	// callers of one call soon return together. Without Linger, the first of them would get a call of its own.
+	Linger time.Duration
+
 	// Timeout is the time limit of a call, including its repetitions for single requests. If Timeout is 0, Call must limit itself. A caller
 	// with less time left than Timeout is not included in a call, and gets context.DeadlineExceeded.
 	Timeout time.Duration
@@ -33,6 +37,7 @@ type Calls[Key comparable, In, Out any] struct {
 
 	mu     sync.Mutex
 	queues map[Key]*keyQueue[In, Out] // only keys with a call in progress
+	latest int                        // number of callers of the latest call, of any key
 }
 
 // keyQueue holds the callers that wait for a call with the same key. The mutex of Calls guards it.
@@ -62,7 +67,7 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out,
 		return w.out, fmt.Errorf("waiting for a combined call: %w", ctx.Err())
 	}
 	if c.enqueue(key, w) {
-		c.callAndRetry(key, c.takeNextCallers(key)) //nolint:contextcheck // the call also serves other callers, so the ctx of this caller must not end it
+		c.makeNextCall(key) //nolint:contextcheck // the call also serves other callers, so the ctx of this caller must not end it
 		if c.continueOrStop(key) {
 			c.OnPanic.Go("making a combined call", func() { c.runCalls(key) })
 		}
@@ -120,8 +125,22 @@ func (c *Calls[Key, In, Out]) dequeue(key Key, waiter *caller[In, Out]) (wasWait
 // runCalls makes calls for the waiting callers of key until none waits.
 func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	for c.continueOrStop(key) {
-		c.callAndRetry(key, c.takeNextCallers(key))
+		c.makeNextCall(key)
 	}
+}
+
+// makeNextCall makes one call for the callers of key that wait, under load after Linger.
+func (c *Calls[Key, In, Out]) makeNextCall(key Key) {
+	if c.mustLinger(key) {
+		<-time.After(c.Linger)
+	}
+	c.callAndRetry(key, c.takeNextCallers(key))
+}
+
+func (c *Calls[Key, In, Out]) mustLinger(key Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Linger > 0 && c.latest > 1 && len(c.queues[key].waiting) < c.MinWaiting
 }
 
 // continueOrStop reports whether callers of key still wait for a call. If none waits, it lowers runningCalls, and the goroutine that makes the
@@ -155,7 +174,7 @@ func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 		}
 	}
 	callers := q.waiting[:n:n]
-	q.waiting = q.waiting[n:]
+	q.waiting, c.latest = q.waiting[n:], n
 	return callers
 }
 
