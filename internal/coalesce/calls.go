@@ -67,7 +67,7 @@ func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out,
 		return w.out, fmt.Errorf("waiting for a combined call: %w", ctx.Err())
 	}
 	if c.enqueue(key, w) {
-		c.makeNextCall(key) //nolint:contextcheck // the call also serves other callers, so the ctx of this caller must not end it
+		c.makeNextCall(key)
 		if c.continueOrStop(key) {
 			c.OnPanic.Go("making a combined call", func() { c.runCalls(key) })
 		}
