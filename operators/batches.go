@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net/http"
 	"net/url"
 	"time"
 )
@@ -200,17 +199,18 @@ type Batches struct {
 // Create queues a batch completely or not at all. mode can make it a dry run. The batch is queued once even if the request is sent several
 // times. See WithKey.
 func (c Batches) Create(ctx context.Context, batch NewBatch, mode QueueMode) (BatchCreated, error) {
-	return callJSON[BatchCreated](ctx, c.client, Request{Method: http.MethodPost, Path: Path("batches"), Query: queryParams(mode), Body: batch, Key: idempotencyKey(ctx)})
+	return callJSON[BatchCreated](ctx, c.client, c.client.prepareRequest(ctx, "createBatch", batch, queryParams(mode)))
 }
 
 // Stream is like Create, with tasks in CSV or NDJSON (mediaType is TypeCSV or TypeNDJSON). Each time the request is sent, Stream calls
 // openTasks, which must return the tasks from the beginning. Devices, Tasks and Select of batch must be empty.
 func (c Batches) Stream(ctx context.Context, batch NewBatch, mode QueueMode, mediaType string, openTasks func() (io.ReadCloser, error)) (BatchCreated, error) {
-	r := Request{Method: http.MethodPost, Path: Path("batches"), Query: queryParams(mode), OpenBody: openTasks, ContentType: mediaType, Key: idempotencyKey(ctx)}
-	if err := AddToQuery(batch, r.Query); err != nil {
+	request := c.client.prepareRequest(ctx, "createBatch", queryParams(mode))
+	request.OpenBody, request.ContentType = openTasks, mediaType
+	if err := AddToQuery(batch, request.Query); err != nil {
 		return BatchCreated{}, err
 	}
-	return callJSON[BatchCreated](ctx, c.client, r)
+	return callJSON[BatchCreated](ctx, c.client, request)
 }
 
 // AddToQuery adds the fields of batch, a struct with the JSON fields of NewBatch, to query. It writes strings without quotes and all other

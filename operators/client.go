@@ -56,6 +56,7 @@ type Client struct {
 	Events   Events
 	Search   Search
 
+	table  map[string]Operation // the key of an operation is its ID
 	config Config
 	base   *url.URL
 	http   *http.Client

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -170,57 +169,57 @@ type Devices struct {
 // (TypeCSV or TypeNDJSON), and tokensMediaType is the format of the tokens. onExisting sets what happens to devices that exist already:
 // refuse (the default), skip, update or rotate. The request is sent only once, because the tokens are not shown again.
 func (c Devices) Import(ctx context.Context, file io.Reader, mediaType, onExisting, tokensMediaType string, tokensOut io.Writer) error {
-	return c.client.Copy(ctx, Request{
-		Method: http.MethodPost, Path: Path("devices"), Query: Query("existing", onExisting), ContentType: mediaType, Accept: tokensMediaType, Key: idempotencyKey(ctx), NoRetry: true,
-		OpenBody: func() (io.ReadCloser, error) { return io.NopCloser(file), nil },
-	}, tokensOut)
+	request := c.client.prepareRequest(ctx, "createDevice", Query("existing", onExisting))
+	request.ContentType, request.Accept, request.NoRetry = mediaType, tokensMediaType, true
+	request.OpenBody = func() (io.ReadCloser, error) { return io.NopCloser(file), nil }
+	return c.client.Copy(ctx, request, tokensOut)
 }
 
 // Retag changes the tags of all devices that match filter, one page in each request. It returns the number of changed devices, even if it
 // returns an error. If dryRun is true, it only counts them.
 func (c Devices) Retag(ctx context.Context, filter DeviceFilter, change Retag, dryRun bool) (changed int, err error) {
-	done, err := c.changeMatching(ctx, "retag", filter, nil, change, dryRun)
+	done, err := c.changeMatching(ctx, "retagDevices", filter, nil, change, dryRun)
 	return done.Devices, err
 }
 
 // DeleteMatching deletes all devices that match filter, and their tokens, one page in each request. It returns the number of deleted
 // devices and of devices that it kept, even if it returns an error. If dryRun is true, it only counts them.
 func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, options Deletion, dryRun bool) (DevicesChanged, error) {
-	return c.changeMatching(ctx, "delete", filter, queryParams(options), nil, dryRun)
+	return c.changeMatching(ctx, "deleteDevices", filter, queryParams(options), nil, dryRun)
 }
 
 // SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason is shown
 // to people. It may be empty. The result counts the changed devices, even if there is an error. If dryRun is true, the devices are only
 // counted.
 func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, blocked bool, reason string, dryRun bool) (DevicesChanged, error) {
-	operation := "unblock"
+	operationID := "unblockDevices"
 	if blocked {
-		operation = "block"
+		operationID = "blockDevices"
 	}
-	return c.changeMatching(ctx, operation, filter, nil, PauseReason{reason}, dryRun)
+	return c.changeMatching(ctx, operationID, filter, nil, PauseReason{reason}, dryRun)
 }
 
-// changeMatching sends the requests of an operation (such as retag) on all devices that match filter, and returns the sum of their
-// results. extraQuery are more query parameters. body may be nil.
-func (c Devices) changeMatching(ctx context.Context, operation string, filter DeviceFilter, extraQuery url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
-	q := queryParams(filter)
-	maps.Copy(q, extraQuery)
-	q.Set("page_size", "1000")
+// changeMatching sends the requests of operationID, an operation on all devices that match filter, and returns the sum of their results.
+// extraQuery are more query parameters. body may be nil.
+func (c Devices) changeMatching(ctx context.Context, operationID string, filter DeviceFilter, extraQuery url.Values, body any, dryRun bool) (sum DevicesChanged, err error) {
+	request := c.client.prepareRequest(ctx, operationID, body, queryParams(filter))
+	maps.Copy(request.Query, extraQuery)
+	request.Query.Set("page_size", "1000")
 	if dryRun {
-		q.Set("dry_run", "true")
+		request.Query.Set("dry_run", "true")
 	}
 	for {
-		done, err := callJSON[DevicesChanged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("devices", operation), Query: q, Body: body})
+		done, err := callJSON[DevicesChanged](ctx, c.client, request)
 		sum.Devices, sum.Kept = sum.Devices+done.Devices, sum.Kept+done.Kept
 		if err != nil || done.NextPageToken == "" {
 			return sum, err
 		}
-		q.Set("page_token", done.NextPageToken)
+		request.Query.Set("page_token", done.NextPageToken)
 	}
 }
 
 // Delete deletes a device and its tokens. If cancelOpenTasks is true, the server also cancels the open tasks of the device. If it is
 // false, a device with open tasks is not deleted.
 func (c Devices) Delete(ctx context.Context, id string, cancelOpenTasks bool) (DeviceDeleted, error) {
-	return callJSON[DeviceDeleted](ctx, c.client, Request{Method: http.MethodDelete, Path: Path("devices", id), Query: Query("cancel", strconv.FormatBool(cancelOpenTasks))})
+	return callJSON[DeviceDeleted](ctx, c.client, c.client.prepareRequest(ctx, "deleteDevice", id, Query("cancel", strconv.FormatBool(cancelOpenTasks))))
 }

@@ -57,7 +57,8 @@ type Events struct {
 // Follow calls handle with every event after position that matches filter, once and in order, as the events happen. It resumes after a lost
 // connection like Client.Follow. An error of handle ends Follow.
 func (c Events) Follow(ctx context.Context, filter EventFilter, position LivePosition, handle func(Event) error) error {
-	return c.client.Follow(ctx, Path("events"), queryParams(filter), position, func(text json.RawMessage) error {
+	request := c.client.prepareRequest(ctx, "listEvents", filter)
+	return c.client.Follow(ctx, request.Path, request.Query, position, func(text json.RawMessage) error {
 		var e Event
 		if err := json.Unmarshal(text, &e); err != nil {
 			return err
@@ -87,5 +88,5 @@ type EventSealList struct {
 
 // Seals yields all seals with Last > afterEvent, in their order. If afterEvent is -1, it begins with the first seal.
 func (c Events) Seals(ctx context.Context, afterEvent int64) iter.Seq2[EventSeal, error] {
-	return listEntries[EventSeal](ctx, c.client, Path("events", "seals"), Query("after", strconv.FormatInt(afterEvent, 10)))
+	return listEntries[EventSeal](ctx, c.client, c.client.prepareRequest(ctx, "listEventSeals", Query("after", strconv.FormatInt(afterEvent, 10))))
 }

@@ -8,7 +8,6 @@ import (
 	"iter"
 	"net/url"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,16 +55,6 @@ func (c *Change[T]) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	return json.Unmarshal(data, &c.Value)
-}
-
-func formatDecimal(n int64) string { return strconv.FormatInt(n, 10) }
-
-// decimalOrEmpty returns n as text for a query, or an empty string if n is 0.
-func decimalOrEmpty(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return formatDecimal(n)
 }
 
 // Query returns the query parameters of the pairs (name, value) whose value is not empty.
@@ -123,10 +112,10 @@ func callJSON[Answer any](ctx context.Context, client *Client, request Request) 
 	return answer, err
 }
 
-// listEntries yields the entries of the list at path, decoded, page by page. It ends after an error.
-func listEntries[Entry any](ctx context.Context, client *Client, path string, query url.Values) iter.Seq2[Entry, error] {
+// listEntries yields the entries of the list that request reads, decoded, page by page. It ends after an error.
+func listEntries[Entry any](ctx context.Context, client *Client, request Request) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		entries, _ := client.List(ctx, path, query, 0)
+		entries, _ := client.List(ctx, request.Path, request.Query, 0)
 		for text, err := range entries {
 			var entry Entry
 			if err == nil {

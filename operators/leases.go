@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -96,7 +97,7 @@ type Leases struct {
 // again. If wait is 0 and the pool has no free slot, the error is a *Problem with the code no_slot, and the holder does not enter the
 // queue.
 func (c Leases) Acquire(ctx context.Context, pool string, request NewLease, wait time.Duration) (Lease, error) {
-	r := Request{Method: http.MethodPost, Path: Path("pools", pool, "leases"), Body: request}
+	r := c.client.prepareRequest(ctx, "acquireLease", pool, request)
 	if wait > 0 {
 		r.Prefer = "wait=" + strconv.Itoa(int((wait+time.Second-1)/time.Second))
 	}
@@ -219,16 +220,15 @@ func (c Leases) leaveQueue(ctx context.Context, pool, holder string, leaseID int
 // Renew extends a lease that holds a slot, and returns the lease. renewal has its fencing token and its new length. If the lease is lost,
 // the error is a *Problem with the code lease_lost.
 func (c Leases) Renew(ctx context.Context, pool string, leaseID int64, renewal LeaseRenewal) (Lease, error) {
-	return c.callForLease(ctx, Request{Method: http.MethodPost, Path: leasePath(pool, leaseID, "renew"), Body: renewal})
+	return c.callForLease(ctx, c.client.prepareRequest(ctx, "renewLease", pool, leaseID, renewal))
 }
 
 // Release ends a lease. If the lease holds a slot, fencingToken must be its fencing token. If fencingToken is 0, Release removes a waiting
 // lease from the queue.
 func (c Leases) Release(ctx context.Context, pool string, leaseID, fencingToken int64) error {
-	return c.client.Do(ctx, Request{Method: http.MethodDelete, Path: leasePath(pool, leaseID), Query: Query("token", decimalOrEmpty(fencingToken))}, nil)
-}
-
-// leasePath returns the API path of a lease of a pool, followed by segments.
-func leasePath(pool string, leaseID int64, segments ...string) string {
-	return Path(append([]string{"pools", pool, "leases", strconv.FormatInt(leaseID, 10)}, segments...)...)
+	query := url.Values{}
+	if fencingToken != 0 {
+		query.Set("token", strconv.FormatInt(fencingToken, 10))
+	}
+	return c.client.Do(ctx, c.client.prepareRequest(ctx, "releaseLease", pool, leaseID, query), nil)
 }

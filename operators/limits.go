@@ -2,7 +2,6 @@ package operators
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -90,37 +89,39 @@ type LimitSets struct {
 // Take sends a take to a limit set. The take is counted if it is allowed. If the take has an ID and its response is lost, the request is
 // sent again. The take is counted once.
 func (c LimitSets) Take(ctx context.Context, limitSet string, take Take) (Taken, error) {
-	return callJSON[Taken](ctx, c.client, takeRequest(limitSet, "take", take, take.ID != ""))
+	return callJSON[Taken](ctx, c.client, c.newTakeRequest(ctx, "take", limitSet, take, take.ID != ""))
 }
 
 // TakeEach sends at most 100 takes, which are decided independently. It returns one response for each take, in the same order. If all takes
 // have an ID and the response is lost, the request is sent again. Each take is counted once.
 func (c LimitSets) TakeEach(ctx context.Context, limitSet string, takes []Take) ([]Taken, error) {
 	hasNoID := func(t Take) bool { return t.ID == "" }
-	answer, err := callJSON[TakenList](ctx, c.client, takeRequest(limitSet, "take", Takes{takes}, !slices.ContainsFunc(takes, hasNoID)))
+	answer, err := callJSON[TakenList](ctx, c.client, c.newTakeRequest(ctx, "take", limitSet, Takes{takes}, !slices.ContainsFunc(takes, hasNoID)))
 	return answer.Takes, err
 }
 
 // Peek returns the response that Take would return for the same take, but does not count the take.
 func (c LimitSets) Peek(ctx context.Context, limitSet string, take Take) (Taken, error) {
-	return callJSON[Taken](ctx, c.client, takeRequest(limitSet, "peek", take, true))
+	return callJSON[Taken](ctx, c.client, c.newTakeRequest(ctx, "peek", limitSet, take, true))
 }
 
 // Return gives back the cost take.Cost of the earlier take with the same ID and facts. It returns how much of the cost of the earlier take
 // was given back so far, in total.
 func (c LimitSets) Return(ctx context.Context, limitSet string, take Take) (givenBack int64, err error) {
-	answer, err := callJSON[Returned](ctx, c.client, takeRequest(limitSet, "return", take, true))
+	answer, err := callJSON[Returned](ctx, c.client, c.newTakeRequest(ctx, "returnTake", limitSet, take, true))
 	return answer.Returned, err
 }
 
-// takeRequest returns the request for an action (take, peek or return) of limitSet. isIdempotent becomes Request.Idempotent.
-func takeRequest(limitSet, action string, body any, isIdempotent bool) Request {
-	return Request{Method: http.MethodPost, Path: Path("limits", limitSet, action), Body: body, Idempotent: isIdempotent}
+// newTakeRequest returns the request of operationID (take, peek or returnTake) for limitSet. isIdempotent becomes Request.Idempotent.
+func (c LimitSets) newTakeRequest(ctx context.Context, operationID, limitSet string, body any, isIdempotent bool) Request {
+	request := c.client.prepareRequest(ctx, operationID, limitSet, body)
+	request.Idempotent = isIdempotent
+	return request
 }
 
 // HighestUse returns at most limit (1 to 100) usages of the policies of limitSet: those with the largest share of their maximum.
 func (c LimitSets) HighestUse(ctx context.Context, limitSet string, limit int) ([]PolicyUse, error) {
-	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", limitSet, "usage"), Query: Query("limit", strconv.Itoa(limit))})
+	usage, err := callJSON[Usage](ctx, c.client, c.client.prepareRequest(ctx, "getUsage", limitSet, Query("limit", strconv.Itoa(limit))))
 	return usage.Highest, err
 }
 
@@ -130,6 +131,6 @@ func (c LimitSets) SubjectUse(ctx context.Context, limitSet string, facts map[st
 	for name, value := range facts {
 		query.Set("facts."+name, value)
 	}
-	usage, err := callJSON[Usage](ctx, c.client, Request{Method: http.MethodGet, Path: Path("limits", limitSet, "usage"), Query: query})
+	usage, err := callJSON[Usage](ctx, c.client, c.client.prepareRequest(ctx, "getUsage", limitSet, query))
 	return usage.Usage, err
 }

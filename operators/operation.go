@@ -14,8 +14,8 @@ import (
 
 // Operation is a row of the table of operations. Each row is the struct tag of a field of Pools, Batches or another group of calls of a
 // Client. The server makes its routes, their roles and the OpenAPI document from the table, and the command line makes its requests from
-// it. Some operations are called by a method, because they need more than one request. The row of such an operation is in a field without a
-// name.
+// it. Some operations are called by a method, which makes its requests with Client.prepareRequest. The row of such an operation is in a
+// field without a name.
 type Operation struct {
 	Method   string // tag op, before the path
 	Path     string // with its parameters in braces, such as /v1/pools/{pool}
@@ -40,9 +40,9 @@ func readOperation(tag reflect.StructTag) (operation Operation, ok bool) {
 
 // Operations returns the table of operations. The key of an operation is its ID.
 func Operations() map[string]Operation {
-	table := map[string]Operation{}
-	(&Client{}).visitOperations(func(row Operation, _ reflect.Value) { table[row.ID] = row })
-	return table
+	c := &Client{}
+	c.initializeCalls()
+	return c.table
 }
 
 // visitOperations calls visit with each row of the table, and with the field of c that has the row.
@@ -59,9 +59,11 @@ func (c *Client) visitOperations(visit func(row Operation, field reflect.Value))
 	}
 }
 
-// initializeCalls sets each call of the client to a function that sends the request of its operation.
+// initializeCalls sets each call of the client to a function that sends the request of its operation. It also sets c.table.
 func (c *Client) initializeCalls() {
+	c.table = map[string]Operation{}
 	c.visitOperations(func(row Operation, field reflect.Value) {
+		c.table[row.ID] = row
 		if field.CanSet() {
 			if call, ok := reflect.TypeAssert[interface{ initialize(*Client, Operation) }](field.Addr()); ok {
 				call.initialize(c, row)
@@ -92,8 +94,13 @@ func (o Operation) PathOf(values ...string) string {
 	return strings.Join(segments, "/")
 }
 
-// newRequest returns the request with these arguments: first a value for each parameter of the path, then the input. The input of a GET
-// request is its query, and the input of another request is its body.
+// prepareRequest returns the request of the operation with this ID. The arguments are those of Operation.newRequest.
+func (c *Client) prepareRequest(ctx context.Context, id string, arguments ...any) Request {
+	return c.table[id].newRequest(ctx, arguments...)
+}
+
+// newRequest returns the request with these arguments: first a value for each parameter of the path, then the input. An input of the type
+// url.Values is the query. Any other input of a GET request becomes its query, and any other input of another request is its body.
 func (o Operation) newRequest(ctx context.Context, arguments ...any) Request {
 	count := strings.Count(o.Path, "{")
 	values := make([]string, count)
@@ -105,9 +112,13 @@ func (o Operation) newRequest(ctx context.Context, arguments ...any) Request {
 		request.Key = idempotencyKey(ctx)
 	}
 	for _, input := range arguments[count:] {
-		if o.Method == http.MethodGet {
+		query, isQuery := input.(url.Values)
+		switch {
+		case isQuery:
+			request.Query = query
+		case o.Method == http.MethodGet:
 			request.Query = queryParams(input)
-		} else {
+		default:
 			request.Body = input
 		}
 	}
@@ -144,8 +155,7 @@ type List[Filter, Entry any] func(ctx context.Context, filter Filter) iter.Seq2[
 
 func (f *List[Filter, Entry]) initialize(client *Client, operation Operation) {
 	*f = func(ctx context.Context, filter Filter) iter.Seq2[Entry, error] {
-		request := operation.newRequest(ctx, filter)
-		return listEntries[Entry](ctx, client, request.Path, request.Query)
+		return listEntries[Entry](ctx, client, operation.newRequest(ctx, filter))
 	}
 }
 
@@ -154,8 +164,7 @@ type ListOf[Key, Filter, Entry any] func(ctx context.Context, key Key, filter Fi
 
 func (f *ListOf[Key, Filter, Entry]) initialize(client *Client, operation Operation) {
 	*f = func(ctx context.Context, key Key, filter Filter) iter.Seq2[Entry, error] {
-		request := operation.newRequest(ctx, key, filter)
-		return listEntries[Entry](ctx, client, request.Path, request.Query)
+		return listEntries[Entry](ctx, client, operation.newRequest(ctx, key, filter))
 	}
 }
 

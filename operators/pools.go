@@ -2,7 +2,6 @@ package operators
 
 import (
 	"context"
-	"net/http"
 	"strconv"
 )
 
@@ -225,29 +224,29 @@ type Pools struct {
 // PauseAll pauses all pools that are not paused, up to 1,000 in each request. It returns the sums of all responses, even if it returns an
 // error. If dryRun is true, it only counts the pools.
 func (c Pools) PauseAll(ctx context.Context, pause PauseAll, dryRun bool) (PoolsChanged, error) {
-	return c.changeAll(ctx, "pause", pause, dryRun)
+	return c.changeAll(ctx, "pausePools", pause, dryRun)
 }
 
 // ResumeMine ends the pauses of all pools that the owner of the token paused. The results and dryRun have the same meaning as in PauseAll.
 func (c Pools) ResumeMine(ctx context.Context, dryRun bool) (PoolsChanged, error) {
-	return c.changeAll(ctx, "resume", nil, dryRun)
+	return c.changeAll(ctx, "resumePools", nil, dryRun)
 }
 
-// changeAll sends the requests of an operation on all pools, and returns the sums of the responses.
-func (c Pools) changeAll(ctx context.Context, operation string, body any, dryRun bool) (sum PoolsChanged, err error) {
-	q := Query("dry_run", strconv.FormatBool(dryRun), "page_size", "1000")
+// changeAll sends the requests of operationID, an operation on all pools, and returns the sums of the responses.
+func (c Pools) changeAll(ctx context.Context, operationID string, body any, dryRun bool) (sum PoolsChanged, err error) {
+	request := c.client.prepareRequest(ctx, operationID, body, Query("dry_run", strconv.FormatBool(dryRun), "page_size", "1000"))
 	for {
-		done, err := callJSON[PoolsChanged](ctx, c.client, Request{Method: http.MethodPost, Path: Path("pools", operation), Query: q, Body: body})
+		done, err := callJSON[PoolsChanged](ctx, c.client, request)
 		sum.Pools, sum.Stopping = sum.Pools+done.Pools, sum.Stopping+done.Stopping
 		if err != nil || done.NextPageToken == "" {
 			return sum, err
 		}
-		q.Set("page_token", done.NextPageToken)
+		request.Query.Set("page_token", done.NextPageToken)
 	}
 }
 
 // ReleaseSlot takes a slot back from its holder and returns the new state of the slot. The parameter release has the reason, and whether
 // the slot is freed at once.
 func (c Pools) ReleaseSlot(ctx context.Context, pool string, slot int, release Release) (Slot, error) {
-	return callJSON[Slot](ctx, c.client, Request{Method: http.MethodPost, Path: Path("pools", pool, "slots", strconv.Itoa(slot), "release"), Body: release})
+	return callJSON[Slot](ctx, c.client, c.client.prepareRequest(ctx, "releaseSlot", pool, slot, release))
 }

@@ -3,7 +3,6 @@ package operators
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"time"
 )
 
@@ -162,21 +161,21 @@ type Tasks struct {
 // CancelAll cancels the tasks that match filter, at most as many as the server allows in one request. If Bulk.More is true, the caller
 // calls it again. filter must have at least one field. If dryRun is true, CancelAll only counts the tasks.
 func (c Tasks) CancelAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bulk, error) {
-	return c.changeTasks(ctx, "cancel", filter, dryRun)
+	return c.changeTasks(ctx, "cancelTasks", filter, dryRun)
 }
 
 // RetryAll makes tasks pending again: those that match filter and ended without success, at most as many as the server allows in one
 // request. If Bulk.More is true, the caller calls it again. filter must have at least one field. If dryRun is true, RetryAll only counts
 // the tasks.
 func (c Tasks) RetryAll(ctx context.Context, filter TaskFilter, dryRun bool) (Bulk, error) {
-	return c.changeTasks(ctx, "retry", filter, dryRun)
+	return c.changeTasks(ctx, "retryTasks", filter, dryRun)
 }
 
-// changeTasks sends the request for an action (cancel or retry) on all tasks that match filter.
-func (c Tasks) changeTasks(ctx context.Context, action string, filter TaskFilter, dryRun bool) (Bulk, error) {
-	q := queryParams(filter)
+// changeTasks sends the request of operationID, an operation on all tasks that match filter.
+func (c Tasks) changeTasks(ctx context.Context, operationID string, filter TaskFilter, dryRun bool) (Bulk, error) {
+	query := queryParams(filter)
 	if dryRun {
-		q.Set("dry_run", "true")
+		query.Set("dry_run", "true")
 	}
-	return callJSON[Bulk](ctx, c.client, Request{Method: http.MethodPost, Path: Path("tasks", action), Query: q})
+	return callJSON[Bulk](ctx, c.client, c.client.prepareRequest(ctx, operationID, query))
 }
