@@ -185,8 +185,8 @@ type Batches struct {
 
 	Results      CallWith[int64, ResultQuery, Results]     `op:"GET /v1/batches/{id}/results" id:"listResults" role:"viewer" doc:"List the results of a batch by task number, and summarize them"`
 	Failures     CallWith[int64, FailureQuery, Failures]   `op:"GET /v1/batches/{id}/failures" id:"getBatchFailures" role:"viewer" doc:"Count the attempts of a batch that failed, by tags and attributes of their devices"`
-	_            struct{}                                  `op:"POST /v1/batches" id:"createBatch" role:"operator" status:"201" once:"true" doc:"Queue tasks"`
-	List         List[BatchFilter, Batch]                  `op:"GET /v1/batches" id:"listBatches" role:"viewer" doc:"List batches, by default newest first"`
+	_            struct{}                                  `op:"POST /v1/batches" id:"createBatch" scope:"input" role:"operator" status:"201" once:"true" doc:"Queue tasks"`
+	List         List[BatchFilter, Batch]                  `op:"GET /v1/batches" id:"listBatches" scope:"input" role:"viewer" doc:"List batches, by default newest first"`
 	Get          Call[int64, Batch]                        `op:"GET /v1/batches/{id}" id:"getBatch" role:"viewer" doc:"Read a batch and its counts"`
 	Change       CallWith[int64, BatchPatch, BatchChanged] `op:"PATCH /v1/batches/{id}" id:"patchBatch" role:"operator" doc:"Change a batch; absent fields stay, null restores the default"`
 	Pause        CallWith[int64, PauseReason, Batch]       `op:"POST /v1/batches/{id}/pause" id:"pauseBatch" role:"operator" doc:"Pause a batch: its tasks get no new grants; running tasks continue"`

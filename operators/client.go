@@ -45,16 +45,16 @@ type Config struct {
 
 // Client calls the operators' API of one server. It is safe for concurrent use.
 type Client struct {
-	Pools    Pools
+	Pools    Pools `scope:"all"`
 	Leases   Leases
-	Batches  Batches
-	Tasks    Tasks
-	Devices  Devices
-	Profiles Profiles
-	Limits   LimitSets
-	Tokens   Tokens
-	Events   Events
-	Search   Search
+	Batches  Batches   `scope:"batch"`
+	Tasks    Tasks     `scope:"task"`
+	Devices  Devices   `scope:"none"`
+	Profiles Profiles  `scope:"none"`
+	Limits   LimitSets `scope:"all"`
+	Tokens   Tokens    `scope:"none"`
+	Events   Events    `scope:"all"`
+	Search   Search    `scope:"all"`
 
 	table  map[string]Operation // the key of an operation is its ID
 	config Config

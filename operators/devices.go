@@ -150,14 +150,14 @@ type Devices struct {
 
 	List        List[DeviceFilter, Device]            `op:"GET /v1/devices" id:"listDevices" role:"viewer" doc:"List devices by id"`
 	Get         Call[string, Device]                  `op:"GET /v1/devices/{id}" id:"getDevice" role:"viewer" doc:"Read a device"`
-	Why         Call[string, DeviceWhy]               `op:"GET /v1/devices/{id}/why" id:"explainDevice" role:"viewer" doc:"Explain why a device gets no task, and how to change that"`
+	Why         Call[string, DeviceWhy]               `op:"GET /v1/devices/{id}/why" id:"explainDevice" scope:"all" role:"viewer" doc:"Explain why a device gets no task, and how to change that"`
 	Create      Call[NewDevice, DeviceCreated]        `op:"POST /v1/devices" id:"createDevice" role:"operator" status:"201" once:"true" doc:"Create a device and its token, or many"`
 	Change      CallWith[string, DevicePatch, Device] `op:"PATCH /v1/devices/{id}" id:"patchDevice" role:"operator" doc:"Change the tags and the profile of a device; absent ones stay, null removes one"`
 	RotateToken CallWith[string, Rotation, TokenMade] `op:"POST /v1/devices/{id}/token" id:"rotateToken" role:"operator" doc:"Create a new token of a device"`
 	Block       CallWith[string, PauseReason, Device] `op:"POST /v1/devices/{id}/block" id:"blockDevice" role:"operator" doc:"Block a device: it gets no grants, and it is asked to stop its task"`
 	Unblock     Call[string, Device]                  `op:"POST /v1/devices/{id}/unblock" id:"unblockDevice" role:"operator" doc:"Unblock a device"`
 
-	History ListOf[string, All, Holding] `op:"GET /v1/devices/{id}/history" id:"getDeviceHistory" role:"viewer" doc:"List the attempts of a device, the latest ends first"`
+	History ListOf[string, All, Holding] `op:"GET /v1/devices/{id}/history" id:"getDeviceHistory" scope:"all" role:"viewer" doc:"List the attempts of a device, the latest ends first"`
 	_       struct{}                     `op:"DELETE /v1/devices/{id}" id:"deleteDevice" role:"operator" doc:"Delete a device and its tokens"`
 	_       struct{}                     `op:"POST /v1/devices/retag" id:"retagDevices" role:"operator" doc:"Set or remove tags of all devices that match, one page per request"`
 	_       struct{}                     `op:"POST /v1/devices/delete" id:"deleteDevices" role:"operator" doc:"Delete all devices that match, one page per request"`

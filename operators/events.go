@@ -49,7 +49,7 @@ type EventFilter struct {
 type Events struct {
 	client *Client
 
-	List List[EventFilter, Event] `op:"GET /v1/events" id:"listEvents" role:"viewer" doc:"List the events of the audit log"`
+	List List[EventFilter, Event] `op:"GET /v1/events" id:"listEvents" scope:"input" role:"viewer" doc:"List the events of the audit log"`
 
 	_ struct{} `op:"GET /v1/events/seals" id:"listEventSeals" role:"viewer" doc:"Compare the events with their seals"`
 }

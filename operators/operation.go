@@ -22,18 +22,20 @@ type Operation struct {
 	ID       string // name in the OpenAPI document
 	Summary  string // tag doc
 	Role     string // the role that the operation needs
+	Scope    string // where the pool of the operation is found, see scopeOf
 	Status   int    // HTTP status of success; without the tag status it is 200
 	Callers  bool   // the role caller may use it, too, for the pools or limit sets of its token
 	Once     bool   // accepts an Idempotency-Key: a repeated request takes effect once
 	IsLogged bool   // what it changes is written to the audit log; the tag log:"none" says that nothing is
 }
 
-// readOperation returns the operation in tag, a row of the table. ok is false if tag contains no row.
-func readOperation(tag reflect.StructTag) (operation Operation, ok bool) {
+// readOperation returns the operation in tag, a row of the table. ok is false if tag contains no row. group is the tag of the row's group of
+// calls.
+func readOperation(tag, group reflect.StructTag) (operation Operation, ok bool) {
 	method, path, ok := strings.Cut(tag.Get("op"), " ")
 	status, _ := strconv.Atoi(tag.Get("status")) // an absent status means 200
 	return Operation{
-		Method: method, Path: path, ID: tag.Get("id"), Summary: tag.Get("doc"), Role: tag.Get("role"), Status: cmp.Or(status, http.StatusOK),
+		Method: method, Path: path, ID: tag.Get("id"), Summary: tag.Get("doc"), Role: tag.Get("role"), Scope: scopeOf(path, tag, group), Status: cmp.Or(status, http.StatusOK),
 		Callers: tag.Get("callers") != "", Once: tag.Get("once") != "", IsLogged: method != http.MethodGet && tag.Get("log") != "none",
 	}, ok
 }
@@ -47,12 +49,12 @@ func Operations() map[string]Operation {
 
 // visitOperations calls visit with each row of the table, and with the field of c that has the row.
 func (c *Client) visitOperations(visit func(row Operation, field reflect.Value)) {
-	for _, group := range reflect.ValueOf(c).Elem().Fields() {
-		if group.Kind() != reflect.Struct {
+	for group, calls := range reflect.ValueOf(c).Elem().Fields() {
+		if calls.Kind() != reflect.Struct {
 			continue
 		}
-		for field, value := range group.Fields() {
-			if row, ok := readOperation(field.Tag); ok {
+		for field, value := range calls.Fields() {
+			if row, ok := readOperation(field.Tag, group.Tag); ok {
 				visit(row, value)
 			}
 		}
@@ -72,15 +74,23 @@ func (c *Client) initializeCalls() {
 	})
 }
 
-// ScopeParam returns the name of the path parameter that names the pool or limit set of the operation: pool or set. It returns "" if the
-// path names neither, as for an operation on a batch.
-func (o Operation) ScopeParam() string {
-	for _, name := range []string{"pool", "set"} {
-		if strings.Contains(o.Path, "{"+name+"}") {
-			return name
-		}
+// scopeOf returns the scope of an operation: where its pool or limit set is found. The tag scope of its row comes first, then path, then the
+// tag scope of its group.
+//   - pool, set: the path parameter of this name;
+//   - batch, task: the pool of the batch or the task whose id is in the path;
+//   - input: the field pool of the input, without this field all pools;
+//   - all: all pools, or all limit sets;
+//   - none: the operation concerns neither pools nor limit sets.
+func scopeOf(path string, row, group reflect.StructTag) string {
+	switch scope := row.Get("scope"); {
+	case scope != "":
+		return scope
+	case strings.Contains(path, "{pool}"):
+		return "pool"
+	case strings.Contains(path, "{set}"):
+		return "set"
 	}
-	return ""
+	return group.Get("scope")
 }
 
 // PathOf returns the path of the operation with values in place of its parameters.

@@ -148,14 +148,14 @@ type Action struct {
 type Tasks struct {
 	client *Client
 
-	List   List[TaskFilter, Task]  `op:"GET /v1/tasks" id:"listTasks" role:"viewer" doc:"List tasks by number"`
+	List   List[TaskFilter, Task]  `op:"GET /v1/tasks" id:"listTasks" scope:"input" role:"viewer" doc:"List tasks by number"`
 	Get    Call[int64, TaskDetail] `op:"GET /v1/tasks/{id}" id:"getTask" role:"viewer" doc:"Read a task and its attempts"`
 	Why    Call[int64, Why]        `op:"GET /v1/tasks/{id}/why" id:"explainTask" role:"viewer" doc:"Explain why a task does not run, and how to change that"`
 	Cancel Call[int64, Task]       `op:"POST /v1/tasks/{id}/cancel" id:"cancelTask" role:"operator" doc:"Cancel a task; the device of a running task is asked to stop with its next report"`
 	Retry  Call[int64, Task]       `op:"POST /v1/tasks/{id}/retry" id:"retryTask" role:"operator" doc:"Retry a task that ended without success"`
 
-	_ struct{} `op:"POST /v1/tasks/cancel" id:"cancelTasks" role:"operator" doc:"Cancel all tasks that match"`
-	_ struct{} `op:"POST /v1/tasks/retry" id:"retryTasks" role:"operator" doc:"Retry all tasks that match and ended without success"`
+	_ struct{} `op:"POST /v1/tasks/cancel" id:"cancelTasks" scope:"input" role:"operator" doc:"Cancel all tasks that match"`
+	_ struct{} `op:"POST /v1/tasks/retry" id:"retryTasks" scope:"input" role:"operator" doc:"Retry all tasks that match and ended without success"`
 }
 
 // CancelAll cancels the tasks that match filter, at most as many as the server allows in one request. If Bulk.More is true, the caller

@@ -115,14 +115,17 @@ func TestEveryActIsOneEvent(t *testing.T) {
 		b.createBatch(newBatchBody)
 		b.reportUntilGranted("d-1")
 		all := auditedCalls(b.createTokenID())
+		rows := map[string]operators.Operation{}
 		for id, row := range operators.Operations() {
+			rows[row.Method+" "+row.Path] = row
 			isAudited := slices.ContainsFunc(all, func(a auditedCall) bool { return a.operation == row.Method+" "+row.Path && a.eventKinds != nil })
 			if !isAudited && row.IsLogged {
 				b.Errorf("%s: auditedCalls has no call with an event", id)
 			}
 		}
 		for _, a := range all {
-			before := len(b.allEventKinds())
+			kinds, _ := b.allEvents()
+			before := len(kinds)
 			method, _, _ := strings.Cut(a.operation, " ")
 			var body any
 			if a.body != "" {
@@ -131,19 +134,38 @@ func TestEveryActIsOneEvent(t *testing.T) {
 			if got := b.call(method, a.path, adminToken, body); got.status != a.status {
 				b.Errorf("%s %s: %d, want %d: %.200s", method, a.path, got.status, a.status, got.body)
 			}
-			if diff := cmp.Diff(a.eventKinds, b.allEventKinds()[before:], cmpopts.EquateEmpty()); diff != "" {
+			kinds, pools := b.allEvents()
+			if diff := cmp.Diff(a.eventKinds, kinds[before:], cmpopts.EquateEmpty()); diff != "" {
 				b.Errorf("%s %s %s: %s", method, a.path, a.body, diff)
+			}
+			for i := before; i < len(kinds); i++ {
+				if want := poolOfEvents(rows[a.operation].Scope, a.path); pools[i] != want {
+					b.Errorf("%s %s: %s has the pool %q, want %q by the scope of the operation", method, a.path, kinds[i], pools[i], want)
+				}
 			}
 		}
 	})
 }
 
-// allEventKinds returns the kinds of all events in the log, oldest first.
-func (b *testAPI) allEventKinds() (kinds []string) {
+// poolOfEvents returns the pool of the events that an operation with this scope leaves. Batches, tasks and inputs of auditedCalls are in
+// the pool a.
+func poolOfEvents(scope, path string) (pool string) {
+	switch scope {
+	case "pool":
+		return strings.Split(path, "/")[3]
+	case "batch", "task", "input":
+		return "a"
+	}
+	return ""
+}
+
+// allEvents returns the kinds and the pools of all events in the log, oldest first.
+func (b *testAPI) allEvents() (kinds, pools []string) {
 	b.Helper()
 	for _, e := range listField(b.get("/v1/events?order=oldest").expectStatus(200).decodeObject(), "events") {
 		kind, _ := asObject(e)["kind"].(string)
-		kinds = append(kinds, kind)
+		pool, _ := asObject(e)["pool"].(string)
+		kinds, pools = append(kinds, kind), append(pools, pool)
 	}
-	return kinds
+	return kinds, pools
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +97,50 @@ func TestOpenAPIHasARouteForEachRow(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// The scope of a row must agree with the path, the query, the body and the response of its route.
+func TestOpenAPIAgreesWithTheScopeOfEachRow(t *testing.T) {
+	t.Parallel()
+	d := startEmbedded(t).readDocument()
+	routes := d.operations()
+	for id, row := range operators.Operations() {
+		if want := d.possibleScopes(row.Path, routes[row.Method+" "+row.Path]); !slices.Contains(want, row.Scope) {
+			t.Errorf("%s has the scope %q, want one of %q", id, row.Scope, want)
+		}
+	}
+}
+
+// possibleScopes returns the scopes that the operation at path can have.
+func (d document) possibleScopes(path string, op operation) []string {
+	inPath, inputs := regexp.MustCompile(`{(pool|set)}|^/v1/(batch|task)e?s/{id}`).FindStringSubmatch(path), schema{Properties: map[string]schema{}}
+	for _, parameter := range op.Parameters {
+		inputs.Properties[parameter.Name] = schema{}
+	}
+	switch noun := strings.Split(path, "/")[2]; {
+	case inPath != nil:
+		return []string{inPath[1] + inPath[2]}
+	case d.hasMember(inputs, "pool"), op.RequestBody != nil && d.hasMember(op.RequestBody.Content["application/json"].Schema, "pool"):
+		return []string{"input"}
+	case noun == "devices" && !d.hasMember(op.Responses["200"].Content["application/json"].Schema, "pool"):
+		return []string{"none", "all"} // a response may concern pools without naming them
+	case noun == "profiles", noun == "tokens":
+		return []string{"none"}
+	}
+	return []string{"all"}
+}
+
+// hasMember reports whether values of the schema can have a member with this name, at any depth.
+func (d document) hasMember(s schema, name string) bool {
+	if s.Ref != "" {
+		return d.hasMember(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], name)
+	}
+	for member, property := range s.Properties {
+		if member == name || d.hasMember(property, name) {
+			return true
+		}
+	}
+	return s.Items != nil && d.hasMember(*s.Items, name)
 }
 
 func TestOpenAPIHasTheReportAndProblems(t *testing.T) {

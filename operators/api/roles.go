@@ -49,7 +49,7 @@ func (o Operator) checkRights(ctx huma.Context) error {
 		return nil
 	}
 	patterns := map[string][]string{"pool": o.poolPatterns, "set": o.setPatterns}
-	if param := row.ScopeParam(); store.Covers(patterns[param], ctx.Param(param)) {
+	if store.Covers(patterns[row.Scope], ctx.Param(row.Scope)) {
 		return nil
 	}
 	return newProblem(http.StatusForbidden, codeForbidden, "the token does not cover this pool or limit set")
