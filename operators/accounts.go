@@ -22,8 +22,8 @@ type ProfileChanged struct {
 
 // ProfileSettings has all settings of a profile that an operator can set.
 type ProfileSettings struct {
-	Limits       []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list; empty: the profile limits nothing"`
-	MetadataOnly bool     `json:"metadata_only,omitempty" doc:"true: devices that report by hawkBit's DDI also get tasks whose payload is no deployment, as a deployment without artifacts"`
+	Limits       []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list; empty: the profile limits nothing" flag:"policies that limit how often tasks may start: a JSON list, or @FILE with one"`
+	MetadataOnly bool     `json:"metadata_only,omitempty" doc:"true: devices that report by hawkBit's DDI also get tasks whose payload is no deployment, as a deployment without artifacts" flag:"devices that report by hawkBit's DDI also get tasks whose payload is no deployment"`
 }
 
 // ProfileList is a page of profiles.

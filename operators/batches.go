@@ -170,13 +170,13 @@ type BatchPatch struct {
 
 // BatchFilter selects batches. An empty field matches all batches.
 type BatchFilter struct {
-	Name string `query:"name" maxLength:"200" doc:"Part of the name; case is ignored"`
-	Lane string `query:"lane" enum:"normal,urgent"`
-	Pool string `query:"pool" doc:"Excludes the filters name, lane and kind"`
-	Kind string `query:"kind" maxLength:"64" doc:"Excludes the other filters"`
+	Name string `query:"name" maxLength:"200" doc:"Part of the name; case is ignored" flag:"only batches whose name contains this text, ignoring case"`
+	Lane string `query:"lane" enum:"normal,urgent" flag:"only batches of this lane: normal or urgent"`
+	Pool string `query:"pool" doc:"Excludes the filters name, lane and kind" flag:"only batches of this pool"`
+	Kind string `query:"kind" maxLength:"64" doc:"Excludes the other filters" flag:"only batches of this kind"`
 
-	State string `query:"state" enum:"open,running,paused,scheduled,cancelling,finished,cancelled" doc:"As in the field state, some seconds late; open: not ended. Only alone or with pool"`
-	Sort  string `query:"sort" enum:"newest,failed,ended" default:"newest" doc:"failed: the batches with failed or timed-out tasks, most of these first; ended: the batches that have ended, the latest end first. Both only alone or with pool"`
+	State string `query:"state" enum:"open,running,paused,scheduled,cancelling,finished,cancelled" doc:"As in the field state, some seconds late; open: not ended. Only alone or with pool" flag:"only batches in this state: open, running, paused, scheduled, cancelling, finished, cancelled; open: not ended"`
+	Sort  string `query:"sort" enum:"newest,failed,ended" default:"newest" doc:"failed: the batches with failed or timed-out tasks, most of these first; ended: the batches that have ended, the latest end first. Both only alone or with pool" flag:"newest first; failed: only batches with failures, most of these first; ended: only batches that have ended, the latest end first (default \"newest\")"`
 }
 
 // Batches has the calls about batches.

@@ -128,17 +128,17 @@ type DeviceDeleted struct {
 // DeviceFilter selects the devices that match all fields that are set.
 type DeviceFilter struct {
 	Tags         []string `query:"tag,explode" maxItems:"64" doc:"A tag as name:value; if repeated, the device must have all of them"`
-	Profile      string   `query:"profile" maxLength:"64" doc:"Only devices with this profile"`
-	Blocked      string   `query:"blocked" enum:"true,false"`
-	Noisy        string   `query:"noisy" enum:"true,false" doc:"true: only devices with noisy_at within the last 5 minutes; false: only the others"`
-	Prefix       string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of the id"`
-	IDPart       string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the id; case is ignored; not with silent_for_ms"`
+	Profile      string   `query:"profile" maxLength:"64" doc:"Only devices with this profile" flag:"only devices with this profile"`
+	Blocked      string   `query:"blocked" enum:"true,false" flag:"true: only blocked devices; false: only devices that are not blocked"`
+	Noisy        string   `query:"noisy" enum:"true,false" doc:"true: only devices with noisy_at within the last 5 minutes; false: only the others" flag:"true: only devices that reported far too often within the last 5 minutes; false: only other devices"`
+	Prefix       string   `query:"prefix" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Prefix of the id" flag:"only devices whose id begins with this text"`
+	IDPart       string   `query:"part" maxLength:"128" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the id; case is ignored; not with silent_for_ms" flag:"only devices whose id contains this text, ignoring case; not with --silent-for"`
 	SilentMS     int64    `query:"silent_for_ms" minimum:"1" maximum:"315360000000" doc:"Only devices that have been silent for this time (see quiet_until), or never reported"`
-	RegisteredBy string   `query:"registered_by" maxLength:"200" doc:"Only devices that this operator token, fleet token (fleet:1a2b3c4d) or session registered"`
+	RegisteredBy string   `query:"registered_by" maxLength:"200" doc:"Only devices that this operator token, fleet token (fleet:1a2b3c4d) or session registered" flag:"only devices that this operator token or fleet token (fleet:1a2b3c4d) registered; session: by a session at an MQTT broker"`
 
-	CreatedSince time.Time `query:"created_since" doc:"Only devices that were registered at this time or later, such as 2026-11-21T14:00:00Z"`
+	CreatedSince time.Time `query:"created_since" doc:"Only devices that were registered at this time or later, such as 2026-11-21T14:00:00Z" flag:"only devices that were registered at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z"`
 
-	Recent int `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token"`
+	Recent int `query:"recent" minimum:"1" maximum:"1000" doc:"Only this number of devices, last seen first; excludes filters and page_token" flag:"number of devices to show, latest report first, 1 to 1000; not with other filters"`
 }
 
 // IsEmpty reports whether the filter selects all devices.

@@ -33,13 +33,13 @@ type EventList struct {
 
 // EventFilter selects the events that match all fields that are set.
 type EventFilter struct {
-	Kind      string `query:"kind" maxLength:"64"`
-	Actor     string `query:"actor" maxLength:"200"`
-	ActorKind string `query:"actor_kind" enum:"device,operator,program,registrant,unknown"`
-	Pool      string `query:"pool"`
-	Batch     int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
-	Task      int64  `query:"task" minimum:"0" maximum:"9007199254740991"`
-	Device    string `query:"device"`
+	Kind      string `query:"kind" maxLength:"64" flag:"only events of this kind: task.granted, batch.paused, ..."`
+	Actor     string `query:"actor" maxLength:"200" flag:"only events caused by this operator, device or part of the dispatcher"`
+	ActorKind string `query:"actor_kind" enum:"device,operator,program,registrant,unknown" flag:"only events caused by a device, operator, program (a part of the dispatcher), registrant (a fleet token or session), or unknown (a sender without a known token)"`
+	Pool      string `query:"pool" flag:"only events about this pool"`
+	Batch     int64  `query:"batch" minimum:"0" maximum:"9007199254740991" flag:"only events about this batch"`
+	Task      int64  `query:"task" minimum:"0" maximum:"9007199254740991" flag:"only events about this task"`
+	Device    string `query:"device" flag:"only events about this device"`
 
 	Since time.Time `query:"since" doc:"Only events at this time or later, such as 2026-11-21T14:00:00Z"`
 	Until time.Time `query:"until" doc:"Only events before this time"`

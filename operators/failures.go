@@ -7,8 +7,8 @@ import (
 
 // FailureQuery selects the attempts that Failures counts, and how they are grouped.
 type FailureQuery struct {
-	By    []string  `query:"by" maxItems:"2" doc:"At most two of tags.NAME and attributes.NAME: the attempts are grouped by the present values of their devices. attributes.a.b is the member b of the object a"`
-	Since time.Time `query:"since" doc:"Only attempts that ended at this time or later. Default: the last hour"`
+	By    []string  `query:"by" maxItems:"2" doc:"At most two of tags.NAME and attributes.NAME: the attempts are grouped by the present values of their devices. attributes.a.b is the member b of the object a" flag:"at most two keys, such as tags.model,attributes.firmware"`
+	Since time.Time `query:"since" doc:"Only attempts that ended at this time or later. Default: the last hour" flag:"only attempts that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z (default: the last hour)"`
 }
 
 // Values returns the query parameters of the query.

@@ -33,15 +33,15 @@ type HoldingList struct {
 
 // HistoryFilter selects the holdings that match all fields that are set.
 type HistoryFilter struct {
-	Slot  string    `query:"slot" maxLength:"11" doc:"A slot, or the first and the last slot of a range: 17, 60-119"`
+	Slot  string    `query:"slot" maxLength:"11" doc:"A slot, or the first and the last slot of a range: 17, 60-119" flag:"only this slot, or a range of slots: 17, 60-119"`
 	From  time.Time `query:"from" doc:"Only grants that ended at this time or later, or are in force"`
 	To    time.Time `query:"to" doc:"Only grants that ended before this time; absent: also grants in force"`
-	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order, by end; grants in force count as newest"`
+	Order string    `query:"order" enum:"newest,oldest" default:"newest" doc:"Sort order, by end; grants in force count as newest" flag:"order by the end: newest or oldest first (default \"newest\")"`
 }
 
 // SeriesQuery selects the length of a series.
 type SeriesQuery struct {
-	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"Length of the series; its steps are 1 min, 10 min or 1 h"`
+	Range string `query:"range" enum:"1h,24h,7d" default:"1h" doc:"Length of the series; its steps are 1 min, 10 min or 1 h" flag:"1h, 24h or 7d (default \"1h\")"`
 }
 
 // Series is the number of held slots of a pool over time, in steps of equal length. The last step is still in progress.

@@ -18,7 +18,7 @@ type LimitSet struct {
 
 // LimitSetSettings has all settings of a limit set that an operator can set.
 type LimitSetSettings struct {
-	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list, at most 16; empty: everything is allowed"`
+	Limits []Policy `json:"limits,omitempty" nullable:"true" doc:"The complete list, at most 16; empty: everything is allowed" flag:"policies that limit how often tasks may start: a JSON list, or @FILE with one"`
 }
 
 // LimitSetList is a page of limit sets.

@@ -60,9 +60,9 @@ func PoolTroubles() []string {
 
 // PoolFilter selects pools and sets their order.
 type PoolFilter struct {
-	Name        string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the name; case is ignored"`
-	Sort        string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"name: by name; held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first"`
-	OnlyTrouble bool   `query:"only_trouble" doc:"true: only pools with trouble"`
+	Name        string `query:"name" maxLength:"64" pattern:"^[A-Za-z0-9._:-]*$" doc:"Part of the name; case is ignored" flag:"only pools whose name contains this text, ignoring case"`
+	Sort        string `query:"sort" enum:"name,held,waiting,trouble" default:"name" doc:"name: by name; held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first" flag:"name (default); held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first"`
+	OnlyTrouble bool   `query:"only_trouble" doc:"true: only pools with trouble" flag:"only pools with trouble"`
 }
 
 // PoolTotals has the sums over all pools, from one snapshot.
@@ -186,7 +186,7 @@ type LimitedSubject struct {
 
 // LimitedQuery limits the number of subjects.
 type LimitedQuery struct {
-	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries"`
+	Limit int `query:"limit" minimum:"1" maximum:"200" default:"20" doc:"Maximum number of entries" flag:"number of subjects to show, 1 to 200 (default 20)"`
 }
 
 // LimitedList has the subjects with the most refusals.

@@ -8,13 +8,13 @@ import (
 
 // ResultQuery selects the results of a batch and what their summary contains.
 type ResultQuery struct {
-	State     string    `query:"state" enum:"succeeded,failed,timed_out,cancelled,expired,suppressed" doc:"Only results with this state; default: all states"`
-	Fields    []string  `query:"fields" doc:"Fields of the outputs, at most 50: net.rtt is the member rtt of the object net; a dot alone is an output that is no object. Default: whole outputs"`
-	Aggregate string    `query:"aggregate" maxLength:"200" doc:"A field whose values are summarized"`
-	ByTag     string    `query:"by_tag" maxLength:"64" doc:"The name of a tag by which results are counted"`
-	Since     time.Time `query:"since" doc:"Only results that ended at this time or later, such as 2026-11-21T14:00:00Z"`
-	Until     time.Time `query:"until" doc:"Only results that ended before this time"`
-	Sample    int       `query:"sample" minimum:"1" maximum:"50000" default:"10000" doc:"Maximum number of results that the summary reads; at most 1000 without aggregate and by_tag"`
+	State     string    `query:"state" enum:"succeeded,failed,timed_out,cancelled,expired,suppressed" doc:"Only results with this state; default: all states" flag:"only results of tasks in this state: succeeded, failed, timed_out, cancelled, expired, suppressed"`
+	Fields    []string  `query:"fields" doc:"Fields of the outputs, at most 50: net.rtt is the member rtt of the object net; a dot alone is an output that is no object. Default: whole outputs" flag:"output fields to show, e.g. down_mbps,net.rtt (default: the first fields; with --csv: all)"`
+	Aggregate string    `query:"aggregate" maxLength:"200" doc:"A field whose values are summarized" flag:"summarize this field: percentiles and a histogram for numbers, counts for text"`
+	ByTag     string    `query:"by_tag" maxLength:"64" doc:"The name of a tag by which results are counted" flag:"count results by this tag of the devices"`
+	Since     time.Time `query:"since" doc:"Only results that ended at this time or later, such as 2026-11-21T14:00:00Z" flag:"only results of tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z"`
+	Until     time.Time `query:"until" doc:"Only results that ended before this time" flag:"only results of tasks that ended before this time"`
+	Sample    int       `query:"sample" minimum:"1" maximum:"50000" default:"10000" doc:"Maximum number of results that the summary reads; at most 1000 without aggregate and by_tag" flag:"maximum number of results for the summary, 1 to 50000 (default 10000)"`
 }
 
 // Values returns the query parameters of a request for the results that q selects.

@@ -98,17 +98,17 @@ type TaskList struct {
 
 // TaskFilter selects the tasks that match all fields that are set.
 type TaskFilter struct {
-	Device string `query:"device"`
-	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991"`
-	Pool   string `query:"pool"`
-	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
-	Kind   string `query:"kind" maxLength:"64"`
-	Error  string `query:"error" maxLength:"4096" doc:"The whole error text, or the beginning of it followed by *"`
+	Device string `query:"device" flag:"only tasks of this device"`
+	Batch  int64  `query:"batch" minimum:"0" maximum:"9007199254740991" flag:"only tasks of this batch"`
+	Pool   string `query:"pool" flag:"only tasks of this pool"`
+	State  string `query:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed" flag:"only tasks in this state: pending, dispatched, succeeded, failed, timed_out, cancelled, expired, suppressed"`
+	Kind   string `query:"kind" maxLength:"64" flag:"only tasks of this kind"`
+	Error  string `query:"error" maxLength:"4096" doc:"The whole error text, or the beginning of it followed by *" flag:"only tasks with this error; if it ends with *: whose error begins with the text before it"`
 
-	Retrying bool `query:"retrying" doc:"true: only pending tasks with counted attempts: they will be tried again"`
+	Retrying bool `query:"retrying" doc:"true: only pending tasks with counted attempts: they will be tried again" flag:"only tasks that will be tried again: they wait, and an attempt has failed"`
 
-	Since time.Time `query:"since" doc:"Only tasks that ended at this time or later, such as 2026-11-21T14:00:00Z"`
-	Until time.Time `query:"until" doc:"Only tasks that ended before this time"`
+	Since time.Time `query:"since" doc:"Only tasks that ended at this time or later, such as 2026-11-21T14:00:00Z" flag:"only tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z"`
+	Until time.Time `query:"until" doc:"Only tasks that ended before this time" flag:"only tasks that ended before this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z"`
 }
 
 // Bulk is the result of one operation on many tasks.

@@ -15,8 +15,8 @@ type PolicyUse struct {
 
 // UsageQuery selects the usages of a pool.
 type UsageQuery struct {
-	Device string `query:"device" doc:"Device whose usage is listed; default: the subjects that used most"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects"`
+	Device string `query:"device" doc:"Device whose usage is listed; default: the subjects that used most" flag:"show the usage of this device"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"Maximum number of subjects" flag:"number of subjects to show, highest usage first, 1 to 100 (default 20)"`
 }
 
 // Usage has the usage of the policies of a pool or of a limit set. The query determines which of the fields Highest and Usage is set.

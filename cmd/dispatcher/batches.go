@@ -38,21 +38,8 @@ func batchesCommand() *cobra.Command {
 }
 
 func addBatchFilters(command *cobra.Command) {
-	command.Flags().String("name", "", "only batches whose name contains this text, ignoring case")
-	command.Flags().String("lane", "", "only batches of this lane: normal or urgent")
-	command.Flags().String("pool", "", "only batches of this pool")
-	command.Flags().String("kind", "", "only batches of this kind")
-	command.Flags().String("state", "", "only batches in this state: "+strings.Join(listableBatchStates(), ", ")+"; open: not ended")
-	command.Flags().String("sort", "newest", "newest first; failed: only batches with failures, most of these first; ended: only batches that have ended, the latest end first")
+	addFieldFlags(command, operators.BatchFilter{})
 	command.MarkFlagsMutuallyExclusive("name", "pool", "kind")
-	completeFlagValues(command, "state", listableBatchStates()...)
-	completeFlagValues(command, "sort", "newest", "failed", "ended")
-	completeFlagValues(command, "lane", "normal", "urgent")
-}
-
-// listableBatchStates returns the states by which a list of batches can be filtered.
-func listableBatchStates() (states []string) {
-	return []string{"open", "running", "paused", "scheduled", "cancelling", "finished", "cancelled"}
 }
 
 // requireOneID returns an error unless args has exactly one argument, an id of at least 1.

@@ -25,27 +25,18 @@ const shownFields = 6 // maximum number of output columns if no fields are named
 type resultFlags struct {
 	query *pflag.FlagSet // each flag is a parameter of the query
 
-	fields      []string
 	limit       int
 	csv, asJSON bool
 }
 
 func batchResultsCommand(batches commandFactory) *cobra.Command {
-	r := &resultFlags{query: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	r := &resultFlags{}
 	command := batches.objectCommand("results", "Show the results of a batch: a summary, then a table of the outputs", r.showResults)
-	r.query.StringSliceVar(&r.fields, "fields", nil, "output fields to show, e.g. down_mbps,net.rtt (default: the first fields; with --csv: all)")
-	r.query.String("aggregate", "", "summarize this field: percentiles and a histogram for numbers, counts for text")
-	r.query.String("by-tag", "", "count results by this tag of the devices")
-	r.query.String("state", "", "only results of tasks in this state: "+strings.Join(operators.TaskStates()[2:], ", "))
-	r.query.Var(new(timeFlag), "since", "only results of tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
-	r.query.Var(new(timeFlag), "until", "only results of tasks that ended before this time")
-	r.query.Int("sample", 0, "maximum number of results for the summary, 1 to 50000 (default 10000)")
+	r.query = addFieldFlags(command, operators.ResultQuery{})
 	flags := command.Flags()
-	flags.AddFlagSet(r.query)
 	flags.IntVar(&r.limit, "limit", 20, "maximum number of results to show; 0: all, in JSON at most 1000")
 	flags.BoolVar(&r.csv, "csv", false, "write all results as CSV, with a column for each field")
 	flags.BoolVar(&r.asJSON, "json", false, "same as --output json: the first page and the summary, as received from the server")
-	completeFlagValues(command, "state", operators.TaskStates()[2:]...)
 	return command
 }
 
@@ -67,17 +58,18 @@ func (r *resultFlags) showResults(s *session, batchID string) error {
 	if err != nil {
 		return err
 	}
-	if r.fields == nil {
-		r.fields = firstScalarFields(summary.Fields)
+	fields, _ := r.query.GetStringSlice("fields") // cannot fail: the flag exists
+	if !r.query.Changed("fields") {
+		fields = firstScalarFields(summary.Fields)
 	}
-	if len(r.fields) > 0 {
-		query.Set("fields", strings.Join(r.fields, ","))
+	if len(fields) > 0 {
+		query.Set("fields", strings.Join(fields, ","))
 	}
 	query.Del("aggregate")
 	query.Del("by_tag")
 	query.Set("sample", "1") // the summary was written above, so a sample of one result is enough
 	_, _ = fmt.Fprintln(s.console.out)
-	return s.writeList(listSpec{path: path, columns: resultColumns(r.fields), query: query}, r.limit)
+	return s.writeList(listSpec{path: path, columns: resultColumns(fields), query: query}, r.limit)
 }
 
 // firstScalarFields returns the names of the fields that become columns of the table: the first shownFields of fields. It

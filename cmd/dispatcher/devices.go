@@ -36,20 +36,11 @@ func explainDeviceCommand(devices commandFactory) *cobra.Command {
 
 // addDeviceFilters adds the flags by which a command filters devices.
 func addDeviceFilters(command *cobra.Command) {
+	addFieldFlags(command, operators.DeviceFilter{})
 	flags := command.Flags()
 	flags.StringToString("tag", nil, "only devices with all of these tags: area=330100,city=hz")
-	flags.String("blocked", "", "true: only blocked devices; false: only devices that are not blocked")
-	flags.String("noisy", "", "true: only devices that reported far too often within the last 5 minutes; false: only other devices")
-	flags.String("profile", "", "only devices with this profile")
-	flags.String("prefix", "", "only devices whose id begins with this text")
-	flags.String("part", "", "only devices whose id contains this text, ignoring case; not with --silent-for")
 	flags.Var(new(model.Duration), "silent-for", "only devices that have not been seen for this time, or never: 90m, 1d, 2w")
 	flags.Lookup("silent-for").DefValue = "" // the help shows no default
-	flags.String("registered-by", "", "only devices that this operator token or fleet token (fleet:1a2b3c4d) registered; session: by a session at an MQTT broker")
-	flags.Var(new(timeFlag), "created-since", "only devices that were registered at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
-	flags.Int("recent", 0, "number of devices to show, latest report first, 1 to 1000; not with other filters")
-	completeFlagValues(command, "blocked", "true", "false")
-	completeFlagValues(command, "noisy", "true", "false")
 }
 
 func createDeviceCommand(devices commandFactory) *cobra.Command {

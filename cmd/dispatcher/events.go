@@ -53,15 +53,7 @@ func eventSubject(event jsonObject) string {
 }
 
 func addEventFilters(operator *operatorFlags, command *cobra.Command) {
-	flags := command.Flags()
-	flags.String("kind", "", "only events of this kind: task.granted, batch.paused, ...")
-	flags.String("actor", "", "only events caused by this operator, device or part of the dispatcher")
-	flags.String("actor-kind", "", "only events caused by a device, operator, program (a part of the dispatcher), registrant (a fleet token or session), or unknown (a sender without a known token)")
-	flags.String("pool", "", "only events about this pool")
-	flags.String("batch", "", "only events about this batch")
-	flags.String("task", "", "only events about this task")
-	flags.String("device", "", "only events about this device")
-	completeFlagValues(command, "actor-kind", "device", "operator", "program", "registrant", "unknown")
+	addFieldFlags(command, operators.EventFilter{})
 	operator.poolCommands().completeFlag(command, "pool")
 	operator.batchCommands().completeFlag(command, "batch")
 	operator.deviceCommands().completeFlag(command, "device")

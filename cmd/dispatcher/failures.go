@@ -19,8 +19,7 @@ func countFailuresCommand(poolsOrBatches commandFactory) *cobra.Command {
 		query := requestQuery(s.cmd.LocalNonPersistentFlags())
 		return s.getAndShow(operators.Path(poolsOrBatches.plural, name, "failures"), query, &found, func() error { return writeFailures(s.console, found) })
 	})
-	command.Flags().StringSlice("by", nil, "at most two keys, such as tags.model,attributes.firmware")
-	command.Flags().Var(new(timeFlag), "since", "only attempts that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z (default: the last hour)")
+	addFieldFlags(command, operators.FailureQuery{})
 	return command
 }
 

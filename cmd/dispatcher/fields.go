@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -162,15 +163,16 @@ func addFieldFlags(command *cobra.Command, object any) *pflag.FlagSet {
 		if !ok {
 			continue
 		}
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		name = strings.ReplaceAll(strings.TrimSuffix(name, "_ms"), "_", "-")
-		switch value.Interface().(type) {
+		name, _, _ := strings.Cut(cmp.Or(field.Tag.Get("json"), field.Tag.Get("query")), ",")
+		name, isDuration := strings.CutSuffix(name, "_ms")
+		name = strings.ReplaceAll(name, "_", "-")
+		switch value := value.Interface().(type) {
 		case int, operators.Change[int]:
 			added.Int(name, 0, help)
-		case int64, *int64, operators.Change[int64]:
-			added.Duration(name, 0, help)
-		case *bool:
+		case bool, *bool:
 			added.Bool(name, field.Tag.Get("default") == "true", help)
+		case time.Time:
+			added.Var(&timeFlag{value}, name, help)
 		case []string:
 			added.StringSlice(name, nil, help)
 		case json.RawMessage, []operators.Policy, operators.Change[[]operators.Policy]:
@@ -178,8 +180,12 @@ func addFieldFlags(command *cobra.Command, object any) *pflag.FlagSet {
 		case []operators.Window, operators.Change[[]operators.Window]:
 			added.Var(new(windowsFlag), "window", help)
 			_ = added.SetAnnotation("window", fieldAnnotation, []string{name}) // cannot fail: the flag exists
-		default: // text or a time
-			added.String(name, "", help)
+		default: // text, a time, a number of ms, or the id of an object
+			if isDuration {
+				added.Duration(name, 0, help)
+			} else {
+				added.String(name, "", help)
+			}
 		}
 		command.Flags().AddFlagSet(added)
 		if values := field.Tag.Get("enum"); values != "" {
@@ -187,12 +193,4 @@ func addFieldFlags(command *cobra.Command, object any) *pflag.FlagSet {
 		}
 	}
 	return added
-}
-
-// addLimitsFlags adds the flag --limits, and the flag --no-limits, which removes all policies.
-func addLimitsFlags(command *cobra.Command) {
-	addFieldFlags(command, struct {
-		Limits []operators.Policy `json:"limits" flag:"policies that limit how often tasks may start: a JSON list, or @FILE with one"`
-	}{})
-	addClearFlag(command, "no-limits", "limits", "remove all policies")
 }

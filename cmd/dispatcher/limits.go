@@ -23,7 +23,7 @@ func limitsCommand() *cobra.Command {
 	l := o.limitSetCommands()
 	list := listSpec{path: operators.Path("limits"), columns: newColumns("NAME", "LIMITS", "UPDATED=updated_at")}
 	verbs := o.newListCommands(list, "List limit sets by name", nil)
-	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPoliciesCommand(l, "Create a limit set, or replace its policies"),
+	verbs = append(verbs, l.requestCommand("get", "Show a limit set", http.MethodGet, ""), putPoliciesCommand(l, "Create a limit set, or replace its policies", operators.LimitSetSettings{}),
 		l.requestCommand("delete", "Delete a limit set", http.MethodDelete, ""),
 		takeOrPeekCommand(l, "take", "Ask whether an action is allowed, and count it if it is"), takeOrPeekCommand(l, "peek", "Show what take would answer, and count nothing"),
 		giveBackTakeCommand(l), showSetUsageCommand(l))

@@ -21,7 +21,7 @@ func poolsCommand() *cobra.Command {
 	list := listSpec{path: operators.Path("pools"), exportYAML: exportPoolFile, columns: slices.Concat(
 		newColumns("NAME", "CAPACITY", "HELD", "TASKS WAIT=pending_tasks"), []tableColumn{{"TROUBLE", troubleCodes}},
 		newColumns("LEASE=lease_ms", "PAUSED", "OPENS=opens_at", "CLOSES=closes_at", "UPDATED=updated_at"))}
-	verbs := o.newListCommands(list, "List pools by name, held slots, waiting tasks or trouble", addPoolFilters)
+	verbs := o.newListCommands(list, "List pools by name, held slots, waiting tasks or trouble", func(c *cobra.Command) { addFieldFlags(c, operators.PoolFilter{}) })
 	verbs = append(verbs, p.requestCommand("get", "Show a pool", http.MethodGet, ""), createPoolCommand(p), setPoolCommand(p), applyPoolsCommand(o),
 		p.requestCommand("delete", "Delete a pool without open tasks; its ended batches stay", http.MethodDelete, ""),
 		pausePoolCommand(p), resumePoolCommand(p),
@@ -35,14 +35,6 @@ func troubleCodes(pool jsonObject) string {
 	var codes []string
 	_ = json.Unmarshal(pool["trouble"], &codes) // an absent member means no trouble
 	return strings.Join(codes, " ")
-}
-
-func addPoolFilters(command *cobra.Command) {
-	flags := command.Flags()
-	flags.String("name", "", "only pools whose name contains this text, ignoring case")
-	flags.String("sort", "", "name (default); held: largest share of held slots first; waiting: most waiting tasks first; trouble: worst trouble first")
-	flags.Bool("only-trouble", false, "only pools with trouble")
-	completeFlagValues(command, "sort", "name", "held", "waiting", "trouble")
 }
 
 func addPoolSettings(command *cobra.Command) {

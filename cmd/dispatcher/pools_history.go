@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -13,24 +14,21 @@ import (
 func showHistoryCommand(pools commandFactory) *cobra.Command {
 	var since time.Duration
 	var limit *int
+	var filters *pflag.FlagSet
 	command := pools.objectCommand("history", "Show who held a pool's slots, since when, and how it ended", func(s *session, pool string) error {
 		if since < 0 {
 			return usageError{errors.New("--since must not be negative")}
 		}
-		flags := s.cmd.Flags()
-		query := operators.Query("slot", flags.Lookup("slot").Value.String(), "order", flags.Lookup("order").Value.String())
+		query := requestQuery(filters)
 		if since > 0 {
 			query.Set("from", time.Now().Add(-since).UTC().Format(time.RFC3339Nano))
 		}
 		return s.writeList(listSpec{path: operators.Path("pools", pool, "history"), query: query, columns: slices.Concat(
 			newColumns("SLOT", "DEVICE", "TASK", "BATCH", "TOKEN", "GRANTED=granted_at", "ENDED=ended_at"), []tableColumn{{"HOW", endReason}})}, *limit)
 	})
-	flags := command.Flags()
-	flags.String("slot", "", "only this slot, or a range of slots: 17, 60-119")
-	flags.String("order", "newest", "order by the end: newest or oldest first")
-	flags.DurationVar(&since, "since", 0, "only entries that ended within this time, or have not ended: 24h")
+	filters = addFieldFlags(command, operators.HistoryFilter{})
+	command.Flags().DurationVar(&since, "since", 0, "only entries that ended within this time, or have not ended: 24h")
 	limit = addLimitFlag(command)
-	completeFlagValues(command, "order", "newest", "oldest")
 	return command
 }
 
@@ -47,7 +45,6 @@ func showSeriesCommand(pools commandFactory) *cobra.Command {
 		return s.showTable(operators.Path("pools", pool, "series"), requestQuery(s.cmd.LocalNonPersistentFlags()),
 			newColumns("UNTIL=at", "HELD", "LEAST=held_min", "MOST=held_max", "CAPACITY", "GRANTED", "ENDED", "LAPSED"), "points")
 	})
-	command.Flags().String("range", "1h", "1h, 24h or 7d")
-	completeFlagValues(command, "range", "1h", "24h", "7d")
+	addFieldFlags(command, operators.SeriesQuery{})
 	return command
 }

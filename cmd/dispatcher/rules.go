@@ -15,7 +15,7 @@ func showLimitedCommand(pools commandFactory) *cobra.Command {
 		return s.showTable(operators.Path("pools", pool, "limited"), requestQuery(s.cmd.LocalNonPersistentFlags()), newColumns("POLICY", "SUBJECT", "TIMES"), "limited")
 	})
 	command.Long = "Show the subjects refused most by the policies of a pool, its batches and profiles, in\nthe current and the previous hour."
-	command.Flags().Int("limit", 20, "number of subjects to show, 1 to 200")
+	addFieldFlags(command, operators.LimitedQuery{})
 	return command
 }
 
@@ -24,8 +24,7 @@ func showPoolUsageCommand(pools commandFactory) *cobra.Command {
 		return s.showUsage(operators.Path("pools", pool, "usage"), requestQuery(s.cmd.LocalNonPersistentFlags()))
 	})
 	command.Long = "Show the usage of the policies of a pool: the subjects with the highest usage, or the usage\nof one device, for the policies of the pool and of its profile that count by facts of the\ndevice and not by facts of its tasks."
-	command.Flags().Int("limit", 20, "number of subjects to show, highest usage first, 1 to 100")
-	command.Flags().String("device", "", "show the usage of this device")
+	addFieldFlags(command, operators.UsageQuery{})
 	return command
 }
 
@@ -51,24 +50,19 @@ func profilesCommand() *cobra.Command {
 	o := &operatorFlags{}
 	p := o.profileCommands()
 	verbs := o.newListCommands(listSpec{path: operators.Path("profiles"), columns: newColumns("NAME", "LIMITS", "UPDATED=updated_at")}, "List profiles by name", nil)
-	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putProfileCommand(p),
+	verbs = append(verbs, p.requestCommand("get", "Show a profile", http.MethodGet, ""), putPoliciesCommand(p, "Create a profile, or replace its settings", operators.ProfileSettings{}),
 		p.requestCommand("delete", "Delete a profile that no device has", http.MethodDelete, ""))
 	return o.groupCommand("profiles", "Limit how often devices start tasks, in each pool separately", verbs...)
 }
 
-func putProfileCommand(profiles commandFactory) *cobra.Command {
-	command := putPoliciesCommand(profiles, "Create a profile, or replace its settings")
-	command.Flags().Bool("metadata-only", false, "devices that report by hawkBit's DDI also get tasks whose payload is no deployment")
-	return command
-}
-
 // putPoliciesCommand returns the command `put` of profiles or limit sets. profilesOrLimitSets is this kind of object, and shortHelp is the
-// help of the command. The command stores a list of policies under a name.
-func putPoliciesCommand(profilesOrLimitSets commandFactory, shortHelp string) *cobra.Command {
+// help of the command. The command stores a list of policies under a name. It has a flag for each field of settings.
+func putPoliciesCommand(profilesOrLimitSets commandFactory, shortHelp string, settings any) *cobra.Command {
 	command := profilesOrLimitSets.objectCommand("put", shortHelp, func(s *session, name string) error {
 		return s.sendFlags(http.MethodPut, operators.Path(profilesOrLimitSets.plural, name))
 	})
-	addLimitsFlags(command)
+	addFieldFlags(command, settings)
+	addClearFlag(command, "no-limits", "limits", "remove all policies")
 	command.MarkFlagsOneRequired("limits", "no-limits")
 	return command
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -35,20 +34,10 @@ func tasksCommand() *cobra.Command {
 }
 
 func addTaskFilters(operator *operatorFlags, command *cobra.Command) {
-	flags := command.Flags()
-	flags.String("device", "", "only tasks of this device")
-	flags.String("batch", "", "only tasks of this batch")
-	flags.String("pool", "", "only tasks of this pool")
-	flags.String("state", "", "only tasks in this state: "+strings.Join(operators.TaskStates(), ", "))
-	flags.String("kind", "", "only tasks of this kind")
-	flags.Bool("retrying", false, "only tasks that will be tried again: they wait, and an attempt has failed")
-	flags.String("error", "", "only tasks with this error; if it ends with *: whose error begins with the text before it")
-	flags.Var(new(timeFlag), "since", "only tasks that ended at or after this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
-	flags.Var(new(timeFlag), "until", "only tasks that ended before this time: 2h or 1d (ago), or 2026-11-21T14:00:00Z")
+	addFieldFlags(command, operators.TaskFilter{})
 	operator.deviceCommands().completeFlag(command, "device")
 	operator.batchCommands().completeFlag(command, "batch")
 	operator.poolCommands().completeFlag(command, "pool")
-	completeFlagValues(command, "state", operators.TaskStates()...)
 }
 
 // taskErrorText returns the error of a task. If the task will be tried again, it returns the time of the next attempt and the
