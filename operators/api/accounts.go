@@ -103,12 +103,11 @@ func (t *tokenOperations) register(r *routes) {
 	register(r, r.describeOperation("revokeToken"), t.revoke)
 }
 
-type tokenQuery struct {
+func (t *tokenOperations) list(ctx context.Context, in *struct {
 	NumberPage
 	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
-}
-
-func (t *tokenOperations) list(ctx context.Context, in *tokenQuery) (page listPage[operators.Token], err error) {
+},
+) (page listPage[operators.Token], err error) {
 	found, err := t.ledger.OperatorTokens(ctx, in.afterNumber, in.Order == "newest", in.Size)
 	return newPage(found, in.isFull(len(found)), toAPIToken, func(t store.Token) string { return formatDecimal(t.ID) }), err
 }

@@ -164,12 +164,11 @@ func (b *batchOperations) get(ctx context.Context, in *IDPath) (operators.Batch,
 	return shown, err
 }
 
-type batchQuery struct {
+func (b *batchOperations) list(ctx context.Context, in *struct {
 	operators.BatchFilter
 	NumberPage
-}
-
-func (b *batchOperations) list(ctx context.Context, in *batchQuery) (page listPage[operators.Batch], err error) {
+},
+) (page listPage[operators.Batch], err error) {
 	if err := checkDeviceAndPoolNames("", in.Pool); err != nil {
 		return page, err
 	}

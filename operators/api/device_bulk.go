@@ -33,12 +33,11 @@ func (d *deviceOperations) selectDevices(ctx context.Context, in *DeviceSelectio
 	return ids, page.next, err
 }
 
-type deletion struct {
+func (d *deviceOperations) deleteMatching(ctx context.Context, in *struct {
 	DeviceSelection
 	operators.Deletion
-}
-
-func (d *deviceOperations) deleteMatching(ctx context.Context, in *deletion) (operators.DevicesChanged, error) {
+},
+) (operators.DevicesChanged, error) {
 	ids, next, err := d.selectDevices(ctx, &in.DeviceSelection)
 	if err != nil {
 		return operators.DevicesChanged{}, err

@@ -60,23 +60,23 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 	}
 	defer leave()
 	body := d.limits.newBodyReader(ctx, maxImportBody)
-	read, err := readDevices(body, contentType)
+	list, lines, err := readDevices(body, contentType)
 	if err != nil {
 		return nil, nil, body.requestError(err)
 	}
-	tokens, err = d.credentials.ImportDevices(ctx.Context(), operatorName(ctx.Context()), read.list, existing, defaultOverlap)
+	tokens, err = d.credentials.ImportDevices(ctx.Context(), operatorName(ctx.Context()), list, existing, defaultOverlap)
 	var bad *store.EntryError
 	switch {
 	case errors.As(err, &bad) && errors.Is(err, credentials.ErrOnePassword):
 		return nil, nil, newProblem(http.StatusConflict, codeOneByOne, fmt.Sprintf(
-			"line %d: %s, and its account at the MQTT broker has one password: rotate the tokens of such devices one by one; existing=skip imports the others", read.lines[bad.Entry], bad))
+			"line %d: %s, and its account at the MQTT broker has one password: rotate the tokens of such devices one by one; existing=skip imports the others", lines[bad.Entry], bad))
 	case errors.As(err, &bad) && errors.Is(err, store.ErrExists):
-		return nil, nil, entryProblem(linePlace, read.lines[bad.Entry], fmt.Errorf(
+		return nil, nil, entryProblem(linePlace, lines[bad.Entry], fmt.Errorf(
 			"%w; existing=skip leaves such devices as they are, existing=update changes their tags, existing=rotate gives them one more token", bad))
 	case errors.As(err, &bad):
-		return nil, nil, entryProblem(linePlace, read.lines[bad.Entry], bad)
+		return nil, nil, entryProblem(linePlace, lines[bad.Entry], bad)
 	}
-	return read.list, tokens, err
+	return list, tokens, err
 }
 
 // parseOnExisting returns what an import does with devices that exist already. It reads the parameter `existing` of query.
@@ -109,23 +109,17 @@ func deviceCSVFormat() csvFormat[operators.NewDevice] {
 	}
 }
 
-// imported has the devices that were read from the body of an import.
-type imported struct {
-	list  []store.NewDevice
-	lines []int // line numbers of the devices
-}
-
-// readDevices reads all devices of body, which has the media type contentType.
-func readDevices(body io.Reader, contentType string) (all imported, err error) {
+// readDevices reads all devices of body, which has the media type contentType. lines has the line number of each device.
+func readDevices(body io.Reader, contentType string) (list []store.NewDevice, lines []int, err error) {
 	seen := map[string]int{}
 	for l := range readLines(body, contentType, "id, tags and profile", deviceCSVFormat()) {
 		err := l.err
 		switch {
-		case errors.Is(err, io.EOF) && len(all.list) > 0:
-			return all, nil
+		case errors.Is(err, io.EOF) && len(list) > 0:
+			return list, lines, nil
 		case errors.Is(err, io.EOF):
 			err = errors.New("no devices")
-		case err == nil && len(all.list) == maxImportDevices:
+		case err == nil && len(list) == maxImportDevices:
 			err = fmt.Errorf("at most %d devices in an import", maxImportDevices)
 		}
 		var device store.NewDevice
@@ -133,11 +127,11 @@ func readDevices(body io.Reader, contentType string) (all imported, err error) {
 			device, err = checkDevice(l.value, seen, l.position)
 		}
 		if err != nil {
-			return all, entryProblem(linePlace, l.position, err)
+			return nil, nil, entryProblem(linePlace, l.position, err)
 		}
-		all.list, all.lines = append(all.list, device), append(all.lines, l.position)
+		list, lines = append(list, device), append(lines, l.position)
 	}
-	return all, nil
+	return list, lines, nil
 }
 
 // checkDevice checks one entry of an import, and returns an error if an earlier line has the same id. firstLines has the line of each id

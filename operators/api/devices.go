@@ -148,12 +148,11 @@ func (d *deviceOperations) explainDevice(ctx context.Context, in *DevicePath) (o
 	return shown, err
 }
 
-type deviceHistoryQuery struct {
+func (d *deviceOperations) listAttempts(ctx context.Context, in *struct {
 	DevicePath
 	NumberPage
-}
-
-func (d *deviceOperations) listAttempts(ctx context.Context, in *deviceHistoryQuery) (page listPage[operators.Holding], err error) {
+},
+) (page listPage[operators.Holding], err error) {
 	if _, err := d.ledger.Device(ctx, string(in.ID)); err != nil {
 		return page, err
 	}

@@ -89,12 +89,11 @@ func toAPIEvent(event store.Event) operators.Event {
 	}
 }
 
-type sealQuery struct {
+func (e *eventOperations) listSeals(ctx context.Context, in *struct {
 	NumberPage
 	After int64 `query:"after" minimum:"-1" maximum:"9007199254740991" default:"-1" doc:"Only seals whose last is above this event id; -1: all"`
-}
-
-func (e *eventOperations) listSeals(ctx context.Context, in *sealQuery) (page listPage[operators.EventSeal], err error) {
+},
+) (page listPage[operators.EventSeal], err error) {
 	after := in.After
 	if in.Token != "" {
 		after = in.afterNumber

@@ -13,13 +13,12 @@ import (
 // highestSlot is the highest number of a slot, because the capacity of a pool is at most 10,000.
 const highestSlot = 9999
 
-type historyQuery struct {
+func (p *poolOperations) listHoldings(ctx context.Context, in *struct {
 	PoolPath
 	NumberPage
 	operators.HistoryFilter
-}
-
-func (p *poolOperations) listHoldings(ctx context.Context, in *historyQuery) (page listPage[operators.Holding], err error) {
+},
+) (page listPage[operators.Holding], err error) {
 	f := store.HoldingFilter{Pool: in.Pool, Newest: in.Order != "oldest", Limit: in.Size, From: in.From, To: in.To}
 	if f.Slots, err = parseSlotRange(in.Slot); err != nil {
 		return page, err

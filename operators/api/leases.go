@@ -194,12 +194,11 @@ func leaseProblem(err error) error {
 	return err
 }
 
-type leaseQuery struct {
+func (l *leaseOperations) list(ctx context.Context, in *struct {
 	PoolPath
 	Page
-}
-
-func (l *leaseOperations) list(ctx context.Context, in *leaseQuery) (page listPage[operators.Lease], err error) {
+},
+) (page listPage[operators.Lease], err error) {
 	if _, err := l.ledger.Pool(ctx, in.Pool); err != nil {
 		return page, err
 	}

@@ -32,12 +32,6 @@ type taskOperations struct {
 	explain func(ctx context.Context, task int64) (decision.Explanation, error)
 }
 
-type taskQuery struct {
-	NumberPage
-	operators.TaskFilter
-	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
-}
-
 func (t *taskOperations) register(r *routes) {
 	registerList[operators.TaskList](r, r.describeOperation("listTasks"), t.list)
 	register(r, r.describeOperation("getTask"), t.get)
@@ -48,7 +42,12 @@ func (t *taskOperations) register(r *routes) {
 	register(r, r.describeOperation("retryTasks"), t.retryAll)
 }
 
-func (t *taskOperations) list(ctx context.Context, in *taskQuery) (page listPage[operators.Task], err error) {
+func (t *taskOperations) list(ctx context.Context, in *struct {
+	NumberPage
+	operators.TaskFilter
+	Order string `query:"order" enum:"newest,oldest" default:"oldest" doc:"Sort order, by number"`
+},
+) (page listPage[operators.Task], err error) {
 	filter, err := taskFilter(in.TaskFilter)
 	if err != nil {
 		return page, err

@@ -19,18 +19,6 @@ type waitingOperations struct {
 	ledger    recentAttemptsReader
 }
 
-type poolWaitingQuery struct {
-	PoolPath
-	Page
-	operators.ReasonFilter
-}
-
-type batchWaitingQuery struct {
-	IDPath
-	Page
-	operators.ReasonFilter
-}
-
 func (w *waitingOperations) register(r *routes) {
 	ofPool := r.limitListReads(r.describeOperation("getPoolWaiting"))
 	ofBatch := r.limitListReads(r.describeOperation("getBatchWaiting"))
@@ -41,10 +29,14 @@ func (w *waitingOperations) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Pool: in.Pool}, in.SampleSize)
 	})
-	registerList[operators.WaitingTaskList](r, r.describeOperation("listPoolWaiting"),
-		func(ctx context.Context, in *poolWaitingQuery) (listPage[operators.WaitingTask], error) {
-			return w.list(ctx, store.TaskScope{Pool: in.Pool}, in.Page, in.Code)
-		})
+	registerList[operators.WaitingTaskList](r, r.describeOperation("listPoolWaiting"), func(ctx context.Context, in *struct {
+		PoolPath
+		Page
+		operators.ReasonFilter
+	},
+	) (listPage[operators.WaitingTask], error) {
+		return w.list(ctx, store.TaskScope{Pool: in.Pool}, in.Page, in.Code)
+	})
 	register(r, ofBatch, func(ctx context.Context, in *struct {
 		IDPath
 		operators.WaitingSample
@@ -52,10 +44,14 @@ func (w *waitingOperations) register(r *routes) {
 	) (operators.Waiting, error) {
 		return w.summarize(ctx, store.TaskScope{Batch: in.ID}, in.SampleSize)
 	})
-	registerList[operators.WaitingTaskList](r, r.describeOperation("listBatchWaiting"),
-		func(ctx context.Context, in *batchWaitingQuery) (listPage[operators.WaitingTask], error) {
-			return w.list(ctx, store.TaskScope{Batch: in.ID}, in.Page, in.Code)
-		})
+	registerList[operators.WaitingTaskList](r, r.describeOperation("listBatchWaiting"), func(ctx context.Context, in *struct {
+		IDPath
+		Page
+		operators.ReasonFilter
+	},
+	) (listPage[operators.WaitingTask], error) {
+		return w.list(ctx, store.TaskScope{Batch: in.ID}, in.Page, in.Code)
+	})
 }
 
 // summarize summarizes why the tasks of scope (a pool or a batch) wait. It evaluates at most sampleSize tasks.
