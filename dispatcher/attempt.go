@@ -172,9 +172,9 @@ func (a *grantAttempt) findOffers(ctx context.Context) {
 // place, because the order of the queue does not depend on the time of arrival.
 func (a *grantAttempt) giveBackOffers() {
 	sendUpdate := func(what slots.UpdateKind, pools []string) {
-		a.d.Waiters.Offers.Update(string(a.reporter.caller.Device), what, pools)
+		a.d.Waiters.Offers.SendDeviceUpdate(string(a.reporter.caller.Device), what, pools)
 	}
-	waiting := a.d.Waiters.Pools.FilterWaiting
+	waiting := a.d.Waiters.Pools.PoolsWithWaiters
 	sendUpdate(slots.WaiterLeft, waiting(a.limitedPools))
 	if a.reporter.reach() == store.ReachNone {
 		return

@@ -129,14 +129,14 @@ func (s *departureSemaphore) OfferSlots(ctx context.Context, pool string, pace s
 type hookedParking struct {
 	waiters.Parking
 	beforeNewest func()        // called before a report is announced
-	endedCalled  chan struct{} // receives a value after each call of RecordEnded; may be nil
+	endedCalled  chan struct{} // receives a value after each call of RecordClosedConnections; may be nil
 }
 
-func (h *hookedParking) RegisterNewest(ctx context.Context, device string, remembered time.Duration) (int64, bool, error) {
+func (h *hookedParking) RegisterNewestReport(ctx context.Context, device string, remembered time.Duration) (int64, bool, error) {
 	if h.beforeNewest != nil {
 		h.beforeNewest()
 	}
-	return h.Parking.RegisterNewest(ctx, device, remembered)
+	return h.Parking.RegisterNewestReport(ctx, device, remembered)
 }
 
 func (b *testBench) awaitEndedCall(endedCalled <-chan struct{}) {
@@ -148,8 +148,8 @@ func (b *testBench) awaitEndedCall(endedCalled <-chan struct{}) {
 	}
 }
 
-func (h *hookedParking) RecordEnded(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {
-	gone, err := h.Parking.RecordEnded(ctx, reports)
+func (h *hookedParking) RecordClosedConnections(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {
+	gone, err := h.Parking.RecordClosedConnections(ctx, reports)
 	if h.endedCalled != nil {
 		h.endedCalled <- struct{}{}
 	}
@@ -190,8 +190,8 @@ func TestADeviceThatComesBackWhileItsLineHearsThatItLeft(t *testing.T) {
 				}
 				older.disconnect()
 				older.awaitAnswer()
-				b.awaitEndedCall(asked) // the call of RecordEnded before the update
-				b.awaitEndedCall(asked) // the call of RecordEnded after the update
+				b.awaitEndedCall(asked) // the call of RecordClosedConnections before the update
+				b.awaitEndedCall(asked) // the call of RecordClosedConnections after the update
 				if name == "announced after" {
 					close(announce)
 				}

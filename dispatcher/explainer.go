@@ -112,7 +112,7 @@ func (x *Explainer) explain(ctx context.Context, view store.TaskView, obstaclesB
 			PoolStatuses: readPoolStatuses(ctx, view, waiting, obstaclesByTask, reader), Obstacles: obstaclesByTask,
 			Seen: x.lastReport(view), Period: x.period,
 		}
-		if hold, found := x.pools.UsualHold(waiting.Pool); found {
+		if hold, found := x.pools.UsualHoldTime(waiting.Pool); found {
 			facts.Hold = hold
 		}
 		if store.IsCaller(view.Task.Device) {

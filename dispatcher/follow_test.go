@@ -256,8 +256,8 @@ func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 		if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {
 			t.Fatal(err)
 		}
-		d.Waiters.Pools.RecordHold("a", "", minute)
-		d.Waiters.Pools.MarkWaiting("a")
+		d.Waiters.Pools.RecordHoldTime("a", "", minute)
+		d.Waiters.Pools.RecordWaitingDevice("a")
 	}
 	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
 		t.Fatal(err)

@@ -111,7 +111,7 @@ func (a *grantAttempt) grantOneOf(ctx context.Context, tasks []store.Candidate) 
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)
 	}
-	a.steps.Done("acquired", a.d.config.Now())
+	a.steps.RecordStep("acquired", a.d.config.Now())
 	switch got.Status {
 	case slots.StatusUnknown:
 		if err := a.d.Upkeep.RestorePool(ctx, pool); err != nil {
@@ -122,7 +122,7 @@ func (a *grantAttempt) grantOneOf(ctx context.Context, tasks []store.Candidate) 
 		if a.untilTurn == 0 || got.AskAfter < a.untilTurn { // the earliest time, if several pools are full
 			a.untilTurn = got.AskAfter
 		}
-		a.d.Waiters.Pools.MarkWaiting(pool)
+		a.d.Waiters.Pools.RecordWaitingDevice(pool)
 		a.full[pool] = true
 		return errObstacleRecorded
 	}
@@ -181,13 +181,13 @@ func (a *grantAttempt) leaseID(task store.Candidate) string { return decision.Le
 // the slot. Then the next report finds the grant, or reconciliation frees the slot.
 func (a *grantAttempt) claim(ctx context.Context, task store.Candidate, slot acquiredSlot) error {
 	got, err := a.d.ledgerCalls.claim(ctx, slot)
-	a.steps.Done("claimed", a.d.config.Now())
+	a.steps.RecordStep("claimed", a.d.config.Now())
 	if err == nil && got.late {
 		err = fmt.Errorf("the slot was acquired more than %s ago: too late to claim it", claimAge)
 	}
 	if err != nil {
 		if certainlyChangedNothing(err) {
-			a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
+			a.d.Waiters.Slots.ReleaseEndedLeases(ctx, slot.Pool, slot.LeaseID)
 		}
 		return fmt.Errorf("claiming a slot of pool %s: %w", slot.Pool, err)
 	}
@@ -199,12 +199,12 @@ func (a *grantAttempt) claim(ctx context.Context, task store.Candidate, slot acq
 		return nil
 	case store.ClaimConflict:
 		a.d.metrics.countClaimConflict(slot.Pool)
-		a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
+		a.d.Waiters.Slots.ReleaseEndedLeases(ctx, slot.Pool, slot.LeaseID)
 		if _, err := a.d.Upkeep.ReconcilePool(ctx, slot.Pool); err != nil {
 			return err
 		}
 	default:
-		a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)
+		a.d.Waiters.Slots.ReleaseEndedLeases(ctx, slot.Pool, slot.LeaseID)
 	}
 	return a.decideAgain(ctx)
 }

@@ -197,7 +197,7 @@ func TestABatchLeavesTheLine(t *testing.T) {
 	b.expectSessionReason("first", devices.ReasonGranted)
 	b.expectSessionReason("stays", devices.ReasonFull)
 	b.expectSessionReason("leaves", devices.ReasonFull)
-	b.Waiters.Offers.RemoveBatch("a", leaving)
+	b.Waiters.Offers.RemoveWaitersOfBatch("a", leaving)
 	b.awaitCondition("line of one", func() bool {
 		line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{ReportPeriod: minute}, nil)
 		return err == nil && line.Waiting == 1

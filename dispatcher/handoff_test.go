@@ -136,7 +136,7 @@ func (b *testBench) runFillPasses() {
 			case <-done:
 				return
 			case <-tick.C:
-				_ = b.Waiters.Filler.FillAll(context.Background())
+				_ = b.Waiters.Filler.FillAllPools(context.Background())
 			}
 		}
 	})
@@ -176,7 +176,7 @@ func TestAFreedSlotIsHandedOn(t *testing.T) {
 func TestSleepersAreFound(t *testing.T) {
 	t.Parallel()
 	for name, findSleepers := range map[string]func(b *testBench){
-		"at once":     func(b *testBench) { b.Waiters.Filler.Fill("a") },
+		"at once":     func(b *testBench) { b.Waiters.Filler.FillPool("a") },
 		"by the pass": func(b *testBench) { b.runFillPasses() },
 	} {
 		t.Run(name, func(t *testing.T) {

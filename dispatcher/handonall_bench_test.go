@@ -28,11 +28,11 @@ func BenchmarkHandOnAll(b *testing.B) {
 					bench.requestSlot(fmt.Sprint("p", i), fmt.Sprint("d", device), int64(2*i+device), reach)
 				}
 			}
-			bench.must(bench.Waiters.Filler.FillAll(bench.ctx))
+			bench.must(bench.Waiters.Filler.FillAllPools(bench.ctx))
 			own := processCPU(b)
 			cpu, commands := bench.redisUsage()
 			for b.Loop() {
-				bench.must(bench.Waiters.Filler.FillAll(bench.ctx))
+				bench.must(bench.Waiters.Filler.FillAllPools(bench.ctx))
 			}
 			cpuAfter, commandsAfter := bench.redisUsage()
 			b.ReportMetric(float64((processCPU(b)-own).Microseconds())/1000/float64(b.N), "cpu-ms/op")

@@ -41,7 +41,7 @@ func TestAPassLooksAtWhatIsDue(t *testing.T) {
 	}
 	b := newLightBench(t, func(c *dispatcher.Config) { c.Semaphore = s })
 	for pass := 1; pass <= passes; pass++ {
-		b.must(b.Waiters.Filler.FillAll(b.ctx))
+		b.must(b.Waiters.Filler.FillAllPools(b.ctx))
 		if n := s.offerCalls[s.waitingPools[pools-1]]; n != pass {
 			t.Fatalf("what is due was looked at %d times in %d passes", n, pass)
 		}

@@ -34,7 +34,7 @@ func newFullPoolBench(t *testing.T) (b *testBench, w *wakeRecorder, held devices
 func (b *testBench) awaitStart(w *wakeRecorder, wakesBefore int, device string) devices.Task {
 	b.t.Helper()
 	b.awaitCondition("waking of "+device, func() bool {
-		b.must(b.Waiters.Filler.FillAll(b.ctx))
+		b.must(b.Waiters.Filler.FillAllPools(b.ctx))
 		return slices.Contains(w.wokenDevices()[wakesBefore:], device)
 	})
 	return *b.expectSessionReason(device, devices.ReasonGranted).Task
@@ -83,7 +83,7 @@ func TestWhateverMayStartWakesASleeper(t *testing.T) {
 		"a batch that was queued": func(b *testBench, _ *wakeRecorder) { b.createBatch("b", nil, "sleeps") },
 		"a batch that was resumed": func(b *testBench, _ *wakeRecorder) {
 			batch := b.createBatch("b", func(in *store.Batch) { in.Paused = true }, "sleeps")
-			b.must(b.Waiters.Filler.FillAll(b.ctx))
+			b.must(b.Waiters.Filler.FillAllPools(b.ctx))
 			_, err := b.store.ResumeBatch(b.ctx, "op", batch)
 			b.must(err)
 		},
@@ -99,7 +99,7 @@ func TestWhateverMayStartWakesASleeper(t *testing.T) {
 			_, _, err := b.store.PutPool(b.ctx, "test", "b", store.PoolSpec{Capacity: 1, Lease: minute, Windows: inHalfAYear})
 			b.must(err)
 			b.createBatch("b", nil, "sleeps")
-			b.must(b.Waiters.Filler.FillAll(b.ctx))
+			b.must(b.Waiters.Filler.FillAllPools(b.ctx))
 			b.createPool("b", 1, minute)
 		},
 		"a backoff that is over": func(b *testBench, w *wakeRecorder) {

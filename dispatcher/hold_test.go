@@ -22,10 +22,10 @@ func TestResultsAreExpectedByKind(t *testing.T) {
 		}
 	}
 	expect("long", 5*time.Second)
-	d.Waiters.Pools.RecordHold("p", "long", 10*time.Minute)
+	d.Waiters.Pools.RecordHoldTime("p", "long", 10*time.Minute)
 	expect("long", 10*time.Minute)
 	expect("short", 10*time.Minute) // no sample of this kind yet: the mean of the pool is used
-	d.Waiters.Pools.RecordHold("p", "short", 10*time.Second)
+	d.Waiters.Pools.RecordHoldTime("p", "short", 10*time.Second)
 	expect("short", 10*time.Second)
 	expect("long", 10*time.Minute)
 }
@@ -46,7 +46,7 @@ func TestALongTaskAmongShortOnesIsAskedRarely(t *testing.T) {
 		{time.Second, 5 * time.Second, 9 * time.Second, 5},         // a short lease
 	} {
 		d := New(Config{Jitter: func() float64 { return 0.5 }})
-		d.Waiters.Pools.RecordHold("p", "k", test.mean)
+		d.Waiters.Pools.RecordHoldTime("p", "k", test.mean)
 		g, asked := store.Grant{Pool: "p", Kind: "k", GrantedAt: start, LeaseLength: test.lease}, 1
 		at := d.delayAfterGrant("p", "k", test.lease)
 		for ; at < test.works; asked++ {
@@ -64,7 +64,7 @@ func TestADeviceThatReportsOnlyWhenToldHoldsItsSlotNotMuchLonger(t *testing.T) {
 	t.Parallel()
 	draw := rand.New(rand.NewPCG(1, 2))
 	d := New(Config{Jitter: draw.Float64})
-	d.Waiters.Pools.RecordHold("p", "k", 10*time.Minute) // the first task took long
+	d.Waiters.Pools.RecordHoldTime("p", "k", 10*time.Minute) // the first task took long
 	const devices, last = 2000, 500
 	var worked, held time.Duration
 	start := time.Now()
@@ -75,7 +75,7 @@ func TestADeviceThatReportsOnlyWhenToldHoldsItsSlotNotMuchLonger(t *testing.T) {
 		for holds < works {
 			holds += d.delayWhileRunning(g, start.Add(holds))
 		}
-		d.Waiters.Pools.RecordHold("p", "k", holds)
+		d.Waiters.Pools.RecordHoldTime("p", "k", holds)
 		if i >= devices-last {
 			worked, held = worked+works, held+holds
 		}

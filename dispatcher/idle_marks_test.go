@@ -201,7 +201,7 @@ func TestLooksWithoutMarksHaveALane(t *testing.T) {
 		s.runBefore("Views", func() { inside <- struct{}{}; <-release })
 		answers := make(chan devices.Reply, 100)
 		older := waiters.NewParkedReport("d", time.Minute)
-		b.Waiters.ParkedReports.ReplaceOlder("d", older)
+		b.Waiters.ParkedReports.ReplaceOlderReport("d", older)
 		for range 20 {
 			go func() {
 				reply, err := b.tryReport("d", `{}`)

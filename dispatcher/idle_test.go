@@ -59,12 +59,12 @@ func runWithManualClock(t *testing.T, test func(b *testBench, clock *manualClock
 	}
 }
 
-// countIdleAfter advances the replica's clock by elapsed and then calls CountIdle. CountIdle counts only if enough time of the ledger has passed
-// that no replica has counted yet.
+// countIdleAfter advances the replica's clock by elapsed and then calls CountIdleSlots. CountIdleSlots counts only if enough time of the ledger
+// has passed that no replica has counted yet.
 func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	b.t.Helper()
 	clock.advance(elapsed)
-	if err := b.Upkeep.CountIdle(b.ctx); err != nil {
+	if err := b.Upkeep.CountIdleSlots(b.ctx); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -181,7 +181,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 		var wait sync.WaitGroup
 		for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
 			wait.Go(func() {
-				if err := d.Upkeep.CountIdle(b.ctx); err != nil {
+				if err := d.Upkeep.CountIdleSlots(b.ctx); err != nil {
 					t.Error(err)
 				}
 			})

@@ -251,7 +251,7 @@ func (d Leases) deleteNoWaitLease(ctx context.Context, request LeaseRequest, ope
 	if _, err := d.config.Store.DropLease(ctx, opened); err != nil {
 		d.log.WarnContext(ctx, "lease of a request without a wait not deleted; it expires by itself", "err", err)
 	}
-	d.Waiters.Offers.Update(store.HolderDevice(request.Name, request.Holder), slots.WaiterLeft, []string{request.Pool})
+	d.Waiters.Offers.SendDeviceUpdate(store.HolderDevice(request.Name, request.Holder), slots.WaiterLeft, []string{request.Pool})
 }
 
 // readLease reads a lease, which the ledger stores as the task with this id. began is the time at which the request arrived.

@@ -72,7 +72,7 @@ func (d Leases) endWaitingLease(ctx context.Context, caller Leaser, leaseTask st
 	case held:
 		return ErrLeaseToken
 	}
-	d.Waiters.Offers.Update(leaseTask.Device, slots.WaiterLeft, []string{leaseTask.Pool})
+	d.Waiters.Offers.SendDeviceUpdate(leaseTask.Device, slots.WaiterLeft, []string{leaseTask.Pool})
 	d.Waiters.Relay.WakeCallers(leaseTask.Pool)
 	_, err = d.HandleReport(ctx, caller.callerForHolder(leaseTask.Device), devices.Report{ID: newNonce()})
 	return err

@@ -122,7 +122,7 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.createBatch("a", nil, names...)
-	b.Waiters.Filler.Fill("a")
+	b.Waiters.Filler.FillPool("a")
 	b.awaitWoken(w, "free")
 	line, err := b.semaphore.OfferSlots(b.ctx, "a", slots.Pace{ReportPeriod: minute, OfferTTL: minute}, nil)
 	if err != nil || line.Waiting != 1 {

@@ -37,7 +37,7 @@ func TestMetricsFollowThePools(t *testing.T) {
 	m.wait.WithLabelValues("b").Observe(1)
 	set.AddTally("b", meters.Tally{Drift: 1})
 	m.countClaimConflict("a")
-	d.Waiters.Handoffs.Record("b", time.Second)
+	d.Waiters.Handoffs.RecordDuration("b", time.Second)
 	set.InitPool("b")
 	n := seriesCounts(t, r)
 	for name, want := range map[string]int{
@@ -51,7 +51,7 @@ func TestMetricsFollowThePools(t *testing.T) {
 	if a, b := set.Tallies()["a"], set.Tallies()["b"]; a != (meters.Tally{Conflicts: 1}) || b != (meters.Tally{Drift: 1}) {
 		t.Errorf("tallies: %+v, %+v", a, b)
 	}
-	set.Forget("b")
+	set.ForgetPool("b")
 	n = seriesCounts(t, r)
 	for name, want := range map[string]int{
 		"dispatcher_slot_grants_total": 1, "dispatcher_slot_conflicts_total": 1, "dispatcher_slots_forced_total": 1,

@@ -45,7 +45,7 @@ func (d *Dispatcher) handleWithWait(ctx context.Context, caller devices.Caller, 
 	case handling.reply.Task != nil:
 		d.endParkedWaitWithTask(ctx, handling, park)
 	case handling.reply.Task == nil && handling.reporter.park != nil && ctx.Err() != nil:
-		d.Waiters.Departures.Add(park)
+		d.Waiters.Departures.AddClosedReport(park)
 	}
 	d.metrics.countDenial(handling)
 	return handling, couldWait, nil
@@ -57,7 +57,7 @@ func (d *Dispatcher) endParkedWaitWithTask(ctx context.Context, handling *report
 		handling.reporter.wakeNewerReport(ctx)
 	}
 	_, unread := d.Waiters.ParkedReports.Poll(parkedReport)
-	d.Waiters.Offers.Update(parkedReport.Device, slots.WaiterPassedOver, unread.Offered)
+	d.Waiters.Offers.SendDeviceUpdate(parkedReport.Device, slots.WaiterPassedOver, unread.Offered)
 }
 
 // mayWait reports whether the answer may be delayed, because the device may still get a task. It returns false for an answer with a
@@ -144,9 +144,9 @@ func (h *reportHandling) tryToGrantAgain(ctx context.Context, wake waiters.WakeC
 	defer cancel()
 	defer h.dropUnneededData()
 	h.reporter.storedPool = ""
-	steps := h.d.Waiters.Handoffs.Steps(work, wake.FreedAt)
-	steps.Done("called", wake.WokenAt)
-	steps.Done("woken", h.d.config.Now())
+	steps := h.d.Waiters.Handoffs.NewSteps(work, wake.FreedAt)
+	steps.RecordStep("called", wake.WokenAt)
+	steps.RecordStep("woken", h.d.config.Now())
 	switch admitted, err := h.reporter.isStillAdmitted(work); {
 	case err != nil:
 		h.d.log.WarnContext(ctx, "nothing granted because of an error", "err", err)
@@ -158,11 +158,11 @@ func (h *reportHandling) tryToGrantAgain(ctx context.Context, wake waiters.WakeC
 	case ctx.Err() != nil: // the device is gone
 		return true
 	}
-	steps.Done("read", h.d.config.Now())
+	steps.RecordStep("read", h.d.config.Now())
 	h.tryToGrantNextTask(work, wake.Offered, steps)
 	if t := h.reply.Task; t != nil && t.Pool == wake.Pool && !wake.FreedAt.IsZero() {
-		h.d.Waiters.Handoffs.Record(wake.Pool, h.d.config.Now().Sub(wake.FreedAt))
-		steps.Log(wake.Pool, "park")
+		h.d.Waiters.Handoffs.RecordDuration(wake.Pool, h.d.config.Now().Sub(wake.FreedAt))
+		steps.WriteToLog(wake.Pool, "park")
 	}
 	if !h.mayWait() {
 		return true

@@ -176,11 +176,11 @@ func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 // failingBoard is a board of parked reports whose Redis does not answer.
 type failingBoard struct{}
 
-func (failingBoard) RegisterNewest(context.Context, string, time.Duration) (int64, bool, error) {
+func (failingBoard) RegisterNewestReport(context.Context, string, time.Duration) (int64, bool, error) {
 	return 0, false, errDown
 }
 
-func (failingBoard) RecordEnded(context.Context, []parked.Report) ([]parked.Report, error) {
+func (failingBoard) RecordClosedConnections(context.Context, []parked.Report) ([]parked.Report, error) {
 	return nil, errDown
 }
 

@@ -28,14 +28,14 @@ func (d *Dispatcher) answerWaitingDevice(ctx context.Context, caller devices.Cal
 	if err != nil || after == 0 {
 		return nil
 	}
-	d.Waiters.Pools.MarkWaiting(pool)
+	d.Waiters.Pools.RecordWaitingDevice(pool)
 	if check.isAudit = d.countAuditableReport(); check.isAudit {
 		return nil
 	}
 	d.metrics.waits.refreshed.Inc()
 	h := d.answerFromMark(caller, report, parkable, *check, decision.Choice{Reason: devices.ReasonFull}, after)
 	if h.reporter.reach() != expected.reach() { // there was no room
-		d.Waiters.Offers.Update(string(caller.Device), slots.WaiterPassedOver, []string{pool})
+		d.Waiters.Offers.SendDeviceUpdate(string(caller.Device), slots.WaiterPassedOver, []string{pool})
 	}
 	return h
 }

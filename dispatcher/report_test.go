@@ -245,7 +245,7 @@ func TestARefusalSaysItsReason(t *testing.T) {
 			b.t.Errorf("an hour early: report after %d ms, want about a period", early.ReportAfterMS)
 		}
 		b.expectReason("gone", `{}`, devices.ReasonNone)
-		if n, err := b.Upkeep.Expire(b.ctx); n != 1 || err != nil {
+		if n, err := b.Upkeep.ExpireTasks(b.ctx); n != 1 || err != nil {
 			b.t.Errorf("expired %d, %v; want 1", n, err)
 		}
 

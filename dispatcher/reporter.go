@@ -27,7 +27,7 @@ type reporter struct {
 
 // replaceOlderReport ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in ParkedReports.
 func (r *reporter) replaceOlderReport(newer *waiters.ParkedReport) {
-	if r.d.Waiters.ParkedReports.ReplaceOlder(string(r.caller.Device), newer) {
+	if r.d.Waiters.ParkedReports.ReplaceOlderReport(string(r.caller.Device), newer) {
 		r.park = newer
 	}
 }

@@ -97,7 +97,7 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, re
 	if release.AtOnce {
 		d.metrics.forced.WithLabelValues(pool).Inc()
 		d.freeGrantSlot(ctx, g, store.ByOperator)
-		d.Waiters.Filler.Fill(pool)
+		d.Waiters.Filler.FillPool(pool)
 	}
 	return g, nil
 }
@@ -106,9 +106,9 @@ func (d *Dispatcher) ForceRelease(ctx context.Context, pool string, slot int, re
 // reconciliation frees the slot later.
 func (d *Dispatcher) freeGrantSlot(ctx context.Context, grant store.Grant, cause store.EndCause) {
 	held := grant.LeaseUntil.Add(-grant.Remaining).Sub(grant.GrantedAt)
-	d.Waiters.Pools.RecordHold(grant.Pool, grant.Kind, held)
+	d.Waiters.Pools.RecordHoldTime(grant.Pool, grant.Kind, held)
 	d.metrics.hold.WithLabelValues(grant.Pool, string(cause)).Observe(held.Seconds())
-	d.Waiters.Slots.Return(ctx, grant.Pool, grant.LeaseID)
+	d.Waiters.Slots.ReleaseEndedLeases(ctx, grant.Pool, grant.LeaseID)
 	if store.IsCaller(grant.Device) {
 		d.Waiters.Relay.WakeCallers(grant.Pool)
 	}

@@ -31,7 +31,7 @@ func (d *Dispatcher) delayAfterGrant(pool, taskKind string, lease time.Duration)
 }
 
 func (d *Dispatcher) expectedHoldTime(pool, taskKind string) time.Duration {
-	return time.Duration(float64(d.Waiters.Pools.UsualKindHold(pool, taskKind)) * (0.8 + 0.1*d.config.Jitter()))
+	return time.Duration(float64(d.Waiters.Pools.UsualHoldTimeOfKind(pool, taskKind)) * (0.8 + 0.1*d.config.Jitter()))
 }
 
 // delayWhileRunning returns the time after which a device that works on grant reports again. It is the estimated time until the task is
@@ -40,7 +40,7 @@ func (d *Dispatcher) expectedHoldTime(pool, taskKind string) time.Duration {
 func (d *Dispatcher) delayWhileRunning(grant store.Grant, now time.Time) time.Duration {
 	worked := now.Sub(grant.GrantedAt)
 	again := worked / 8
-	if worked >= 2*d.Waiters.Pools.UsualKindHold(grant.Pool, grant.Kind) {
+	if worked >= 2*d.Waiters.Pools.UsualHoldTimeOfKind(grant.Pool, grant.Kind) {
 		again = max(again, grant.LeaseLength/longRunDivisor)
 	}
 	return decision.ClampDelay(max(d.expectedHoldTime(grant.Pool, grant.Kind)-worked, again))

@@ -51,7 +51,7 @@ func TestWhatWasLeftUnsaidIsSaidWithinASecond(t *testing.T) {
 			}
 			for after := first; after <= first+passInterval; after += passInterval { // the replica runs two passes
 				b.setOfferClock(freed, after)
-				b.must(other.Waiters.Filler.FillAll(b.ctx))
+				b.must(other.Waiters.Filler.FillAllPools(b.ctx))
 			}
 			b.must(other.Waiters.Stop(b.ctx))
 			if got := living.wokenDevices(); !slices.Contains(got, "second") {
@@ -102,7 +102,7 @@ func TestALostWakeUpOfAParkedReportCostsASecond(t *testing.T) {
 				for i, d := range []*dispatcher.Dispatcher{frees, deaf} {
 					if after >= first[i] && (after-first[i])%passInterval == 0 {
 						b.setOfferClock(freed, after)
-						b.must(d.Waiters.Filler.FillAll(b.ctx))
+						b.must(d.Waiters.Filler.FillAllPools(b.ctx))
 					}
 				}
 			}
@@ -132,7 +132,7 @@ func TestWhoMissesItsOfferIsToldNothingUntilItReports(t *testing.T) {
 	b.reportOverSession("first", resultReport(*held.Task, "succeeded", ""))
 	b.awaitWoken(w, "gone")
 	b.setOfferClock(began, kept)
-	b.must(b.Waiters.Filler.FillAll(b.ctx))
+	b.must(b.Waiters.Filler.FillAllPools(b.ctx))
 	b.awaitWoken(w, "gone", "next")
 
 	held = b.expectSessionReason("next", devices.ReasonGranted)

@@ -112,7 +112,7 @@ func TestAnUrgentTaskGetsTheNextSlot(t *testing.T) {
 			t.Parallel()
 			runOnFullPools(t, func(f *fullPool) {
 				batch := f.createBatch("a", makeUrgent, device)
-				f.Waiters.Filler.Fill("a") // as the API does
+				f.Waiters.Filler.FillPool("a") // as the API does
 				f.awaitCondition("the queue to know of it", func() bool { return f.laneWaiters() == 1 })
 				if got := f.handOffSlot(); got != device {
 					t.Fatalf("the slot was offered to %s, want %s", got, device)
@@ -134,9 +134,9 @@ func TestAnUrgentTaskThatMayStartLaterGetsTheNextSlot(t *testing.T) {
 	runOnFullPools(t, func(f *fullPool) {
 		soon := time.Now().Add(time.Second)
 		f.createBatch("a", func(b *store.Batch) { makeUrgent(b); b.NotBefore = &soon }, "u-000")
-		f.Waiters.Filler.Fill("a") // as the API does
+		f.Waiters.Filler.FillPool("a") // as the API does
 		f.awaitCondition("the queue to know of it", func() bool {
-			f.must(f.Waiters.Filler.FillAll(f.ctx))
+			f.must(f.Waiters.Filler.FillAllPools(f.ctx))
 			return f.laneWaiters() == 1
 		})
 		if got := f.handOffSlot(); got != "u-000" {
@@ -158,7 +158,7 @@ func TestUrgentBatchesHaveTheirShareAndNoMore(t *testing.T) {
 	urgent := numberedNames("u", 100)
 	runOnFullPools(t, func(f *fullPool) {
 		f.createBatch("a", makeUrgent, urgent...)
-		f.Waiters.Filler.Fill("a")
+		f.Waiters.Filler.FillPool("a")
 		f.awaitCondition("the queue to know of them", func() bool { return f.laneWaiters() == 100 })
 		for n := range 150 {
 			f.handOffSlot()

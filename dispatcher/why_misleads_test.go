@@ -110,7 +110,7 @@ func TestAHigherCapacityIsAdvisedOnlyForWhatLacksASlot(t *testing.T) {
 			b.deviceTaskIDs("unseen")[0]: {decision.CodeDeviceUnseen, decision.CodeFull}, seen[0]: {decision.CodeFull}, seen[1]: {decision.CodeFull, decision.CodeOtherFirst},
 		} {
 			for _, cause := range b.expectWhy(task, want).Causes {
-				isAdvised := cause.AdvisesCapacity()
+				isAdvised := cause.AdvisesHigherCapacity()
 				if isAdvised != (cause.Code == decision.CodeFull && want[0] == decision.CodeFull) || isAdvised != strings.Contains(cause.Remedy, "capacity") {
 					b.t.Errorf("%v: %+v", want, cause)
 				}

@@ -240,7 +240,7 @@ func TestWhySaysThePositionInLine(t *testing.T) {
 				b.t.Errorf("%s: %+v, want position %d and no estimate", device, r, before+1)
 			}
 		}
-		b.Waiters.Pools.RecordHold("a", "", 20*time.Minute)
+		b.Waiters.Pools.RecordHoldTime("a", "", 20*time.Minute)
 		g := b.expectGrant("d0")
 		b.sendReport("d0", fmt.Sprintf(`{"id":"r","accept":false,"results":[{"task":%d,"token":%d,"status":"succeeded"}]}`, g.ID, g.Token))
 		b.expectGrant("d1")
@@ -353,7 +353,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 		b.expectReason("waits", `{"id":"x"}`, devices.ReasonNone)
 		b.expectWhy(waits, []decision.Code{decision.CodeCancelling}, "was cancelled at 20")
 		b.expectWhy(runs.ID, []decision.Code{decision.CodeRunning, decision.CodeToStop}, "stop by bob")
-		_, err = b.Upkeep.EndCancelled(b.ctx)
+		_, err = b.Upkeep.EndCancelledTasks(b.ctx)
 		b.must(err)
 		b.expectWhy(waits, []decision.Code{"cancelled"}, "with its batch", "never attempted", "a new batch")
 
@@ -370,7 +370,7 @@ func TestWhySaysHowATaskEnded(t *testing.T) {
 		late := b.deviceTaskIDs("late")[0]
 		b.expectReason("late", `{"id":"x"}`, devices.ReasonNone)
 		b.expectWhy(late, []decision.Code{decision.CodeExpiring}, "--not-after")
-		_, err = b.Upkeep.Expire(b.ctx)
+		_, err = b.Upkeep.ExpireTasks(b.ctx)
 		b.must(err)
 		b.expectWhy(late, []decision.Code{"expired"}, "not started by the not_after of its batch", "--not-after")
 		b.expectWhy(own, []decision.Code{"expired"}, "not started by its own not_after", "in a new batch")

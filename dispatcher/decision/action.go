@@ -68,8 +68,8 @@ func Actions() []Action {
 
 // actionOn returns the action that applies the act a to the subject with this id. If the table Actions has no row for a and subject, the
 // field Command of the action is empty.
-func (a Act) actionOn(subject Subject, id any) Action {
-	action := Action{Act: a, Subject: subject, ID: fmt.Sprint(id)}
+func (a Act) actionOn(subject Subject, subjectID any) Action {
+	action := Action{Act: a, Subject: subject, ID: fmt.Sprint(subjectID)}
 	all := Actions()
 	if i := slices.IndexFunc(all, func(row Action) bool { return row.Act == a && row.Subject == subject }); i >= 0 {
 		action.Command = fmt.Sprintf(all[i].Command, action.ID)
@@ -91,15 +91,15 @@ func (c Cause) withRemedy(format string, actions ...Action) Cause {
 // RemedyOfFailures replaces the remedy of a task that waits for a slot while many attempts in its pool fail.
 const RemedyOfFailures = "find out why attempts fail; a higher capacity would let more of them fail"
 
-// AdvisesCapacity reports whether the remedy of the cause is a higher capacity of the pool.
-func (c Cause) AdvisesCapacity() bool {
+// AdvisesHigherCapacity reports whether the remedy of the cause is a higher capacity of the pool.
+func (c Cause) AdvisesHigherCapacity() bool {
 	return slices.ContainsFunc(c.Actions, func(a Action) bool { return a.Act == ActRaiseCapacity })
 }
 
-// WithoutCapacity replaces the advice to raise the capacity of the pool by this remedy.
-func (c Cause) WithoutCapacity(remedy string) Cause {
-	if c.AdvisesCapacity() {
-		c.Remedy, c.Actions = remedy, nil
+// WithoutCapacityAdvice replaces the advice to raise the capacity of the pool by otherRemedy.
+func (c Cause) WithoutCapacityAdvice(otherRemedy string) Cause {
+	if c.AdvisesHigherCapacity() {
+		c.Remedy, c.Actions = otherRemedy, nil
 	}
 	return c
 }

@@ -48,7 +48,7 @@ func GroupByCode(explained []ExplainedTask, totalTasks int64) []CauseGroup {
 			byCode[j.Code], policies[j.Code] = p, make(map[string]int)
 			groups = append(groups, p)
 		}
-		p.add(j)
+		p.addTask(j)
 		policies[j.Code][j.Policy]++
 	}
 	slices.SortStableFunc(groups, func(a, b *CauseGroup) int {
@@ -68,7 +68,7 @@ func GroupByCode(explained []ExplainedTask, totalTasks int64) []CauseGroup {
 	return all
 }
 
-func (p *CauseGroup) add(explained ExplainedTask) {
+func (p *CauseGroup) addTask(explained ExplainedTask) {
 	p.Evaluated++
 	if explained.Detail != p.Detail && !p.mixed {
 		p.mixed, p.Detail = true, "for example: "+p.Detail

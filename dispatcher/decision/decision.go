@@ -60,7 +60,7 @@ func Decide(situation Situation) Choice {
 		return choiceForObstacles(obstacles)
 	}
 	if situation.HeldGrant == nil {
-		return nextTasks(situation)
+		return chooseNextTasks(situation)
 	}
 	if situation.Now.Before(situation.Standstill) {
 		return Choice{Reason: devices.ReasonUnavailable, Until: situation.Standstill}
@@ -68,10 +68,10 @@ func Decide(situation Situation) Choice {
 	return Choice{Reason: devices.ReasonGranted, Redeliver: true}
 }
 
-// nextTasks returns the tasks of one pool that an idle device may start. It prefers the pool of an urgent batch, then a pool in which a slot
-// is offered to the device, then the pool of its oldest batch. The semaphore later decides which of the tasks starts. If no task may start,
-// nextTasks returns the refusal that is nearest to a grant.
-func nextTasks(situation Situation) Choice {
+// chooseNextTasks returns the tasks of one pool that an idle device may start. It prefers the pool of an urgent batch, then a pool in which a
+// slot is offered to the device, then the pool of its oldest batch. The semaphore later decides which of the tasks starts. If no task may start,
+// chooseNextTasks returns the refusal that is nearest to a grant.
+func chooseNextTasks(situation Situation) Choice {
 	var open []store.Candidate
 	nearest, rules := Choice{Reason: devices.ReasonNone}, taskRules()
 	candidates := slices.Clone(situation.Candidates)

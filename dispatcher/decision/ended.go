@@ -167,7 +167,7 @@ func endCauseText(cause store.EndCause) string {
 }
 
 // FormatTime returns a time (at) as text, in UTC and in the format of RFC 3339.
-func FormatTime(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+func FormatTime(moment time.Time) string { return moment.UTC().Format(time.RFC3339) }
 
 // formatAgo returns a text such as "3 days ago". It uses the largest unit that gives a number of at least 2.
 func formatAgo(elapsed time.Duration) string {

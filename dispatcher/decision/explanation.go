@@ -139,7 +139,7 @@ func (x causeWriter) sortCauses(causes []Cause) []Cause {
 	slices.SortStableFunc(causes, func(a, b Cause) int { return comparePermanence(a.Code, b.Code) })
 	if causes[0].Code != CodeFull && x.status.Capacity > 0 {
 		for i := range causes {
-			causes[i] = causes[i].WithoutCapacity("wait for a free slot")
+			causes[i] = causes[i].WithoutCapacityAdvice("wait for a free slot")
 		}
 	}
 	return causes

@@ -13,8 +13,8 @@ func LeaseID(task store.Candidate, nonce string) string {
 	return fmt.Sprintf("%d.%d.%s", task.Task, task.Attempt, nonce)
 }
 
-// LeaseTask returns the id of the task for which LeaseID made leaseID. If leaseID is not a lease id, it returns 0.
-func LeaseTask(leaseID string) (taskID int64) {
+// TaskIDOfLease returns the id of the task for which LeaseID made leaseID. If leaseID is not a lease id, it returns 0.
+func TaskIDOfLease(leaseID string) (taskID int64) {
 	task, _, _ := strings.Cut(leaseID, ".")
 	id, err := strconv.ParseInt(task, 10, 64)
 	if err != nil {

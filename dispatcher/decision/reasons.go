@@ -280,16 +280,16 @@ func (x causeWriter) estimateStart() time.Time {
 			return time.Time{}
 		}
 	}
-	asks, isKnown := x.timeToReport()
+	asks, isKnown := x.timeUntilNextReport()
 	if !isKnown && turn < silentAfter*x.period { // after a longer turn, the device has reported in any case
 		return time.Time{}
 	}
 	return x.Now.Add(max(turn, asks))
 }
 
-// timeToReport returns the time until the device reports again. The queue knows this time if the device waits in it. For any other device, the
-// time is not exact because of jitter. Then isKnown is true only if the report is not due soon.
-func (x causeWriter) timeToReport() (left time.Duration, isKnown bool) {
+// timeUntilNextReport returns the time until the device reports again. The queue knows this time if the device waits in it. For any other
+// device, the time is not exact because of jitter. Then isKnown is true only if the report is not due soon.
+func (x causeWriter) timeUntilNextReport() (untilReport time.Duration, isKnown bool) {
 	if x.status.InQueue {
 		return max(x.status.ReportDueIn, 0), x.status.ReportDueIn > -lateGrace
 	}

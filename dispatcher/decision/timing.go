@@ -41,19 +41,20 @@ func (t Timing) DelayAfterRefusal(reason devices.Reason) time.Duration {
 	return t.DelayAfter(Choice{Reason: reason}, time.Time{}, 0)
 }
 
-// idleDelay returns the report period with jitter. Like the other functions whose name ends in Delay, it can be the value of WaitRule.delay.
-func idleDelay(timing Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
+// delayOfIdleDevice returns the report period with jitter. Like the other functions whose name begins with delay, it can be the value of
+// WaitRule.delay.
+func delayOfIdleDevice(timing Timing, _ Choice, _ time.Time, _ time.Duration) time.Duration {
 	return timing.addJitter(timing.Period, 0.2)
 }
 
-// turnDelay returns untilTurn, the time after which a device in the queue of a full pool must report again.
-func turnDelay(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
+// delayUntilTurn returns untilTurn, the time after which a device in the queue of a full pool must report again.
+func delayUntilTurn(_ Timing, _ Choice, _ time.Time, untilTurn time.Duration) time.Duration {
 	return ClampDelay(untilTurn)
 }
 
-// untilDelay returns the time until refusal.Until, but at most a report period, and adds jitter. It never subtracts jitter, so that the
-// device does not report before refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger.
-func untilDelay(timing Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
+// delayUntilRefusalEnds returns the time until refusal.Until, but at most a report period, and adds jitter. It never subtracts jitter, so that
+// the device does not report before refusal.Until. If many devices wait for the same time (refusal.Shared), the jitter is larger.
+func delayUntilRefusalEnds(timing Timing, refusal Choice, now time.Time, _ time.Duration) time.Duration {
 	wait := timing.Period
 	if !refusal.Until.IsZero() {
 		wait = min(refusal.Until.Sub(now), timing.Period)
@@ -65,22 +66,22 @@ func untilDelay(timing Timing, refusal Choice, now time.Time, _ time.Duration) t
 	return ClampDelay(wait + time.Duration(timing.Jitter()*float64(late)))
 }
 
-// outageDelay returns the delay of a device that was refused because a server did not answer. It is a few seconds, because most servers
+// delayInOutage returns the delay of a device that was refused because a server did not answer. It is a few seconds, because most servers
 // answer again soon. In a longer outage, the delay is a random time within a report period. If refusal.Until is known (the end of a standstill
 // after a restore), the delay is the time until then.
-func outageDelay(timing Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
+func delayInOutage(timing Timing, refusal Choice, now time.Time, untilTurn time.Duration) time.Duration {
 	switch {
 	case !refusal.Until.IsZero():
-		return untilDelay(timing, refusal, now, untilTurn)
+		return delayUntilRefusalEnds(timing, refusal, now, untilTurn)
 	case timing.Outage() < unavailableDelay:
 		return timing.addJitter(unavailableDelay, 0.5)
 	}
 	return timing.addJitter(timing.Period/2, 1)
 }
 
-// addJitter returns a random duration between delay * (1 - share) and delay * (1 + share).
-func (t Timing) addJitter(delay time.Duration, share float64) time.Duration {
-	return ClampDelay(time.Duration(float64(delay) * (1 - share + 2*share*t.Jitter())))
+// addJitter returns a random duration between delay * (1 - maxShare) and delay * (1 + maxShare).
+func (t Timing) addJitter(delay time.Duration, maxShare float64) time.Duration {
+	return ClampDelay(time.Duration(float64(delay) * (1 - maxShare + 2*maxShare*t.Jitter())))
 }
 
 // ClampDelay limits delay to at least MinReportDelay and at most maxReportDelay.

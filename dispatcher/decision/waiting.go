@@ -36,29 +36,29 @@ func waitRules() [15]WaitRule {
 		{Reason: devices.ReasonInvalid, fixedDelay: refusedDelay},
 		{Reason: devices.ReasonTooLarge, fixedDelay: refusedDelay},
 		{Reason: devices.ReasonForbidden, fixedDelay: forbiddenDelay},
-		{Reason: devices.ReasonBusyServer, delay: outageDelay}, // the replica has too many reports; ReasonBusy concerns the device
+		{Reason: devices.ReasonBusyServer, delay: delayInOutage}, // the replica has too many reports; ReasonBusy concerns the device
 		{Reason: devices.ReasonBlocked, fixedDelay: blockedDelay},
-		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: idleDelay},
-		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: untilDelay},
-		{Reason: devices.ReasonNone, MayPark: true, delay: idleDelay},
-		{Reason: devices.ReasonWrongWire, delay: idleDelay},
-		{Reason: devices.ReasonWindow, MayPark: true, delay: untilDelay},
-		{Reason: devices.ReasonPaused, MayPark: true, delay: idleDelay},
-		{Reason: devices.ReasonLimited, MayPark: true, Queueing: KeepsTurn, delay: untilDelay},
-		{Reason: devices.ReasonCallersFull, MayPark: true, delay: idleDelay}, // the caller is woken when a slot of callers becomes free
-		{Reason: devices.ReasonFull, MayPark: true, Queueing: KeepsTurn, delay: turnDelay},
-		{Reason: devices.ReasonUnavailable, Queueing: KeepsTurn, delay: outageDelay},
+		{Reason: devices.ReasonDeclined, Queueing: PassedOver, delay: delayOfIdleDevice},
+		{Reason: devices.ReasonBusy, Queueing: PassedOver, delay: delayUntilRefusalEnds},
+		{Reason: devices.ReasonNone, MayPark: true, delay: delayOfIdleDevice},
+		{Reason: devices.ReasonWrongWire, delay: delayOfIdleDevice},
+		{Reason: devices.ReasonWindow, MayPark: true, delay: delayUntilRefusalEnds},
+		{Reason: devices.ReasonPaused, MayPark: true, delay: delayOfIdleDevice},
+		{Reason: devices.ReasonLimited, MayPark: true, Queueing: KeepsTurn, delay: delayUntilRefusalEnds},
+		{Reason: devices.ReasonCallersFull, MayPark: true, delay: delayOfIdleDevice}, // the caller is woken when a slot of callers becomes free
+		{Reason: devices.ReasonFull, MayPark: true, Queueing: KeepsTurn, delay: delayUntilTurn},
+		{Reason: devices.ReasonUnavailable, Queueing: KeepsTurn, delay: delayInOutage},
 	}
 }
 
 // WaitRuleFor returns the row of a reason. For an unknown reason it returns the first row.
 func WaitRuleFor(reason devices.Reason) WaitRule {
 	all := waitRules()
-	return all[max(ruleIndex(all[:], reason), 0)]
+	return all[max(indexOfRuleFor(all[:], reason), 0)]
 }
 
-// ruleIndex returns the index of the rule for reason, or a negative number if there is none.
-func ruleIndex(rules []WaitRule, reason devices.Reason) int {
+// indexOfRuleFor returns the index of the rule for reason, or a negative number if there is none.
+func indexOfRuleFor(rules []WaitRule, reason devices.Reason) int {
 	return slices.IndexFunc(rules, func(r WaitRule) bool { return r.Reason == reason })
 }
 
@@ -66,7 +66,7 @@ func ruleIndex(rules []WaitRule, reason devices.Reason) int {
 // the same reason, it returns the refusal with the earlier known Until.
 func refusalNearerToGrant(a, b Choice) Choice {
 	all := waitRules()
-	ofA, ofB := ruleIndex(all[:], a.rankedReason()), ruleIndex(all[:], b.rankedReason())
+	ofA, ofB := indexOfRuleFor(all[:], a.reasonForRanking()), indexOfRuleFor(all[:], b.reasonForRanking())
 	switch {
 	case ofB > ofA:
 		return b
@@ -76,9 +76,9 @@ func refusalNearerToGrant(a, b Choice) Choice {
 	return a
 }
 
-// rankedReason returns the reason by which refusalNearerToGrant ranks a refusal. A standstill after a restore ranks like ReasonNone, behind
+// reasonForRanking returns the reason by which refusalNearerToGrant ranks a refusal. A standstill after a restore ranks like ReasonNone, behind
 // every reason that can pass sooner, because another pool may have a slot long before the standstill ends.
-func (c Choice) rankedReason() devices.Reason {
+func (c Choice) reasonForRanking() devices.Reason {
 	if c.Reason == devices.ReasonUnavailable && !c.Until.IsZero() {
 		return devices.ReasonNone
 	}

@@ -13,12 +13,12 @@ type Set struct {
 	registerer prometheus.Registerer
 
 	mu        sync.Mutex
-	byPool    []pooled            // metrics whose first label is pool
+	byPool    []metricByPool      // metrics whose first label is pool
 	poolInits []func(pool string) // functions of OnNewPool
 	tally     map[string]Tally
 }
 
-type pooled interface {
+type metricByPool interface {
 	prometheus.Collector
 	DeletePartialMatch(labels prometheus.Labels) int
 }
@@ -34,21 +34,21 @@ func New(registerer prometheus.Registerer) *Set {
 // Counter creates and registers a counter. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
-	s.register(c, labels)
+	s.registerMetric(c, labels)
 	return c
 }
 
 // Histogram creates and registers a histogram. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
-	s.register(h, labels)
+	s.registerMetric(h, labels)
 	return h
 }
 
 // Gauge creates and registers a gauge. If one of labels is "pool", it must be the first, so that Forget finds its series.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
-	s.register(g, labels)
+	s.registerMetric(g, labels)
 	return g
 }
 
@@ -57,7 +57,7 @@ func (s *Set) GaugeFunc(name, help string, value func() float64) {
 	s.registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, value))
 }
 
-func (s *Set) register(metric pooled, labels []string) {
+func (s *Set) registerMetric(metric metricByPool, labels []string) {
 	s.registerer.MustRegister(metric)
 	if len(labels) > 0 && labels[0] == "pool" {
 		s.mu.Lock()
@@ -83,8 +83,8 @@ func (s *Set) InitPool(pool string) {
 	}
 }
 
-// Forget deletes the metrics and the tally of a pool.
-func (s *Set) Forget(pool string) {
+// ForgetPool deletes the metrics and the tally of a pool.
+func (s *Set) ForgetPool(pool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.tally, pool)

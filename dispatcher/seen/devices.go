@@ -29,32 +29,32 @@ type Recent interface {
 // but the next reports replace them. Devices is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
-	recent  Recent // if nil, there is no list of the devices that reported last
-	all     *times // to be written by Flush
-	reached *times // to be written by FlushReached: devices whose reach in the ledger may be outdated
-	fresh   *times // to be written by FlushRecent
+	recent  Recent       // if nil, there is no list of the devices that reported last
+	all     *lastReports // to be written by Flush
+	reached *lastReports // to be written by FlushReached: devices whose reach in the ledger may be outdated
+	fresh   *lastReports // to be written by FlushRecent
 
-	Tokens *Tokens // operator tokens
+	Tokens *TokenUses // operator tokens
 }
 
 // NewDevices returns an empty collection. now is used for elapsed time only.
 func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
-	all, reached := newTimes(), newTimes()
-	all.polled, reached.written = newPolled(), make(map[string]store.LastReport)
-	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newTimes(), Tokens: newTokens(ledger, now)}
+	all, reached := newLastReports(), newLastReports()
+	all.polled, reached.written = newPolledDevices(), make(map[string]store.LastReport)
+	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newLastReports(), Tokens: newTokenUses(ledger, now)}
 }
 
 // Record records a report of a device whose reach (how it can be notified) is already in the ledger. If FlushReached has just written a
 // different reach, or is about to write one, Record does the same as RecordReach.
 func (d *Devices) Record(device string, report store.LastReport) {
-	d.reached.correct(device, report)
+	d.reached.correctPendingReach(device, report)
 	if report.Reach == store.ReachNone && report.QuietUntil.Sub(report.At) < store.SeenPrecision {
-		d.all.setPolled(device, report)
+		d.all.setLastReportOfPoller(device, report)
 	} else {
-		d.all.set(device, report)
+		d.all.setLastReport(device, report)
 	}
 	if d.recent != nil {
-		d.fresh.set(device, report)
+		d.fresh.setLastReport(device, report)
 	}
 }
 
@@ -62,32 +62,33 @@ func (d *Devices) Record(device string, report store.LastReport) {
 // the new reach, which is needed when a task is queued for the device.
 func (d *Devices) RecordReach(device string, report store.LastReport) {
 	d.Record(device, report)
-	d.all.set(device, report)
-	d.reached.set(device, report)
+	d.all.setLastReport(device, report)
+	d.reached.setLastReport(device, report)
 }
 
 // LastReport returns the latest report of a device that Flush has not written yet. It is zero if there is none.
 func (d *Devices) LastReport(device string) store.LastReport { return d.all.lastReport(device) }
 
-// times holds the devices that reported since the last flush.
-type times struct {
+// lastReports holds the devices that reported since the last flush.
+type lastReports struct {
 	mu      sync.Mutex
 	seen    map[string]store.LastReport
 	written map[string]store.LastReport // entries of the last flush, including a flush that is running; if nil, they are not kept
-	polled  *polled                     // if nil, every report is recorded
+	polled  *polledDevices              // if nil, every report is recorded
 }
 
-func newTimes() *times { return &times{seen: make(map[string]store.LastReport)} }
+func newLastReports() *lastReports { return &lastReports{seen: make(map[string]store.LastReport)} }
 
-func (s *times) set(device string, report store.LastReport) {
+func (s *lastReports) setLastReport(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[device] = report
 }
 
-// correct records the last report of a device if a different reach of this device waits for a flush or was written by the last flush. If correct
-// did not record the report, the ledger would keep the different reach, because the caller may have read the ledger before that flush.
-func (s *times) correct(device string, report store.LastReport) {
+// correctPendingReach records the last report of a device if a different reach of this device waits for a flush or was written by the last
+// flush. If correct did not record the report, the ledger would keep the different reach, because the caller may have read the ledger before
+// that flush.
+func (s *lastReports) correctPendingReach(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, isPending := s.seen[device]
@@ -99,31 +100,31 @@ func (s *times) correct(device string, report store.LastReport) {
 	}
 }
 
-// setPolled records the last report of a device that only polls, but only once in `rounds` flushes. If the device already waits for the next
-// flush, setPolled updates its time, which costs no additional write.
-func (s *times) setPolled(device string, report store.LastReport) {
+// setLastReportOfPoller records the last report of a device that only polls, but only once in `rounds` flushes. If the device already waits for
+// the next flush, setLastReportOfPoller updates its time, which costs no additional write.
+func (s *lastReports) setLastReportOfPoller(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, waits := s.seen[device]
-	if s.polled.add(device) || waits {
+	if s.polled.addDevice(device) || waits {
 		s.seen[strings.Clone(device)] = report // the string belongs to a request, which must not stay in memory
 	}
 }
 
-func (s *times) lastReport(device string) store.LastReport {
+func (s *lastReports) lastReport(device string) store.LastReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen[device]
 }
 
-// takeAll removes and returns the entries to flush, by device.
-func (s *times) takeAll() (byDevice map[string]store.LastReport) {
+// takeUnflushed removes and returns the entries to flush, by device.
+func (s *lastReports) takeUnflushed() (reportByDevice map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.seen
 	s.seen = make(map[string]store.LastReport)
 	if s.polled != nil {
-		s.polled.clearNextPart()
+		s.polled.removeNextPart()
 	}
 	if s.written != nil {
 		s.written = taken
@@ -131,12 +132,12 @@ func (s *times) takeAll() (byDevice map[string]store.LastReport) {
 	return taken
 }
 
-// putBack puts back the entries that could not be flushed. A newer entry of the same device is kept instead.
-func (s *times) putBack(unflushed map[string]store.LastReport) {
+// putBackUnflushed puts back the entries that could not be flushed. A newer entry of the same device is kept instead.
+func (s *lastReports) putBackUnflushed(reportByDevice map[string]store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	newer := s.seen
-	s.seen = unflushed
+	s.seen = reportByDevice
 	maps.Copy(s.seen, newer)
 }
 
@@ -149,7 +150,7 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 	if d.recent == nil {
 		return nil
 	}
-	times := d.fresh.takeAll()
+	times := d.fresh.takeUnflushed()
 	seen := make([]Sighting, 0, len(times))
 	for device, last := range times {
 		seen = append(seen, Sighting{Device: device, At: last.At})
@@ -161,7 +162,7 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 		for _, s := range seen {
 			kept[s.Device] = store.LastReport{At: s.At}
 		}
-		d.fresh.putBack(kept)
+		d.fresh.putBackUnflushed(kept)
 		return fmt.Errorf("announcing last-seen times: %w", err)
 	}
 	return nil
@@ -170,20 +171,20 @@ func (d *Devices) FlushRecent(ctx context.Context) error {
 // Flush writes the collected reports of devices and uses of tokens. It must be called every ten seconds, because the constants rounds and
 // store.SeenPrecision and the search for sleeping devices in package waiters rely on this interval.
 func (d *Devices) Flush(ctx context.Context) error {
-	return errors.Join(d.flush(ctx, d.all), d.Tokens.flush(ctx))
+	return errors.Join(d.flush(ctx, d.all), d.Tokens.writeUses(ctx))
 }
 
 // FlushReached writes what RecordReach recorded: when each device reported, and how it can be notified.
 func (d *Devices) FlushReached(ctx context.Context) error { return d.flush(ctx, d.reached) }
 
-func (d *Devices) flush(ctx context.Context, pending *times) error {
-	times := pending.takeAll()
+func (d *Devices) flush(ctx context.Context, pending *lastReports) error {
+	times := pending.takeUnflushed()
 	// The devices are sorted, so that each statement writes few pages of the table.
 	left := slices.Sorted(maps.Keys(times))
 	for len(left) > 0 {
 		n := min(len(left), maxDevicesPerWrite)
 		if err := d.ledger.TouchDevices(ctx, selectReportsOfDevices(times, left[:n])); err != nil {
-			pending.putBack(selectReportsOfDevices(times, left))
+			pending.putBackUnflushed(selectReportsOfDevices(times, left))
 			return fmt.Errorf("writing last-seen times: %w", err)
 		}
 		left = left[n:]

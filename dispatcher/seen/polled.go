@@ -9,9 +9,9 @@ import (
 // store.SeenPrecision is (rounds + 1) * 10 s.
 const rounds = 5
 
-// polled is the set of devices that only poll and were recorded recently. It stores hashes of their ids. A million devices take about 12 MB,
-// and the garbage collector has no pointers to follow.
-type polled struct {
+// polledDevices is the set of devices that only poll and were recorded recently. It stores hashes of their ids. A million devices take about 12
+// MB, and the garbage collector has no pointers to follow.
+type polledDevices struct {
 	seed  maphash.Seed
 	parts [rounds]map[hash]struct{}
 	round int
@@ -21,16 +21,16 @@ type polled struct {
 // a uint64 as the key.
 type hash [7]byte
 
-func newPolled() *polled {
-	p := &polled{seed: maphash.MakeSeed()}
+func newPolledDevices() *polledDevices {
+	p := &polledDevices{seed: maphash.MakeSeed()}
 	for i := range p.parts {
 		p.parts[i] = make(map[hash]struct{})
 	}
 	return p
 }
 
-// add adds a device to the set. isNew is true if the device was not in the set. Then the caller must record the device.
-func (p *polled) add(device string) (isNew bool) {
+// addDevice adds a device to the set. isNew is true if the device was not in the set. Then the caller must record the device.
+func (p *polledDevices) addDevice(device string) (isNew bool) {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], maphash.String(p.seed, device))
 	some, key := p.parts[sum[0]%rounds], hash(sum[1:])
@@ -39,8 +39,8 @@ func (p *polled) add(device string) (isNew bool) {
 	return !known
 }
 
-// clearNextPart removes the devices of the next part from the set, so that not all devices are written in the same flush.
-func (p *polled) clearNextPart() {
+// removeNextPart removes the devices of the next part from the set, so that not all devices are written in the same flush.
+func (p *polledDevices) removeNextPart() {
 	p.round = (p.round + 1) % rounds
 	p.parts[p.round] = make(map[hash]struct{}, len(p.parts[p.round]))
 }

@@ -15,8 +15,8 @@ import (
 // most one write.
 const usePrecision = time.Minute
 
-// Tokens counts the requests with each operator token until the counts are written to the ledger. It is safe for concurrent use.
-type Tokens struct {
+// TokenUses counts the requests with each operator token until the counts are written to the ledger. It is safe for concurrent use.
+type TokenUses struct {
 	ledger Ledger
 	now    func() time.Time
 
@@ -25,20 +25,20 @@ type Tokens struct {
 	written map[int64]time.Time // time of the last write by this replica, if it was within usePrecision
 }
 
-func newTokens(ledger Ledger, now func() time.Time) *Tokens {
-	return &Tokens{ledger: ledger, now: now, waiting: map[int64]int64{}, written: map[int64]time.Time{}}
+func newTokenUses(ledger Ledger, now func() time.Time) *TokenUses {
+	return &TokenUses{ledger: ledger, now: now, waiting: map[int64]int64{}, written: map[int64]time.Time{}}
 }
 
-// Use records a request with the operator token that has this id.
-func (t *Tokens) Use(tokenID int64) {
+// RecordUse records a request with the operator token that has this id.
+func (t *TokenUses) RecordUse(tokenID int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiting[tokenID]++
 }
 
-// flush writes the uses of each token, except of tokens that it has written within usePrecision. If the write fails, the uses stay recorded.
-func (t *Tokens) flush(ctx context.Context) error {
-	uses := t.dueUses()
+// writeUses writes the uses of each token, except of tokens that it has written within usePrecision. If the write fails, the uses stay recorded.
+func (t *TokenUses) writeUses(ctx context.Context) error {
+	uses := t.usesToWrite()
 	if len(uses) == 0 {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (t *Tokens) flush(ctx context.Context) error {
 	return nil
 }
 
-func (t *Tokens) dueUses() (uses []store.TokenUse) {
+func (t *TokenUses) usesToWrite() (uses []store.TokenUse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()

@@ -36,25 +36,25 @@ func TestTokensAreWrittenOnceAMinute(t *testing.T) {
 	flush := func(want ...store.TokenUse) {
 		t.Helper()
 		ledger.uses = nil
-		if err := tokens.flush(t.Context()); (err != nil) != ledger.down {
+		if err := tokens.writeUses(t.Context()); (err != nil) != ledger.down {
 			t.Fatal(err)
 		}
 		if !slices.Equal(ledger.uses, want) {
 			t.Errorf("written: %v, want %v", ledger.uses, want)
 		}
 	}
-	tokens.Use(7)
-	tokens.Use(8)
+	tokens.RecordUse(7)
+	tokens.RecordUse(8)
 	flush()
 	ledger.down = false
-	tokens.Use(7)
+	tokens.RecordUse(7)
 	flush(store.TokenUse{Token: 7, Requests: 2}, store.TokenUse{Token: 8, Requests: 1})
 	now = now.Add(59 * time.Second)
-	tokens.Use(7)
-	tokens.Use(9)
+	tokens.RecordUse(7)
+	tokens.RecordUse(9)
 	flush(store.TokenUse{Token: 9, Requests: 1})
 	now = now.Add(time.Second)
-	tokens.Use(7)
+	tokens.RecordUse(7)
 	flush(store.TokenUse{Token: 7, Requests: 2})
 	now = now.Add(time.Hour)
 	flush()

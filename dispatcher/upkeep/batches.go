@@ -7,28 +7,28 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Expire ends the pending tasks that may no longer start because of a time limit, and returns their number.
-func (k *Keeper) Expire(ctx context.Context) (expired int, err error) {
-	expired, err = runPartsUntilDone(ctx, "expiring tasks", k.config.Ledger.Expire)
+// ExpireTasks ends the pending tasks that may no longer start because of a time limit, and returns their number.
+func (k *Keeper) ExpireTasks(ctx context.Context) (expiredTasks int, err error) {
+	expiredTasks, err = runPartsUntilDone(ctx, "expiring tasks", k.config.Ledger.Expire)
 	if err != nil {
-		return expired, err
+		return expiredTasks, err
 	}
-	late, err := k.expireWaited(ctx)
-	return expired + late, err
+	late, err := k.expireTasksByMaxWait(ctx)
+	return expiredTasks + late, err
 }
 
 // After maxFruitlessParts parts of the search without a task to expire, a pass stops its search.
 const maxFruitlessParts = 10
 
-func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
+func (k *Keeper) expireTasksByMaxWait(ctx context.Context) (expiredTasks int, err error) {
 	k.waitSearch.mu.Lock()
 	defer k.waitSearch.mu.Unlock()
 	for vain := 0; vain < maxFruitlessParts; {
 		n, next, err := k.config.Ledger.ExpireWaited(ctx, k.waitSearch.position, partSize)
 		if err != nil {
-			return expired, fmt.Errorf("expiring tasks: %w", err)
+			return expiredTasks, fmt.Errorf("expiring tasks: %w", err)
 		}
-		expired, k.waitSearch.position = expired+n, next
+		expiredTasks, k.waitSearch.position = expiredTasks+n, next
 		if next == (store.ExpiryPosition{}) {
 			break
 		}
@@ -36,29 +36,29 @@ func (k *Keeper) expireWaited(ctx context.Context) (expired int, err error) {
 			vain++
 		}
 	}
-	return expired, nil
+	return expiredTasks, nil
 }
 
-// EndCancelled ends the waiting tasks of cancelled batches, and returns their number. If a device was granted such a task during the
+// EndCancelledTasks ends the waiting tasks of cancelled batches, and returns their number. If a device was granted such a task during the
 // cancellation, the device is asked to stop.
-func (k *Keeper) EndCancelled(ctx context.Context) (ended int, err error) {
+func (k *Keeper) EndCancelledTasks(ctx context.Context) (endedTasks int, err error) {
 	return runPartsUntilDone(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
 
 // changesPerFold is the maximum number of changes that one transaction adds to the counts.
 const changesPerFold = 10_000
 
-// Fold adds the recorded changes of task states to the counts of batches. aborted holds the ids of the batches that their abort rules
-// paused, because too many of their tasks failed.
-func (k *Keeper) Fold(ctx context.Context) (aborted []int64, err error) {
+// FoldCounts adds the recorded changes of task states to the counts of batches. abortedBatchIDs holds the ids of the batches that their abort
+// rules paused, because too many of their tasks failed.
+func (k *Keeper) FoldCounts(ctx context.Context) (abortedBatchIDs []int64, err error) {
 	for {
 		n, paused, err := k.config.Ledger.Fold(ctx, changesPerFold)
-		aborted = append(aborted, paused...)
+		abortedBatchIDs = append(abortedBatchIDs, paused...)
 		if err != nil {
-			return aborted, fmt.Errorf("folding: %w", err)
+			return abortedBatchIDs, fmt.Errorf("folding: %w", err)
 		}
 		if n < changesPerFold {
-			return aborted, nil
+			return abortedBatchIDs, nil
 		}
 	}
 }
@@ -69,11 +69,11 @@ func (k *Keeper) RefreshWindows(ctx context.Context) error {
 	return err
 }
 
-// runPartsUntilDone calls part with the limit partSize, until part returns a smaller number or fails. It returns the sum of the numbers.
+// runPartsUntilDone calls runPart with the limit partSize, until runPart returns a smaller number or fails. It returns the sum of the numbers.
 // workName names the work in the error.
-func runPartsUntilDone(ctx context.Context, workName string, part func(ctx context.Context, limit int) (int, error)) (total int, err error) {
+func runPartsUntilDone(ctx context.Context, workName string, runPart func(ctx context.Context, limit int) (int, error)) (total int, err error) {
 	for {
-		n, err := part(ctx, partSize)
+		n, err := runPart(ctx, partSize)
 		total += n
 		if err != nil {
 			return total, fmt.Errorf("%s: %w", workName, err)

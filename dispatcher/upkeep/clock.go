@@ -49,9 +49,10 @@ func (o clockOffset) overlaps(other clockOffset) bool {
 	return !o.high.Before(other.low) && !other.high.Before(o.low)
 }
 
-// findLapses records a reading of the ledger's clock. It returns the trusted time for each length of a lease. A lease of this length has ended
-// if its end is before the trusted time. askedAt and answeredAt are the times of this process's clock before and after the reading.
-func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time.Time) store.LapseCutoffs {
+// lapseCutoffsAfterReading records a reading of the ledger's clock. It returns the trusted time for each length of a lease. A lease of this
+// length has ended if its end is before the trusted time. askedAt and answeredAt are the times of this process's clock before and after the
+// reading.
+func (g *clockGuard) lapseCutoffsAfterReading(clock store.LeaseClock, askedAt, answeredAt time.Time) store.LapseCutoffs {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.offsets == nil {
@@ -65,14 +66,14 @@ func (g *clockGuard) findLapses(clock store.LeaseClock, askedAt, answeredAt time
 	case g.offsets == nil:
 		g.offsets = []clockOffset{clockOffsetBeforeFirst(clock.StoredPair, reading, askedAt)}
 	}
-	g.addReading(reading)
+	g.addClockOffset(reading)
 	lapses := store.LapseCutoffs{}
 	var longest time.Duration
 	for _, length := range clock.Lengths {
-		lapses[length] = g.offsets[g.offsetIndexAt(own-length)].low.Add(own)
+		lapses[length] = g.offsets[g.indexOfOffsetAt(own-length)].low.Add(own)
 		longest = max(longest, length)
 	}
-	g.offsets = slices.Delete(g.offsets, 0, g.offsetIndexAt(own-longest))
+	g.offsets = slices.Delete(g.offsets, 0, g.indexOfOffsetAt(own-longest))
 	return lapses
 }
 
@@ -89,9 +90,9 @@ func clockOffsetBeforeFirst(stored *store.ClockPair, firstOffset clockOffset, as
 	return clockOffset{low: shown, high: shown}
 }
 
-// addReading adds the offset of a new reading. If the new offset overlaps the last offset, it narrows the range of the last offset. Otherwise
-// the new offset becomes the last offset, and replaces all offsets that are not lower.
-func (g *clockGuard) addReading(reading clockOffset) {
+// addClockOffset adds the offset of a new reading. If the new offset overlaps the last offset, it narrows the range of the last offset.
+// Otherwise the new offset becomes the last offset, and replaces all offsets that are not lower.
+func (g *clockGuard) addClockOffset(reading clockOffset) {
 	last := &g.offsets[len(g.offsets)-1]
 	if last.overlaps(reading) {
 		if reading.low.After(last.low) {
@@ -121,9 +122,9 @@ func (g *clockGuard) takeClockStepBack() (minStepBack time.Duration) {
 	return back
 }
 
-// offsetIndexAt returns the index of the offset that was valid at the own time `moment`. This offset is also the lowest offset since then.
-func (g *clockGuard) offsetIndexAt(moment time.Duration) int {
-	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > moment })
+// indexOfOffsetAt returns the index of the offset that was valid at the own time `moment`. This offset is also the lowest offset since then.
+func (g *clockGuard) indexOfOffsetAt(ownTime time.Duration) int {
+	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > ownTime })
 	if later < 0 {
 		later = len(g.offsets)
 	}

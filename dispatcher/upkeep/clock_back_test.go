@@ -18,9 +18,9 @@ func TestAStepBackDelaysTheEndOfALeaseByItsSize(t *testing.T) {
 	guard, own := &clockGuard{}, time.Now()
 	ended := func(at, shows, until time.Duration) bool {
 		clock := store.LeaseClock{Now: clockStart().Add(shows), Lengths: []time.Duration{lease}}
-		return clockStart().Add(until).Before(guard.findLapses(clock, own.Add(at), own.Add(at))[lease])
+		return clockStart().Add(until).Before(guard.lapseCutoffsAfterReading(clock, own.Add(at), own.Add(at))[lease])
 	}
-	guard.findLapses(store.LeaseClock{Now: clockStart()}, own, own)
+	guard.lapseCutoffsAfterReading(store.LeaseClock{Now: clockStart()}, own, own)
 	older, newer := lease, 6*second-step+lease
 	var back []time.Duration
 	for _, c := range []struct {
@@ -99,5 +99,5 @@ func (r *lateLeaseRun) readClock() (endedBefore time.Time) {
 		r.firstReading, r.awaitsReading = r.elapsed, false
 	}
 	at := r.start.Add(r.elapsed)
-	return r.guard.findLapses(store.LeaseClock{Now: r.ledgerTime(), Lengths: []time.Duration{r.lease}}, at, at)[r.lease]
+	return r.guard.lapseCutoffsAfterReading(store.LeaseClock{Now: r.ledgerTime(), Lengths: []time.Duration{r.lease}}, at, at)[r.lease]
 }

@@ -71,11 +71,11 @@ func TestAClockThatStepsForwardEndsNoLeaseEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			guard := &clockGuard{}
-			guard.findLapses(store.LeaseClock{Now: clockStart().Add(all[0].ledgerTime)}, own, own.Add(all[0].took))
+			guard.lapseCutoffsAfterReading(store.LeaseClock{Now: clockStart().Add(all[0].ledgerTime)}, own, own.Add(all[0].took))
 			for i, l := range all {
 				at := own.Add(l.elapsed)
 				clock := store.LeaseClock{Now: clockStart().Add(l.ledgerTime), Lengths: []time.Duration{usualLease}}
-				got := guard.findLapses(clock, at, at.Add(l.took))[usualLease]
+				got := guard.lapseCutoffsAfterReading(clock, at, at.Add(l.took))[usualLease]
 				if got := got.Sub(clockStart()); got != l.wantEnded {
 					t.Fatalf("reading %d: leases ended by %s, want %s", i, got, l.wantEnded)
 				}
@@ -91,9 +91,9 @@ func TestEachLeaseIsDoubtedForItsOwnLength(t *testing.T) {
 	day := 24 * time.Hour
 	read := func(at, shows time.Duration) store.LapseCutoffs {
 		clock := store.LeaseClock{Now: clockStart().Add(shows), Lengths: []time.Duration{day, time.Minute}}
-		return guard.findLapses(clock, own.Add(at), own.Add(at))
+		return guard.lapseCutoffsAfterReading(clock, own.Add(at), own.Add(at))
 	}
-	guard.findLapses(store.LeaseClock{Now: clockStart()}, own, own)
+	guard.lapseCutoffsAfterReading(store.LeaseClock{Now: clockStart()}, own, own)
 	read(time.Second, time.Hour)
 	lapses := read(time.Second+time.Minute, time.Hour+time.Minute)
 	if got := lapses[time.Minute].Sub(clockStart()); got != time.Hour+time.Minute {
@@ -125,7 +125,7 @@ func TestAReplicaThatStartsKnowsOfAStep(t *testing.T) {
 			guard := &clockGuard{}
 			read := func(at time.Duration) time.Time {
 				clock := store.LeaseClock{Now: clockStart().Add(at), Lengths: []time.Duration{usualLease}, StoredPair: c.pair}
-				return guard.findLapses(clock, own.Add(at), own.Add(at))[usualLease]
+				return guard.lapseCutoffsAfterReading(clock, own.Add(at), own.Add(at))[usualLease]
 			}
 			for _, at := range []time.Duration{0, time.Second, usualLease - 1} {
 				lag := clockStart().Add(at).Sub(read(at))
@@ -145,24 +145,24 @@ func TestWhatIsKeptForTheNextReplicaIsBelieved(t *testing.T) {
 	t.Parallel()
 	guard, own := &clockGuard{}, time.Now()
 	clock := store.LeaseClock{Now: clockStart(), Lengths: []time.Duration{usualLease}}
-	guard.findLapses(clock, own, own)
+	guard.lapseCutoffsAfterReading(clock, own, own)
 	if pair, changed := guard.changedClockPair(nil, own); changed {
 		t.Errorf("kept %+v, of a clock of which nothing is known", pair)
 	}
 	clock.Lengths = nil
-	guard.findLapses(clock, own, own)
+	guard.lapseCutoffsAfterReading(clock, own, own)
 	pair, changed := guard.changedClockPair(nil, own)
 	if !changed || !pair.Ledger.Equal(clockStart()) || !pair.Wall.Equal(own) {
 		t.Errorf("keeps %+v, %t", pair, changed)
 	}
 	clock = store.LeaseClock{Now: clockStart().Add(time.Hour), Lengths: []time.Duration{usualLease}}
-	guard.findLapses(clock, own.Add(time.Second), own.Add(time.Second))
+	guard.lapseCutoffsAfterReading(clock, own.Add(time.Second), own.Add(time.Second))
 	if again, changed := guard.changedClockPair(&pair, own.Add(time.Second)); changed {
 		t.Errorf("keeps %+v after a step that is doubted", again)
 	}
 	own = own.Add(time.Second + usualLease)
 	clock.Now = clock.Now.Add(usualLease)
-	guard.findLapses(clock, own, own)
+	guard.lapseCutoffsAfterReading(clock, own, own)
 	if pair, changed = guard.changedClockPair(&pair, own); !changed || !pair.Ledger.Equal(clock.Now) {
 		t.Errorf("keeps %+v, %t after a step that is believed", pair, changed)
 	}
@@ -259,7 +259,7 @@ func (r *clockRun) readClock(rt *rapid.T) {
 	}
 	r.elapsed += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(rt, "way back"))
 	r.slowest = max(r.slowest, r.start.Add(r.elapsed).Sub(asked))
-	lapses := r.guard.findLapses(clock, asked, r.start.Add(r.elapsed))
+	lapses := r.guard.lapseCutoffsAfterReading(clock, asked, r.start.Add(r.elapsed))
 	if pair, changed := r.guard.changedClockPair(r.pair, asked); changed {
 		r.pair = &pair
 	}

@@ -38,18 +38,18 @@ func (k *Keeper) FollowChanges(ctx context.Context) (ReconcileResult, error) {
 	defer k.followState.mu.Unlock()
 	// The changes are written first. While a node of a Redis Cluster does not answer, the reconciliation of all pools may use up the whole
 	// time of a pass.
-	result, writeErr := k.writeChanges(ctx)
-	reconciled, lost := k.reconcileSuspects(ctx)
+	result, writeErr := k.writePoolChanges(ctx)
+	reconciled, lost := k.reconcileSuspectPools(ctx)
 	result.add(reconciled)
 	return result, errors.Join(writeErr, lost)
 }
 
-// reconcileSuspects reconciles the suspect pools. After an outage of the semaphore, all pools are suspect, because the semaphore may have lost
-// any data. A pool stays suspect until the semaphore answers for it.
-func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error) {
+// reconcileSuspectPools reconciles the suspect pools. After an outage of the semaphore, all pools are suspect, because the semaphore may have
+// lost any data. A pool stays suspect until the semaphore answers for it.
+func (k *Keeper) reconcileSuspectPools(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
 	if outages := k.config.Semaphore.Outages(); outages != f.outages {
-		if err := k.suspectAllPools(ctx); err != nil {
+		if err := k.markAllPoolsSuspect(ctx); err != nil {
 			return ReconcileResult{}, err
 		}
 		f.outages = outages
@@ -71,7 +71,7 @@ func (k *Keeper) reconcileSuspects(ctx context.Context) (ReconcileResult, error)
 	return total, failed
 }
 
-func (k *Keeper) suspectAllPools(ctx context.Context) error {
+func (k *Keeper) markAllPoolsSuspect(ctx context.Context) error {
 	for after := ""; ; {
 		pools, err := k.config.Ledger.Pools(ctx, after, poolsPerPage)
 		if err != nil {
@@ -87,7 +87,7 @@ func (k *Keeper) suspectAllPools(ctx context.Context) error {
 	}
 }
 
-func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
+func (k *Keeper) writePoolChanges(ctx context.Context) (ReconcileResult, error) {
 	f := k.followState
 	if err := k.readConfigChanges(ctx); err != nil {
 		return ReconcileResult{}, err
@@ -95,7 +95,7 @@ func (k *Keeper) writeChanges(ctx context.Context) (ReconcileResult, error) {
 	var total ReconcileResult
 	var errs []error
 	for pool, version := range f.unwritten {
-		result, err := k.writeChange(ctx, pool, version)
+		result, err := k.writePoolChange(ctx, pool, version)
 		total.add(result)
 		switch {
 		case err != nil:
@@ -132,14 +132,14 @@ func (k *Keeper) readConfigChanges(ctx context.Context) error {
 	return nil
 }
 
-// writeChange writes this version of a pool to the semaphore, unless the replica that made the change has already done so. If the pool has
-// been deleted, writeChange does nothing.
-func (k *Keeper) writeChange(ctx context.Context, pool string, version int64) (ReconcileResult, error) {
+// writePoolChange writes this version of a pool to the semaphore, unless the replica that made the change has already done so. If the pool has
+// been deleted, writePoolChange does nothing.
+func (k *Keeper) writePoolChange(ctx context.Context, pool string, poolVersion int64) (ReconcileResult, error) {
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)
 	if err != nil {
 		return ReconcileResult{}, fmt.Errorf("reading the slots of pool %s: %w", pool, err)
 	}
-	if snapshot.PoolKnown && snapshot.Version >= version {
+	if snapshot.PoolKnown && snapshot.Version >= poolVersion {
 		return ReconcileResult{}, nil
 	}
 	result, err := k.ReconcilePool(ctx, pool)

@@ -19,31 +19,31 @@ const (
 // idleCounts holds the counts of waiting devices. Each pass of this replica continues them.
 type idleCounts struct {
 	mu     sync.Mutex
-	last   time.Time       // time of the last pass; zero before the first one
-	byPool map[string]*lap // key: the name of the pool
-	resume string          // the pool with which the next pass begins
+	last   time.Time                   // time of the last pass; zero before the first one
+	byPool map[string]*waitingCountLap // key: the name of the pool
+	resume string                      // the pool with which the next pass begins
 }
 
 // maxLaps is the maximum number of pools whose counts are kept, to limit memory.
 const maxLaps = 10_000
 
-// lap is the progress of one count of the waiting devices of a pool. A lap can take several passes.
-type lap struct {
+// waitingCountLap is the progress of one count of the waiting devices of a pool. A lap can take several passes.
+type waitingCountLap struct {
 	after   string // device after which the count continues; empty at the beginning of a lap
 	counted int    // number of devices counted in this lap
 	before  int    // number of devices counted in the lap before
 }
 
-func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*lap)} }
+func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*waitingCountLap)} }
 
-// CountIdle adds up the slot-seconds in which slots were free although devices could have used them. For each pool it counts the devices
+// CountIdleSlots adds up the slot-seconds in which slots were free although devices could have used them. For each pool it counts the devices
 // (not callers) that could be granted a task, hold no slot, and have reported within three report periods. It counts at most as many devices
 // as there are free slots.
 //
 // A call spends at most about idleLimit on the count, and the next call continues it. So the count may include a device that no longer waits.
 //
 // The ledger gives each period to only one replica, so the sum over all replicas is correct. A call that fails counts nothing.
-func (k *Keeper) CountIdle(ctx context.Context) error {
+func (k *Keeper) CountIdleSlots(ctx context.Context) error {
 	k.idle.mu.Lock()
 	defer k.idle.mu.Unlock()
 	started, last := k.config.Now(), k.idle.last
@@ -67,13 +67,13 @@ func (k *Keeper) CountIdle(ctx context.Context) error {
 	return nil
 }
 
-// continueWaitingCounts continues the counts of the pools in the list open, each to the end of its lap, until idleLimit has passed. The next
-// call begins with the pool at which this call stopped.
-func (k *Keeper) continueWaitingCounts(ctx context.Context, open []store.OpenPool) error {
+// continueWaitingCounts continues the counts of the pools in the list openPools, each to the end of its lap, until idleLimit has passed. The
+// next call begins with the pool at which this call stopped.
+func (k *Keeper) continueWaitingCounts(ctx context.Context, openPools []store.OpenPool) error {
 	started := k.config.Now()
-	slices.SortFunc(open, func(a, b store.OpenPool) int { return cmp.Compare(a.Name, b.Name) })
-	first, _ := slices.BinarySearchFunc(open, k.idle.resume, func(p store.OpenPool, name string) int { return cmp.Compare(p.Name, name) })
-	for _, pool := range slices.Concat(open[first:], open[:first]) {
+	slices.SortFunc(openPools, func(a, b store.OpenPool) int { return cmp.Compare(a.Name, b.Name) })
+	first, _ := slices.BinarySearchFunc(openPools, k.idle.resume, func(p store.OpenPool, name string) int { return cmp.Compare(p.Name, name) })
+	for _, pool := range slices.Concat(openPools[first:], openPools[:first]) {
 		for isDone := false; !isDone; {
 			k.idle.resume = pool.Name
 			if k.config.Now().Sub(started) > idleLimit {
@@ -90,29 +90,31 @@ func (k *Keeper) continueWaitingCounts(ctx context.Context, open []store.OpenPoo
 	return nil
 }
 
-func (c *idleCounts) lapOf(pool string) *lap {
+func (c *idleCounts) lapOf(pool string) *waitingCountLap {
 	found := c.byPool[pool]
 	if found == nil {
 		if len(c.byPool) >= maxLaps {
 			clear(c.byPool)
 		}
-		found = &lap{}
+		found = &waitingCountLap{}
 		c.byPool[pool] = found
 	}
 	return found
 }
 
-// addWaitingCount adds found, a count of waiting devices, to the lap. The lap is complete if no more devices follow, or if at least as many
+// addWaitingCount adds counted, a count of waiting devices, to the lap. The lap is complete if no more devices follow, or if at least as many
 // devices wait as slots are free.
-func (l *lap) addWaitingCount(found store.WaitingCount, freeSlots int) (isLapComplete bool) {
-	l.counted += found.Waiting
-	if l.after = found.Last; l.counted < freeSlots && found.Last != "" {
+func (l *waitingCountLap) addWaitingCount(counted store.WaitingCount, freeSlots int) (isLapComplete bool) {
+	l.counted += counted.Waiting
+	if l.after = counted.Last; l.counted < freeSlots && counted.Last != "" {
 		return false
 	}
-	*l = lap{before: l.counted}
+	*l = waitingCountLap{before: l.counted}
 	return true
 }
 
 // waitingDevices returns the number of waiting devices, but at most freeSlots. The number is the count of the previous lap, or the count of this
 // lap if that is already higher.
-func (l *lap) waitingDevices(freeSlots int) int { return min(freeSlots, max(l.counted, l.before)) }
+func (l *waitingCountLap) waitingDevices(freeSlots int) int {
+	return min(freeSlots, max(l.counted, l.before))
+}

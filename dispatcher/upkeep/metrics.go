@@ -30,9 +30,9 @@ func newMetrics(set *meters.Set) *metrics {
 	return m
 }
 
-func (m *metrics) recordDrift(pool string, slots int) {
-	m.drift.WithLabelValues(pool).Set(float64(slots))
-	if slots > 0 {
-		m.set.AddTally(pool, meters.Tally{Drift: int64(slots)})
+func (m *metrics) recordDrift(pool string, driftedSlots int) {
+	m.drift.WithLabelValues(pool).Set(float64(driftedSlots))
+	if driftedSlots > 0 {
+		m.set.AddTally(pool, meters.Tally{Drift: int64(driftedSlots)})
 	}
 }

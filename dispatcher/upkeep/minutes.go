@@ -32,9 +32,9 @@ const (
 	sealsPerPass  = 50   // maximum number of blocks that one call of SealEvents seals: if 100,000 events wait, it reads a part of them
 )
 
-// CountMinutes counts the events of the log by minute. All replicas together count each event once. CountMinutes stops
+// CountEventsByMinute counts the events of the log by minute. All replicas together count each event once. CountEventsByMinute stops
 // before the first event id that a transaction which is still open may have taken.
-func (k *Keeper) CountMinutes(ctx context.Context) error {
+func (k *Keeper) CountEventsByMinute(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()
 	defer m.mu.Unlock()

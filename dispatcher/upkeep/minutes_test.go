@@ -40,7 +40,7 @@ func TestSealingIsBoundedAndWaitsForOpenTransactions(t *testing.T) {
 	k := &Keeper{config: Config{Ledger: l}, minutes: &minuteProgress{}}
 	run := func(want int64) {
 		t.Helper()
-		if err := k.CountMinutes(t.Context()); err != nil {
+		if err := k.CountEventsByMinute(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := k.SealEvents(t.Context()); err != nil {

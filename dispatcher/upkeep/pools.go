@@ -15,10 +15,10 @@ func (k *Keeper) registerPool(pool store.Pool) {
 	}
 }
 
-func (k *Keeper) forgetPools(pools map[string]bool) {
-	for pool := range pools {
+func (k *Keeper) forgetPools(poolNames map[string]bool) {
+	for pool := range poolNames {
 		k.config.Waiters.Pools.Remove(pool)
-		k.config.Meters.Forget(pool)
+		k.config.Meters.ForgetPool(pool)
 	}
 }
 
@@ -32,13 +32,13 @@ func (k *Keeper) ForgetPool(ctx context.Context, pool string) error {
 	return nil
 }
 
-// reservedShare is the part of the remaining time of a request that one call of Reserved may take. It is small, because a page shows several
-// pools.
+// reservedShare is the part of the remaining time of a request that one call of DevicesWithReservedSlot may take. It is small, because a page
+// shows several pools.
 const reservedShare = 0.25
 
-// Reserved returns the devices for which a slot of the pool is reserved. The device whose offer ends soonest is first. If the semaphore does
-// not answer in time, Reserved returns none.
-func (k *Keeper) Reserved(ctx context.Context, pool string) (devices []string) {
+// DevicesWithReservedSlot returns the devices for which a slot of the pool is reserved. The device whose offer ends soonest is first. If the
+// semaphore does not answer in time, DevicesWithReservedSlot returns none.
+func (k *Keeper) DevicesWithReservedSlot(ctx context.Context, pool string) (devices []string) {
 	ctx, cancel := deadline.Share(ctx, reservedShare)
 	defer cancel()
 	snapshot, err := k.config.Semaphore.Snapshot(ctx, pool)

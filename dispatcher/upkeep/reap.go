@@ -30,14 +30,14 @@ type ReapResult struct {
 // steps does no harm, because reconciliation frees the slot.
 func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	var result ReapResult
-	lapses, err := k.readLapses(ctx)
+	lapses, err := k.readLapseCutoffs(ctx)
 	if err != nil {
 		return result, err
 	}
 	for more := len(lapses) > 0; more; {
 		reaped, err := k.config.Ledger.Reap(ctx, lapses, grantsPerReap, k.config.DecideTaskState)
-		k.releaseAll(ctx, k.countReapedLeases(reaped, &result))
-		k.wakeCallers(reaped)
+		k.releaseSlotsOfLeases(ctx, k.countReapedLeases(reaped, &result))
+		k.wakeCallersOfReapedPools(reaped)
 		if err != nil && len(reaped) == 0 { // only grants that cannot be ended are left
 			return result, fmt.Errorf("reaping: %w", err)
 		}
@@ -47,20 +47,20 @@ func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	return result, nil
 }
 
-// releaseAll frees the slots of leases in all pools concurrently. So a semaphore that does not answer causes only one timeout.
-func (k *Keeper) releaseAll(ctx context.Context, leasesByPool map[string][]string) {
+// releaseSlotsOfLeases frees the slots of the leases in all pools concurrently. So a semaphore that does not answer causes only one timeout.
+func (k *Keeper) releaseSlotsOfLeases(ctx context.Context, leaseIDsByPool map[string][]string) {
 	wait := rescue.ReportingGroup{OnPanic: k.config.Panicked}
-	for pool, ended := range leasesByPool {
+	for pool, ended := range leaseIDsByPool {
 		wait.Go("freeing slots", func() {
-			k.config.Waiters.Slots.Return(ctx, pool, ended...)
-			k.config.Waiters.Filler.Fill(pool)
+			k.config.Waiters.Slots.ReleaseEndedLeases(ctx, pool, ended...)
+			k.config.Waiters.Filler.FillPool(pool)
 		})
 	}
 	wait.Wait()
 }
 
-// wakeCallers wakes waiting callers in each pool in which the grant of a caller was reaped.
-func (k *Keeper) wakeCallers(reaped []store.Reaped) {
+// wakeCallersOfReapedPools wakes waiting callers in each pool in which the grant of a caller was reaped.
+func (k *Keeper) wakeCallersOfReapedPools(reaped []store.Reaped) {
 	called := make(map[string]bool)
 	for _, r := range reaped {
 		if store.IsCaller(r.Grant.Device) && !called[r.Grant.Pool] {
@@ -70,15 +70,15 @@ func (k *Keeper) wakeCallers(reaped []store.Reaped) {
 	}
 }
 
-// readLapses reads the ledger's clock, and returns the trusted time for each length of a lease (see clockGuard.findLapses). It also stores the
-// times of both clocks for replicas that start later.
-func (k *Keeper) readLapses(ctx context.Context) (store.LapseCutoffs, error) {
+// readLapseCutoffs reads the ledger's clock, and returns the trusted time for each length of a lease (see clockGuard.lapseCutoffsAfterReading).
+// It also stores the times of both clocks for replicas that start later.
+func (k *Keeper) readLapseCutoffs(ctx context.Context) (store.LapseCutoffs, error) {
 	asked := k.config.Now()
 	clock, err := k.config.Ledger.LeaseClock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	lapses := k.guard.findLapses(clock, asked, k.config.Now())
+	lapses := k.guard.lapseCutoffsAfterReading(clock, asked, k.config.Now())
 	if back := k.guard.takeClockStepBack(); back > clockSlack {
 		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases that were granted before the step end later by this time", "by", back)
 	}
@@ -106,8 +106,8 @@ func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store
 }
 
 // countReapedLeases adds reaped to result and to the metrics, and returns the ids of the ended leases by pool.
-func (k *Keeper) countReapedLeases(reaped []store.Reaped, result *ReapResult) (leasesByPool map[string][]string) {
-	leasesByPool = make(map[string][]string)
+func (k *Keeper) countReapedLeases(reaped []store.Reaped, result *ReapResult) (leaseIDsByPool map[string][]string) {
+	leaseIDsByPool = make(map[string][]string)
 	for _, r := range reaped {
 		outcome := reapedEnded
 		if r.State == store.Pending {
@@ -117,7 +117,7 @@ func (k *Keeper) countReapedLeases(reaped []store.Reaped, result *ReapResult) (l
 			result.Ended++
 		}
 		k.metrics.reaped.WithLabelValues(r.Grant.Pool, outcome).Inc()
-		leasesByPool[r.Grant.Pool] = append(leasesByPool[r.Grant.Pool], r.Grant.LeaseID)
+		leaseIDsByPool[r.Grant.Pool] = append(leaseIDsByPool[r.Grant.Pool], r.Grant.LeaseID)
 	}
-	return leasesByPool
+	return leaseIDsByPool
 }

@@ -59,7 +59,7 @@ func (k *Keeper) Reconcile(ctx context.Context) (ReconcileResult, error) {
 				errs = append(errs, fmt.Errorf("reading the slots of pool %s: %w", pool.Name, err))
 				continue
 			}
-			result, err := k.reconcile(ctx, pool, snapshot)
+			result, err := k.reconcileWithSnapshot(ctx, pool, snapshot)
 			total.add(result)
 			if err != nil {
 				errs = append(errs, err)
@@ -84,7 +84,7 @@ func (k *Keeper) ReconcilePool(ctx context.Context, name string) (ReconcileResul
 	if err != nil {
 		return ReconcileResult{}, fmt.Errorf("reading pool %s: %w", name, err)
 	}
-	return k.reconcile(ctx, pool, snapshot)
+	return k.reconcileWithSnapshot(ctx, pool, snapshot)
 }
 
 // RestorePool restores a pool that the semaphore has lost. Concurrent calls share one restore, which has its own deadline.
@@ -97,9 +97,9 @@ func (k *Keeper) RestorePool(ctx context.Context, pool string) error {
 	return err
 }
 
-// reconcile repairs the differences between snapshot, the state of the semaphore, and the ledger. snapshot must be read before the grants.
-// Otherwise a slot could be freed as an orphan although its grant was made between the two reads.
-func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
+// reconcileWithSnapshot repairs the differences between snapshot, the state of the semaphore, and the ledger. snapshot must be read before the
+// grants. Otherwise a slot could be freed as an orphan although its grant was made between the two reads.
+func (k *Keeper) reconcileWithSnapshot(ctx context.Context, pool store.Pool, snapshot slots.Snapshot) (ReconcileResult, error) {
 	var result ReconcileResult
 	k.registerPool(pool)
 	config := slots.Config{Capacity: pool.Capacity, Version: pool.Version}
@@ -108,13 +108,13 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 		return result, fmt.Errorf("reading the grants of pool %s: %w", pool.Name, err)
 	}
 	if !snapshot.PoolKnown {
-		err := k.restore(ctx, pool.Name, config, grants, &result)
+		err := k.restoreSemaphorePool(ctx, pool.Name, config, grants, &result)
 		return result, err
 	}
-	if err := k.resize(ctx, pool.Name, config, snapshot, &result); err != nil {
+	if err := k.writeNewerConfig(ctx, pool.Name, config, snapshot, &result); err != nil {
 		return result, err
 	}
-	if err := k.freeOrphans(ctx, pool.Name, snapshot, grants, &result); err != nil {
+	if err := k.freeSlotsWithoutGrant(ctx, pool.Name, snapshot, grants, &result); err != nil {
 		return result, err
 	}
 	err = k.adoptMissingGrants(ctx, pool.Name, snapshot, grants, &result)
@@ -122,9 +122,9 @@ func (k *Keeper) reconcile(ctx context.Context, pool store.Pool, snapshot slots.
 	return result, err
 }
 
-// restore writes pool and its grants to the semaphore. Then it removes the grants that ended during the restore, because the semaphore may
-// have ignored their release while it did not know the pool.
-func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
+// restoreSemaphorePool writes pool and its grants to the semaphore. Then it removes the grants that ended during the restore, because the
+// semaphore may have ignored their release while it did not know the pool.
+func (k *Keeper) restoreSemaphorePool(ctx context.Context, pool string, config slots.Config, grants []store.Grant, result *ReconcileResult) error {
 	restored, err := k.config.Semaphore.Restore(ctx, pool, config, toLedgerGrants(grants))
 	if err != nil {
 		return fmt.Errorf("restoring pool %s: %w", pool, err)
@@ -134,13 +134,13 @@ func (k *Keeper) restore(ctx context.Context, pool string, config slots.Config, 
 		return nil
 	}
 	result.Restored++
-	defer k.config.Waiters.Filler.Fill(pool)
+	defer k.config.Waiters.Filler.FillPool(pool)
 	k.config.Logger.InfoContext(ctx, "pool restored from the ledger", "pool", pool, "held", len(grants))
 	return k.releaseEndedGrants(ctx, pool, grants)
 }
 
-// resize writes config to the semaphore if the snapshot has an older version of the pool.
-func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, snapshot slots.Snapshot, result *ReconcileResult) error {
+// writeNewerConfig writes config to the semaphore if the snapshot has an older version of the pool.
+func (k *Keeper) writeNewerConfig(ctx context.Context, pool string, config slots.Config, snapshot slots.Snapshot, result *ReconcileResult) error {
 	if snapshot.Version >= config.Version {
 		return nil
 	}
@@ -150,16 +150,16 @@ func (k *Keeper) resize(ctx context.Context, pool string, config slots.Config, s
 	}
 	if changed {
 		result.Resized++
-		k.config.Waiters.Filler.Fill(pool)
+		k.config.Waiters.Filler.FillPool(pool)
 		k.config.Waiters.Relay.WakeCallers(pool) // callers may hold more slots of the pool now
 	}
 	return nil
 }
 
-// freeOrphans frees slots that have no grant in the ledger and cannot be in the middle of a claim. Either the grant has ended, or the slot was
-// acquired more than orphanAge ago. After a step back of the Redis clock, the acquisition may be more than orphanAge in the future. Such a
-// slot is freed too.
-func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
+// freeSlotsWithoutGrant frees slots that have no grant in the ledger and cannot be in the middle of a claim. Either the grant has ended, or the
+// slot was acquired more than orphanAge ago. After a step back of the Redis clock, the acquisition may be more than orphanAge in the future.
+// Such a slot is freed too.
+func (k *Keeper) freeSlotsWithoutGrant(ctx context.Context, pool string, snapshot slots.Snapshot, grants []store.Grant, result *ReconcileResult) error {
 	granted := make(map[string]bool, len(grants))
 	for _, g := range grants {
 		granted[g.LeaseID] = true
@@ -172,7 +172,7 @@ func (k *Keeper) freeOrphans(ctx context.Context, pool string, snapshot slots.Sn
 		case l.Age.Abs() > orphanAge:
 			orphans = append(orphans, l.ID)
 		default:
-			young = append(young, store.TaskLease{Task: decision.LeaseTask(l.ID), LeaseID: l.ID})
+			young = append(young, store.TaskLease{Task: decision.TaskIDOfLease(l.ID), LeaseID: l.ID})
 		}
 	}
 	ended, err := k.config.Ledger.EndedLeases(ctx, young)

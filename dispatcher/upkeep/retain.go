@@ -11,12 +11,12 @@ import (
 // rowsPerRetain is the maximum number of rows that one statement of Retain deletes.
 const rowsPerRetain = 2000
 
-// Retain deletes rows that are older than keep, in parts, until none is left or ctx ends. It returns the numbers of deleted rows. If keep is
-// 0, it deletes only rows that have their own retention time.
-func (k *Keeper) Retain(ctx context.Context, keep time.Duration) (store.DeletedCounts, error) {
+// DeleteOldRows deletes rows that are older than keepFor, in parts, until none is left or ctx ends. It returns the numbers of deleted rows. If
+// keepFor is 0, it deletes only rows that have their own retention time.
+func (k *Keeper) DeleteOldRows(ctx context.Context, keepFor time.Duration) (store.DeletedCounts, error) {
 	var total store.DeletedCounts
 	for {
-		removed, err := k.config.Ledger.Retain(ctx, keep, rowsPerRetain)
+		removed, err := k.config.Ledger.Retain(ctx, keepFor, rowsPerRetain)
 		total.Events += removed.Events
 		total.Attempts += removed.Attempts
 		total.Results += removed.Results

@@ -31,7 +31,7 @@ func TestDeletedRowsOfEveryKindAreCounted(t *testing.T) {
 		reflect.ValueOf(&last).Elem().Field(i).SetInt(int64(i))
 	}
 	k := &Keeper{config: Config{Ledger: &pagedDeletions{pages: []store.DeletedCounts{full, last}}}}
-	total, err := k.Retain(t.Context(), 0)
+	total, err := k.DeleteOldRows(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

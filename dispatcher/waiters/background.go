@@ -19,13 +19,13 @@ type background struct {
 }
 
 // start runs work in a new goroutine. After stop was called, start does nothing, and the passes of other replicas do the work.
-func (b *background) start(work func(context.Context)) {
+func (b *background) start(runWork func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stopped {
 		return
 	}
-	b.crew.Go("handing off slots", func() { work(b.ctx) })
+	b.crew.Go("handing off slots", func() { runWork(b.ctx) })
 }
 
 // stop makes start do nothing, and waits until the running work has ended or ctx ends.
@@ -51,8 +51,8 @@ type mergedWork[W any] struct {
 }
 
 // start adds work for the pool, and starts a goroutine unless one works for the pool.
-func (m *mergedWork[W]) start(pool string, work W) {
-	if m.add(pool, work) {
+func (m *mergedWork[W]) start(pool string, addedWork W) {
+	if m.add(pool, addedWork) {
 		m.background.start(func(ctx context.Context) {
 			if err := m.background.crew.OnPanic.Report(m.doing, m.run(ctx, pool)); err != nil {
 				m.log.WarnContext(ctx, m.warning, "pool", pool, "err", err) //nolint:sloglint // a constant of each kind of work
@@ -62,7 +62,7 @@ func (m *mergedWork[W]) start(pool string, work W) {
 }
 
 // add adds work for the pool. If mustRun is true, no goroutine works for the pool, and the caller must call run.
-func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
+func (m *mergedWork[W]) add(pool string, addedWork W) (mustRun bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.left == nil {
@@ -70,9 +70,9 @@ func (m *mergedWork[W]) add(pool string, work W) (mustRun bool) {
 	}
 	left, taken := m.left[pool]
 	if left != nil {
-		work = m.merge(*left, work)
+		addedWork = m.merge(*left, addedWork)
 	}
-	m.left[pool] = &work
+	m.left[pool] = &addedWork
 	return !taken
 }
 

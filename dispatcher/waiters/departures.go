@@ -25,37 +25,38 @@ type Departures struct {
 	reports      *mergedWork[[]parked.Report] // reports that ended; the pool of this work is always "", because their pools are not known yet
 }
 
-// Add ends the wait of a parked report whose connection broke. In the background, it gives back the slots that are reserved for the device,
-// unless the device has parked a newer report at any replica. The device keeps its place in the queue, but gets no offer until it reports.
-func (d *Departures) Add(report *ParkedReport) {
+// AddClosedReport ends the wait of a parked report whose connection broke. In the background, it gives back the slots that are reserved for the
+// device, unless the device has parked a newer report at any replica. The device keeps its place in the queue, but gets no offer until it
+// reports.
+func (d *Departures) AddClosedReport(report *ParkedReport) {
 	if d.localReports.Leave(report) == Parked {
 		d.reports.start("", []parked.Report{{Device: report.Device, Number: report.number}})
 	}
 }
 
-// leaveAllQueues calls leaveQueues for all reports, in parts.
-func (d *Departures) leaveAllQueues(ctx context.Context, _ string, reports []parked.Report) (failed error) {
+// stopOffersInParts calls stopOffersTo for all reports, in parts.
+func (d *Departures) stopOffersInParts(ctx context.Context, _ string, reports []parked.Report) (failed error) {
 	for part := range slices.Chunk(reports, departuresAtOnce) {
-		failed = errors.Join(failed, d.leaveQueues(ctx, part))
+		failed = errors.Join(failed, d.stopOffersTo(ctx, part))
 	}
 	return failed
 }
 
-// leaveQueues stops the offers to the devices of reports until they report again. A device may return before the queues are updated, and the
-// late update would stop its offers. So leaveQueues checks at the end which devices have returned, and wakes their reports. A device that
+// stopOffersTo stops the offers to the devices of reports until they report again. A device may return before the queues are updated, and the
+// late update would stop its offers. So stopOffersTo checks at the end which devices have returned, and wakes their reports. A device that
 // returns later is woken by Relay.Park.
-func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) error {
+func (d *Departures) stopOffersTo(ctx context.Context, reports []parked.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	names := make([]string, len(reports))
 	for i, r := range reports {
 		names[i] = r.Device
 	}
-	views, err := d.ledger.DeviceViews(ctx, names) // read before findGoneReports, so that findGoneReports finds devices that return during the read
+	views, err := d.ledger.DeviceViews(ctx, names) // read before findReportsWithoutNewer, so that findReportsWithoutNewer finds devices that return during the read
 	if err != nil {
 		return fmt.Errorf("reading devices that left: %w", err)
 	}
-	gone, err := d.relay.findGoneReports(ctx, reports)
+	gone, err := d.relay.findReportsWithoutNewer(ctx, reports)
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func (d *Departures) leaveQueues(ctx context.Context, reports []parked.Report) e
 	}
 	var failed error
 	for pool, poolUpdates := range updates {
-		failed = errors.Join(failed, d.offers.runRounds(ctx, pool, round{updates: poolUpdates}))
+		failed = errors.Join(failed, d.offers.runRounds(ctx, pool, offerRound{updates: poolUpdates}))
 	}
 	return errors.Join(failed, d.relay.wakeReturnedDevices(ctx, gone))
 }

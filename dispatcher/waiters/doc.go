@@ -1,12 +1,12 @@
 // Package waiters notifies devices of free slots, by a push or by the answer to a parked report (long poll). Devices that only poll are not
 // notified.
 //
-// When Slots frees a slot, the semaphore offers the slot to a device that can be notified. Offers notifies the device. If the device cannot
-// use the slot, Offers returns the offer, and the semaphore offers the slot to the next waiter. Filler handles lapsed offers, and finds
-// devices for free slots that have no waiter. Relay parks and wakes reports. Departures gives back the slots of devices that left.
+// When Slots frees a slot, the semaphore offers the slot to a device that can be notified. Offers notifies the device. If the device cannot use
+// the slot, Offers returns the offer, and the semaphore offers the slot to the next waiter. Filler handles lapsed offers, and finds devices for
+// free slots that have no waiter. Relay parks and wakes reports. Departures gives back the slots of devices that left.
 //
-// Package slots decides which waiter gets an offer, and when an offer lapses. Each replica runs Filler.FillAll every 500 ms, as the pass "hand
-// on" in internal/app/chores.go.
+// Package slots decides which waiter gets an offer, and when an offer lapses. Each replica runs Filler.FillAllPools every 500 ms, as the pass
+// "hand on" in internal/app/chores.go.
 //
 // In this package, a device can also be the holder of a caller (store.IsCaller). It is notified by the answer to a parked report.
 //

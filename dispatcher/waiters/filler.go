@@ -21,7 +21,7 @@ type Filler struct {
 	pools        *Pools
 	localReports *ParkedReports
 	offers       *Offers
-	sleepers     *sleepers
+	sleepers     *sleepingDeviceFinder
 	ledger       Ledger
 	semaphore    Semaphore
 	requests     *mergedWork[fillRequest]
@@ -38,15 +38,15 @@ func (r fillRequest) add(other fillRequest) fillRequest {
 	return fillRequest{searchesSleepers: r.searchesSleepers || other.searchesSleepers, restarts: r.restarts || other.restarts, hasUrgent: r.hasUrgent || other.hasUrgent}
 }
 
-// Fill finds devices for the free slots of a pool, in the background. Call it after the pool was resumed or has grown, or after tasks were
-// queued. If Fill is not called, the next pass of any replica finds the devices.
-func (f *Filler) Fill(pool string) {
+// FillPool finds devices for the free slots of a pool, in the background. Call it after the pool was resumed or has grown, or after tasks were
+// queued. If FillPool is not called, the next pass of any replica finds the devices.
+func (f *Filler) FillPool(pool string) {
 	f.requests.start(pool, fillRequest{searchesSleepers: true, restarts: true})
 }
 
-// FillAll finds devices for the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a
+// FillAllPools finds devices for the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a
 // second. Each call also visits some other pools in turn, and removes from their queues the devices that no longer report.
-func (f *Filler) FillAll(ctx context.Context) error {
+func (f *Filler) FillAllPools(ctx context.Context) error {
 	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	if err != nil {
 		return fmt.Errorf("handing off slots: %w", err)
@@ -58,7 +58,7 @@ func (f *Filler) FillAll(ctx context.Context) error {
 	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.nextPoolsToRead())
 	searched := f.pools.poolsToSearch(work)
 	var urgent []string
-	if len(searched) > 0 { // a window may have opened, or a backoff have ended, without a call of Fill
+	if len(searched) > 0 { // a window may have opened, or a backoff have ended, without a call of FillPool
 		urgent, err = f.ledger.PoolsWithUrgent(ctx, searched)
 		failed = errors.Join(failed, err)
 	}
@@ -75,8 +75,9 @@ func (f *Filler) FillAll(ctx context.Context) error {
 	return errors.Join(failed, group.Wait())
 }
 
-// fillPool lets the semaphore offer the free slots of a pool to waiters. If the queue has too few waiters, fillPool adds sleeping devices.
-func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest) error {
+// offerFreeSlots lets the semaphore offer the free slots of a pool to waiters. If the queue has too few waiters, offerFreeSlots adds sleeping
+// devices.
+func (f *Filler) offerFreeSlots(ctx context.Context, pool string, request fillRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var updates []slots.Update
@@ -87,17 +88,17 @@ func (f *Filler) fillPool(ctx context.Context, pool string, request fillRequest)
 	if err != nil {
 		return fmt.Errorf("handing off slots of pool %s: %w", pool, err)
 	}
-	f.offers.Send(pool, queue.Offers, time.Time{})
+	f.offers.NotifyOfOffers(pool, queue.Offers, time.Time{})
 	if !queue.PoolKnown || !request.searchesSleepers {
 		return nil
 	}
-	joiners, err := f.sleepers.findSleepers(ctx, pool, queue, request)
+	joiners, err := f.sleepers.findSleepingDevices(ctx, pool, queue, request)
 	if err != nil || len(joiners) == 0 {
 		return err
 	}
 	if queue, err = f.semaphore.Join(ctx, pool, f.pools.Pace(pool), joiners); err != nil {
 		return fmt.Errorf("queueing devices in pool %s: %w", pool, err)
 	}
-	f.offers.Send(pool, queue.Offers, time.Time{})
+	f.offers.NotifyOfOffers(pool, queue.Offers, time.Time{})
 	return nil
 }

@@ -26,14 +26,14 @@ func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	)}
 }
 
-// Record records one handoff in the pool. took is the time from the release of the slot until the next device was notified.
-func (h *Handoffs) Record(pool string, took time.Duration) {
+// RecordDuration records one handoff in the pool. took is the time from the release of the slot until the next device was notified.
+func (h *Handoffs) RecordDuration(pool string, took time.Duration) {
 	h.seconds.WithLabelValues(pool).Observe(took.Seconds())
 }
 
-// Steps returns a record for the steps of the handoff of a slot that became free at freedAt. It returns nil if freedAt is zero or the debug
+// NewSteps returns a record for the steps of the handoff of a slot that became free at freedAt. It returns nil if freedAt is zero or the debug
 // log is off.
-func (h *Handoffs) Steps(ctx context.Context, freedAt time.Time) *Steps {
+func (h *Handoffs) NewSteps(ctx context.Context, freedAt time.Time) *Steps {
 	if freedAt.IsZero() || !h.debug.Enabled(ctx, slog.LevelDebug) {
 		return nil
 	}
@@ -47,17 +47,17 @@ type Steps struct {
 	took  []any // pairs of name and duration
 }
 
-// Done records that the step with this name ended at the time now. A step begins when the previous step ends.
-func (s *Steps) Done(step string, now time.Time) {
+// RecordStep records that the step with this name ended at the time now. A step begins when the previous step ends.
+func (s *Steps) RecordStep(stepName string, now time.Time) {
 	if s != nil {
-		s.took = append(s.took, step, now.Sub(s.last))
+		s.took = append(s.took, stepName, now.Sub(s.last))
 		s.last = now
 	}
 }
 
-// Log writes the steps to the debug log. via says how the next device was notified: "push" or "park".
-func (s *Steps) Log(pool, via string) {
+// WriteToLog writes the steps to the debug log. notifiedBy says how the next device was notified: "push" or "park".
+func (s *Steps) WriteToLog(pool, notifiedBy string) {
 	if s != nil {
-		s.debug.Debug("handed on", append([]any{"pool", pool, "via", via}, s.took...)...)
+		s.debug.Debug("handed on", append([]any{"pool", pool, "via", notifiedBy}, s.took...)...)
 	}
 }

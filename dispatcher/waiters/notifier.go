@@ -48,8 +48,8 @@ type Policies interface {
 
 // Parking exchanges messages about parked reports between replicas. *parked.Board implements it.
 type Parking interface {
-	RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error)
-	RecordEnded(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
+	RegisterNewestReport(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error)
+	RecordClosedConnections(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
 	Wake(ctx context.Context, calls []parked.WakeMessage) error
 }
 
@@ -106,20 +106,20 @@ func New(config Config) *Notifier {
 	relay := &Relay{localReports: localReports, board: config.Parking, ledger: config.Ledger, background: background, log: log}
 	forecast, handoffs := &forecast{ledger: config.Ledger, policies: config.Policies}, newHandoffs(config.Meters, config.Debug)
 	offers := &Offers{pools: pools, relay: relay, forecast: forecast, handoffs: handoffs, semaphore: config.Semaphore, waker: config.Waker, now: config.Now}
-	offers.rounds = &mergedWork[round]{
-		background: background, log: log, merge: round.add, runWork: offers.runRounds,
+	offers.rounds = &mergedWork[offerRound]{
+		background: background, log: log, merge: offerRound.add, runWork: offers.runRounds,
 		doing: "handing off slots", warning: "slots are handed off by the next pass",
 	}
-	sleepers := &sleepers{pools: pools, forecast: forecast, ledger: config.Ledger, seenWithin: missedReports*config.ReportPeriod + seenSlack, urgentShare: config.UrgentShare, now: config.Now}
+	sleepers := &sleepingDeviceFinder{pools: pools, forecast: forecast, ledger: config.Ledger, seenWithin: missedReports*config.ReportPeriod + seenSlack, urgentShare: config.UrgentShare, now: config.Now}
 	filler := &Filler{pools: pools, localReports: localReports, offers: offers, sleepers: sleepers, ledger: config.Ledger, semaphore: config.Semaphore}
 	filler.requests = &mergedWork[fillRequest]{
-		background: background, log: log, merge: fillRequest.add, runWork: filler.fillPool,
+		background: background, log: log, merge: fillRequest.add, runWork: filler.offerFreeSlots,
 		doing: "handing off slots", warning: "free slots are offered by the next pass",
 	}
 	departures := &Departures{localReports: localReports, relay: relay, offers: offers, ledger: config.Ledger, unreachable: config.Unreachable}
 	merge := func(earlier, more []parked.Report) []parked.Report { return append(earlier, more...) }
 	departures.reports = &mergedWork[[]parked.Report]{
-		background: background, log: log, merge: merge, runWork: departures.leaveAllQueues,
+		background: background, log: log, merge: merge, runWork: departures.stopOffersInParts,
 		doing: "releasing devices that left", warning: "devices that left are skipped when they miss their offers",
 	}
 	return &Notifier{

@@ -30,13 +30,13 @@ type Offers struct {
 	handoffs  *Handoffs
 	semaphore Semaphore
 	waker     Waker // if nil, no device is reached by push
-	rounds    *mergedWork[round]
+	rounds    *mergedWork[offerRound]
 	now       func() time.Time
 }
 
-// round is one exchange with the semaphore about a pool. First, the devices are notified of offers. Then the outcomes of the offers and other
-// updates are sent to the semaphore.
-type round struct {
+// offerRound is one exchange with the semaphore about a pool. First, the devices are notified of offers. Then the outcomes of the offers and
+// other updates are sent to the semaphore.
+type offerRound struct {
 	offers  []timedOffer
 	updates []slots.Update
 }
@@ -47,39 +47,39 @@ type timedOffer struct {
 	freed time.Time
 }
 
-func (r round) add(other round) round {
-	return round{offers: append(r.offers, other.offers...), updates: append(r.updates, other.updates...)}
+func (r offerRound) add(other offerRound) offerRound {
+	return offerRound{offers: append(r.offers, other.offers...), updates: append(r.updates, other.updates...)}
 }
 
-// Send notifies the devices to which slots are offered, in the background. The slots became free at freedAt. If freedAt is zero, this time is
-// unknown.
-func (o *Offers) Send(pool string, offers []slots.Offer, freedAt time.Time) {
+// NotifyOfOffers notifies the devices to which slots are offered, in the background. The slots became free at freedAt. If freedAt is zero, this
+// time is unknown.
+func (o *Offers) NotifyOfOffers(pool string, offers []slots.Offer, freedAt time.Time) {
 	if len(offers) > 0 {
-		o.rounds.start(pool, round{offers: o.newTimedOffers(offers, freedAt)})
+		o.rounds.start(pool, offerRound{offers: o.newTimedOffers(offers, freedAt)})
 	}
 }
 
-// Update sends, in the background, an update about the device to the queues of pools.
-func (o *Offers) Update(device string, kind slots.UpdateKind, pools []string) {
+// SendDeviceUpdate sends, in the background, an update about the device to the queues of pools.
+func (o *Offers) SendDeviceUpdate(device string, updateKind slots.UpdateKind, pools []string) {
 	for _, pool := range pools {
-		o.rounds.start(pool, round{updates: []slots.Update{{Kind: kind, Device: device}}})
+		o.rounds.start(pool, offerRound{updates: []slots.Update{{Kind: updateKind, Device: device}}})
 	}
 }
 
-// RemoveBatch removes the devices that wait with a task of the batch from the queue of its pool, in the background. If many devices wait, some
-// of them stay in the queue until they report, but no slot is offered to them.
-func (o *Offers) RemoveBatch(pool string, batch int64) {
-	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batch}}})
+// RemoveWaitersOfBatch removes the devices that wait with a task of the batch from the queue of its pool, in the background. If many devices
+// wait, some of them stay in the queue until they report, but no slot is offered to them.
+func (o *Offers) RemoveWaitersOfBatch(pool string, batchID int64) {
+	o.rounds.start(pool, offerRound{updates: []slots.Update{{Kind: slots.BatchLeft, Batch: batchID}}})
 }
 
-// AdmitBatch undoes RemoveBatch, so that devices may wait with tasks of the batch again. It works in the background.
-func (o *Offers) AdmitBatch(pool string, batch int64) {
-	o.rounds.start(pool, round{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batch}}})
+// AdmitWaitersOfBatch undoes RemoveWaitersOfBatch, so that devices may wait with tasks of the batch again. It works in the background.
+func (o *Offers) AdmitWaitersOfBatch(pool string, batchID int64) {
+	o.rounds.start(pool, offerRound{updates: []slots.Update{{Kind: slots.BatchOpened, Batch: batchID}}})
 }
 
 // OfferedPools returns the elements of pools in which a slot is offered to the device.
 func (o *Offers) OfferedPools(ctx context.Context, pools []string, device string) ([]string, error) {
-	return o.semaphore.PoolsWithOffer(ctx, o.pools.FilterWaiting(pools), device)
+	return o.semaphore.PoolsWithOffer(ctx, o.pools.PoolsWithWaiters(pools), device)
 }
 
 // newTimedOffers returns each offer with the time at which its slot became free. This is freedAt, or the time of the offer if an earlier call to
@@ -97,7 +97,7 @@ func (o *Offers) newTimedOffers(offers []slots.Offer, freedAt time.Time) []timed
 
 // runRounds carries out rounds, beginning with the round `first`. If a device cannot use its offer, the semaphore offers the slot to the next
 // waiter, and runRounds carries out another round with these offers. It ends after maxRounds rounds.
-func (o *Offers) runRounds(ctx context.Context, pool string, first round) error {
+func (o *Offers) runRounds(ctx context.Context, pool string, first offerRound) error {
 	ctx, cancel := context.WithTimeout(ctx, handoffLimit)
 	defer cancel()
 	var failed error
@@ -116,7 +116,7 @@ func (o *Offers) runRounds(ctx context.Context, pool string, first round) error 
 		if len(queue.Offers) == 0 {
 			break
 		}
-		first = round{offers: o.newTimedOffers(queue.Offers, asked)}
+		first = offerRound{offers: o.newTimedOffers(queue.Offers, asked)}
 	}
 	return failed
 }
@@ -184,10 +184,10 @@ func (o *Offers) wakeDevice(ctx context.Context, pool string, offer timedOffer, 
 	now := o.now()
 	o.waker.Wake(devices.ID(offer.Device), offer.Left)
 	if !offer.freed.IsZero() {
-		o.handoffs.Record(pool, now.Sub(offer.freed))
-		steps := o.handoffs.Steps(ctx, offer.freed)
-		steps.Done("called", pushBegan)
-		steps.Done("read", now)
-		steps.Log(pool, "push")
+		o.handoffs.RecordDuration(pool, now.Sub(offer.freed))
+		steps := o.handoffs.NewSteps(ctx, offer.freed)
+		steps.RecordStep("called", pushBegan)
+		steps.RecordStep("read", now)
+		steps.WriteToLog(pool, "push")
 	}
 }

@@ -86,9 +86,9 @@ func newParkedReports(maxReports int, now func() time.Time) *ParkedReports {
 	return &ParkedReports{maxReports: maxReports, now: now, deciding: make(chan struct{}, maxConcurrentDecisions), all: make(map[string]*ParkedReport)}
 }
 
-// BeginDecision waits until few enough parked reports are being decided, so that one more may begin. The caller must call done after the
+// BeginDecision waits until few enough parked reports are being decided, so that one more may begin. The caller must call endDecision after the
 // decision. ok is false if ctx ended first.
-func (s *ParkedReports) BeginDecision(ctx context.Context) (done func(), ok bool) {
+func (s *ParkedReports) BeginDecision(ctx context.Context) (endDecision func(), ok bool) {
 	select {
 	case <-ctx.Done():
 		return nil, false
@@ -97,8 +97,8 @@ func (s *ParkedReports) BeginDecision(ctx context.Context) (done func(), ok bool
 	}
 }
 
-// notify puts a value into the channel signal, if the channel is empty. The caller must hold ParkedReports.mu.
-func (p *ParkedReport) notify() {
+// signalChange puts a value into the channel signal, if the channel is empty. The caller must hold ParkedReports.mu.
+func (p *ParkedReport) signalChange() {
 	select {
 	case p.signal <- struct{}{}:
 	default: // p was notified already, and Poll was not called yet
@@ -108,12 +108,12 @@ func (p *ParkedReport) notify() {
 // endWait ends the wait of the report with this state. The caller must hold ParkedReports.mu.
 func (p *ParkedReport) endWait(state WaitState) {
 	p.state = state
-	p.notify()
+	p.signalChange()
 }
 
-// ReplaceOlder ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in s and returns true.
-// Only an entered report may be parked.
-func (s *ParkedReports) ReplaceOlder(device string, newer *ParkedReport) (entered bool) {
+// ReplaceOlderReport ends the wait of an older report of the device. If newer is not nil and there is room, it enters newer in s and returns
+// true. Only an entered report may be parked.
+func (s *ParkedReports) ReplaceOlderReport(device string, newer *ParkedReport) (isEntered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if older := s.all[device]; older != nil {
@@ -184,25 +184,25 @@ func (s *ParkedReports) OnNewerReport(device string, number int64) {
 }
 
 // OnWake wakes the reports at this replica to which messages are addressed.
-func (s *ParkedReports) OnWake(messages []parked.WakeMessage) { s.wake(messages) }
+func (s *ParkedReports) OnWake(messages []parked.WakeMessage) { s.wakeOwnReports(messages) }
 
-// wake wakes the reports at this replica to which messages are addressed. It returns the messages to other reports.
-func (s *ParkedReports) wake(messages []parked.WakeMessage) (elsewhere []parked.WakeMessage) {
+// wakeOwnReports wakes the reports at this replica to which messages are addressed. It returns the messages to other reports.
+func (s *ParkedReports) wakeOwnReports(messages []parked.WakeMessage) (toOtherReplicas []parked.WakeMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range messages {
 		p := s.all[c.Device]
 		if p == nil {
-			elsewhere = append(elsewhere, c)
+			toOtherReplicas = append(toOtherReplicas, c)
 			continue
 		}
 		p.call.add(c, s.now())
-		p.notify()
+		p.signalChange()
 	}
-	return elsewhere
+	return toOtherReplicas
 }
 
-// Stop ends the wait of all reports. After Stop, ReplaceOlder enters no report.
+// Stop ends the wait of all reports. After Stop, ReplaceOlderReport enters no report.
 func (s *ParkedReports) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,10 +15,10 @@ func TestPollReturnsTheOffersOfAllMessages(t *testing.T) {
 	now := time.Unix(1000, 0)
 	parks := newParkedReports(1, func() time.Time { return now })
 	p := NewParkedReport("d", time.Minute)
-	if !parks.ReplaceOlder("d", p) {
+	if !parks.ReplaceOlderReport("d", p) {
 		t.Fatal("not entered")
 	}
-	parks.wake([]parked.WakeMessage{{Device: "d", Pool: "a", Age: time.Second}, {Device: "d"}, {Device: "d", Pool: "a"}, {Device: "d", Pool: "b"}})
+	parks.wakeOwnReports([]parked.WakeMessage{{Device: "d", Pool: "a", Age: time.Second}, {Device: "d"}, {Device: "d", Pool: "a"}, {Device: "d", Pool: "b"}})
 	want := WakeCall{Woken: true, Offered: []string{"a", "b"}, Pool: "b", WokenAt: now}
 	if _, got := parks.Poll(p); !cmp.Equal(want, got) {
 		t.Error(cmp.Diff(want, got))

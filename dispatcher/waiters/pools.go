@@ -36,15 +36,15 @@ type poolState struct {
 	waiting         bool                     // devices wait in the queue of the pool, according to the last pass and later calls of MarkWaiting
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
-	search          *search                  // progress of the search for sleeping devices; if nil, the search begins anew
+	search          *searchProgress          // progress of the search for sleeping devices; if nil, the search begins anew
 	urgentRestUntil time.Time                // before this time, no search for devices with urgent tasks begins
 }
 
 // newPools returns an empty Pools. pace has the durations that are the same for every pool.
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
-// stateOf returns the state of a pool, and creates it if necessary. The caller must hold mu.
-func (p *Pools) stateOf(pool string) *poolState {
+// stateOfPool returns the state of a pool, and creates it if necessary. The caller must hold mu.
+func (p *Pools) stateOfPool(pool string) *poolState {
 	if p.all[pool] == nil {
 		p.all[pool] = &poolState{kinds: make(map[string]time.Duration)}
 	}
@@ -56,16 +56,16 @@ func (p *Pools) stateOf(pool string) *poolState {
 func (p *Pools) Add(pool string, longestSleep time.Duration) (isNew bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.stateOf(pool)
+	one := p.stateOfPool(pool)
 	isNew, one.listed, one.longestSleep = !one.listed, true, longestSleep
 	return isNew
 }
 
 // Remove deletes the state of a pool.
-func (p *Pools) Remove(name string) {
+func (p *Pools) Remove(pool string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.all, name)
+	delete(p.all, pool)
 }
 
 // NameSet returns the set of the names of all pools with a state at this replica. It includes pools that the ledger does not have.
@@ -83,11 +83,11 @@ func (p *Pools) NameSet() (names map[string]bool) {
 func (p *Pools) Names() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.names()
+	return p.sortedNames()
 }
 
-// names returns the result of Names. The caller must hold mu.
-func (p *Pools) names() []string {
+// sortedNames returns the names of all pools that the ledger has. The caller must hold mu.
+func (p *Pools) sortedNames() []string {
 	names := make([]string, 0, len(p.all))
 	for name, state := range p.all {
 		if state.listed {
@@ -103,17 +103,17 @@ func (p *Pools) names() []string {
 func (p *Pools) nextPoolsToRead() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked, _ = nextPoolsRoundRobin(p.names(), p.last, poolsPerRead)
+	p.asked, _ = nextPoolsRoundRobin(p.sortedNames(), p.last, poolsPerRead)
 	return p.asked
 }
 
 // poolsToSearch returns the pools in which the current pass searches for sleeping devices. It takes at most searchesAPass of the pools that are
-// both in withWork and in the last result of nextPoolsToRead. The next pass continues behind the last returned pool.
-func (p *Pools) poolsToSearch(withWork []string) (searched []string) {
+// both in poolsWithWork and in the last result of nextPoolsToRead. The next pass continues behind the last returned pool.
+func (p *Pools) poolsToSearch(poolsWithWork []string) (searched []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range p.asked {
-		if slices.Contains(withWork, name) {
+		if slices.Contains(poolsWithWork, name) {
 			if len(searched) == searchesAPass {
 				break
 			}
@@ -139,11 +139,11 @@ func nextPoolsRoundRobin(sortedPools []string, lastPool string, limit int) (next
 	return nextPools, lastPool
 }
 
-// MarkWaiting records that a device waits for a slot of a pool.
-func (p *Pools) MarkWaiting(pool string) {
+// RecordWaitingDevice records that a device waits for a slot of a pool.
+func (p *Pools) RecordWaitingDevice(pool string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stateOf(pool).waiting = true
+	p.stateOfPool(pool).waiting = true
 }
 
 // setPoolsWithWaiters records that devices wait in the pools poolsWithWaiters (sorted), and in no other pool. poolsToTidy is a part of these
@@ -155,32 +155,32 @@ func (p *Pools) setPoolsWithWaiters(poolsWithWaiters []string) (poolsToTidy []st
 		one.waiting = false
 	}
 	for _, name := range poolsWithWaiters {
-		p.stateOf(name).waiting = true
+		p.stateOfPool(name).waiting = true
 	}
 	poolsToTidy, p.tidied = nextPoolsRoundRobin(poolsWithWaiters, p.tidied, poolsTidied)
 	return poolsToTidy
 }
 
-// FilterWaiting returns the elements of pools in which devices wait, as far as this replica knows.
-func (p *Pools) FilterWaiting(pools []string) (waiting []string) {
+// PoolsWithWaiters returns the elements of pools in which devices wait, as far as this replica knows.
+func (p *Pools) PoolsWithWaiters(pools []string) (poolsWithWaiters []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range pools {
 		if one := p.all[name]; one != nil && one.waiting {
-			waiting = append(waiting, name)
+			poolsWithWaiters = append(poolsWithWaiters, name)
 		}
 	}
-	return waiting
+	return poolsWithWaiters
 }
 
-// searchProgress returns the progress of the search for sleeping devices in a pool. Only the goroutine that fills the pool may use it. If
-// restarts is true, the search begins again with the first batch.
-func (p *Pools) searchProgress(pool string, restarts bool) *search {
+// progressOfSearch returns the progress of the search for sleeping devices in a pool. Only the goroutine that fills the pool may use it. If
+// restartSearch is true, the search begins again with the first batch.
+func (p *Pools) progressOfSearch(pool string, restartSearch bool) *searchProgress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	state := p.stateOf(pool)
-	if restarts || state.search == nil {
-		state.search = &search{positions: make(map[int64]store.TaskPosition)}
+	state := p.stateOfPool(pool)
+	if restartSearch || state.search == nil {
+		state.search = &searchProgress{positions: make(map[int64]store.TaskPosition)}
 	}
 	return state.search
 }
@@ -188,14 +188,14 @@ func (p *Pools) searchProgress(pool string, restarts bool) *search {
 func (p *Pools) isUrgentSearchPaused(pool string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return now.Before(p.stateOf(pool).urgentRestUntil)
+	return now.Before(p.stateOfPool(pool).urgentRestUntil)
 }
 
 // pauseUrgentSearch prevents further searches for devices with urgent tasks of a pool. until is the time at which the next search may begin.
 func (p *Pools) pauseUrgentSearch(pool string, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stateOf(pool).urgentRestUntil = until
+	p.stateOfPool(pool).urgentRestUntil = until
 }
 
 // RestartSearches makes the next pass search every pool from its first batch. It is called after ended tasks were made pending again.
@@ -207,27 +207,27 @@ func (p *Pools) RestartSearches() {
 	}
 }
 
-// RecordHold adds the hold time of a grant to the moving averages of its pool and of the kind of its task.
-func (p *Pools) RecordHold(pool, kind string, held time.Duration) {
+// RecordHoldTime adds the hold time of a grant to the moving averages of its pool and of the kind of its task.
+func (p *Pools) RecordHoldTime(pool, taskKind string, holdTime time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := p.stateOf(pool)
+	one := p.stateOfPool(pool)
 	if len(one.kinds) >= maxKinds {
 		clear(one.kinds)
 	}
-	one.hold = updateMeanHold(one.hold, held)
-	one.kinds[kind] = updateMeanHold(one.kinds[kind], held)
+	one.hold = updatedMeanHoldTime(one.hold, holdTime)
+	one.kinds[taskKind] = updatedMeanHoldTime(one.kinds[taskKind], holdTime)
 }
 
-// updateMeanHold returns the moving average after a new sample. mean is the average before, or 0 if there was no earlier sample. held is the
-// sample, a hold time.
-func updateMeanHold(mean, held time.Duration) time.Duration {
-	mean = cmp.Or(mean, held)
-	return mean + time.Duration(holdWeight*float64(held-mean))
+// updatedMeanHoldTime returns the moving average after a new sample. meanBefore is the average before, or 0 if there was no earlier sample.
+// sample is the sample, a hold time.
+func updatedMeanHoldTime(meanBefore, sample time.Duration) time.Duration {
+	meanBefore = cmp.Or(meanBefore, sample)
+	return meanBefore + time.Duration(holdWeight*float64(sample-meanBefore))
 }
 
-// UsualHold returns the usual hold time of grants of a pool. isMeasured is true if a grant of the pool has ended at this replica.
-func (p *Pools) UsualHold(pool string) (usual time.Duration, isMeasured bool) {
+// UsualHoldTime returns the usual hold time of grants of a pool. isMeasured is true if a grant of the pool has ended at this replica.
+func (p *Pools) UsualHoldTime(pool string) (holdTime time.Duration, isMeasured bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if one := p.all[pool]; one != nil {
@@ -239,7 +239,7 @@ func (p *Pools) UsualHold(pool string) (usual time.Duration, isMeasured bool) {
 // Pace returns the durations with which the queue of a pool computes when a waiting device must report again.
 func (p *Pools) Pace(pool string) slots.Pace {
 	pace := p.pace
-	pace.MeanHold, _ = p.UsualHold(pool)
+	pace.MeanHold, _ = p.UsualHoldTime(pool)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if one := p.all[pool]; one != nil {
@@ -248,13 +248,13 @@ func (p *Pools) Pace(pool string) slots.Pace {
 	return pace
 }
 
-// UsualKindHold returns the usual hold time of grants of tasks of this kind. If no grant of the kind has ended, it returns the usual hold time
-// of all grants of the pool.
-func (p *Pools) UsualKindHold(pool, kind string) time.Duration {
+// UsualHoldTimeOfKind returns the usual hold time of grants of tasks of this kind. If no grant of the kind has ended, it returns the usual hold
+// time of all grants of the pool.
+func (p *Pools) UsualHoldTimeOfKind(pool, taskKind string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if one := p.all[pool]; one != nil {
-		return cmp.Or(one.kinds[kind], one.hold, unknownHold)
+		return cmp.Or(one.kinds[taskKind], one.hold, unknownHold)
 	}
 	return unknownHold
 }

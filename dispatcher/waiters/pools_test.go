@@ -78,7 +78,7 @@ func TestEachQueueIsTidiedInTurn(t *testing.T) {
 				seen[pool] = true
 			}
 		}
-		if len(seen) != pools || len(l.FilterWaiting(waiting)) != pools {
+		if len(seen) != pools || len(l.PoolsWithWaiters(waiting)) != pools {
 			t.Errorf("%d of %d pools were tidied in %d passes", len(seen), pools, passes)
 		}
 	}
@@ -91,13 +91,13 @@ func TestHoldTimesFollow(t *testing.T) {
 		t.Errorf("unknown pool: %s", got)
 	}
 	for range 100 {
-		h.RecordHold("a", "k", 20*time.Second)
+		h.RecordHoldTime("a", "k", 20*time.Second)
 	}
 	if got := holdTime(h); got != 20*time.Second {
 		t.Errorf("constant holds: %s", got)
 	}
 	for range 100 {
-		h.RecordHold("a", "k", 2*time.Second)
+		h.RecordHoldTime("a", "k", 2*time.Second)
 	}
 	if got := holdTime(h); got < 2*time.Second || got > 3*time.Second {
 		t.Errorf("after a change: %s, want about 2 s", got)
@@ -105,6 +105,6 @@ func TestHoldTimesFollow(t *testing.T) {
 }
 
 func holdTime(p *Pools) time.Duration {
-	usual, _ := p.UsualHold("a")
+	usual, _ := p.UsualHoldTime("a")
 	return usual
 }

@@ -30,25 +30,25 @@ func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.D
 	var gap bool
 	if r.board != nil {
 		var err error
-		if number, gap, err = r.board.RegisterNewest(context.WithoutCancel(ctx), report.Device, numberTTL); err != nil {
+		if number, gap, err = r.board.RegisterNewestReport(context.WithoutCancel(ctx), report.Device, numberTTL); err != nil {
 			return err
 		}
 	}
 	r.localReports.markParked(report, number)
 	if gap { // a late update about an ended connection may have stopped the offers to the device
-		r.localReports.wake([]parked.WakeMessage{{Device: report.Device}})
+		r.localReports.wakeOwnReports([]parked.WakeMessage{{Device: report.Device}})
 	}
 	return nil
 }
 
-// Wake wakes the parked reports to which messages are addressed. elsewhere are the messages to reports that are not parked at this replica.
-// Wake sends these messages to the other replicas, which do not answer whether they have the report.
-func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (elsewhere []parked.WakeMessage, err error) {
-	elsewhere = r.localReports.wake(messages)
-	if len(elsewhere) > 0 && r.board != nil {
-		err = r.board.Wake(ctx, elsewhere)
+// Wake wakes the parked reports to which messages are addressed. toOtherReplicas are the messages to reports that are not parked at this
+// replica. Wake sends these messages to the other replicas, which do not answer whether they have the report.
+func (r *Relay) Wake(ctx context.Context, messages []parked.WakeMessage) (toOtherReplicas []parked.WakeMessage, err error) {
+	toOtherReplicas = r.localReports.wakeOwnReports(messages)
+	if len(toOtherReplicas) > 0 && r.board != nil {
+		err = r.board.Wake(ctx, toOtherReplicas)
 	}
-	return elsewhere, err
+	return toOtherReplicas, err
 }
 
 // WakeCallers wakes the first waiting callers of a pool, in the background. Call it when callers may hold more slots of the pool than before,
@@ -71,28 +71,28 @@ func (r *Relay) WakeCallers(pool string) {
 	})
 }
 
-// findGoneReports records that the connections of the reports in the list ended are closed. gone has the reports whose devices have parked no
-// newer report at any replica.
-func (r *Relay) findGoneReports(ctx context.Context, ended []parked.Report) (gone []parked.Report, err error) {
-	gone = slices.DeleteFunc(slices.Clone(ended), func(report parked.Report) bool { return r.localReports.hasReport(report.Device) })
-	if r.board == nil || len(gone) == 0 {
-		return gone, nil
+// findReportsWithoutNewer records that the connections of the reports in the list ended are closed. withoutNewerReport has the reports whose
+// devices have parked no newer report at any replica.
+func (r *Relay) findReportsWithoutNewer(ctx context.Context, closedReports []parked.Report) (withoutNewerReport []parked.Report, err error) {
+	withoutNewerReport = slices.DeleteFunc(slices.Clone(closedReports), func(report parked.Report) bool { return r.localReports.hasReport(report.Device) })
+	if r.board == nil || len(withoutNewerReport) == 0 {
+		return withoutNewerReport, nil
 	}
-	if gone, err = r.board.RecordEnded(ctx, gone); err != nil {
+	if withoutNewerReport, err = r.board.RecordClosedConnections(ctx, withoutNewerReport); err != nil {
 		return nil, fmt.Errorf("releasing devices that left: %w", err)
 	}
-	return gone, nil
+	return withoutNewerReport, nil
 }
 
 // wakeReturnedDevices wakes the parked reports of devices that have returned. A device has returned if it has parked a newer report since its
 // report in the list ended.
-func (r *Relay) wakeReturnedDevices(ctx context.Context, ended []parked.Report) error {
-	gone, err := r.findGoneReports(ctx, ended)
+func (r *Relay) wakeReturnedDevices(ctx context.Context, closedReports []parked.Report) error {
+	gone, err := r.findReportsWithoutNewer(ctx, closedReports)
 	if err != nil {
 		return err
 	}
 	var calls []parked.WakeMessage
-	for _, report := range ended {
+	for _, report := range closedReports {
 		if !slices.Contains(gone, report) {
 			calls = append(calls, parked.WakeMessage{Device: report.Device})
 		}

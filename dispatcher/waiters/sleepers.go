@@ -24,8 +24,8 @@ const (
 	maxRest     = 10 * time.Second
 )
 
-// sleepers finds devices that sleep. A sleeping device could start a task of a pool and can be notified, but is in no queue.
-type sleepers struct {
+// sleepingDeviceFinder finds devices that sleep. A sleeping device could start a task of a pool and can be notified, but is in no queue.
+type sleepingDeviceFinder struct {
 	pools       *Pools
 	forecast    *forecast
 	ledger      Ledger
@@ -34,25 +34,25 @@ type sleepers struct {
 	now         func() time.Time
 }
 
-// search is the progress of the search for sleeping devices in a pool.
-type search struct {
+// searchProgress is the progress of the search for sleeping devices in a pool.
+type searchProgress struct {
 	after     int64                        // batches up to this id were examined in this round
 	positions map[int64]store.TaskPosition // position in each batch; the zero value means that the batch was examined to its end
 	examined  int                          // number of tasks examined in this round
 	rest      time.Time                    // before this time, the search does not begin again
 }
 
-// findSleepers returns the sleeping devices that should join the queue of a pool. It searches only if the queue has too few waiters. But if
-// there are new tasks or slots, or if an urgent task may start, it always searches for devices with urgent tasks, because they go before all
+// findSleepingDevices returns the sleeping devices that should join the queue of a pool. It searches only if the queue has too few waiters. But
+// if there are new tasks or slots, or if an urgent task may start, it always searches for devices with urgent tasks, because they go before all
 // other waiters.
-func (s *sleepers) findSleepers(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
+func (s *sleepingDeviceFinder) findSleepingDevices(ctx context.Context, pool string, queue slots.QueueState, request fillRequest) (joiners []slots.Joiner, err error) {
 	if request.restarts || request.hasUrgent && !s.pools.isUrgentSearchPaused(pool, s.now()) {
-		if joiners, err = s.findUrgentSleepers(ctx, pool); err != nil {
+		if joiners, err = s.findSleepingUrgentDevices(ctx, pool); err != nil {
 			return nil, err
 		}
 	}
-	if hold, _ := s.pools.UsualHold(pool); missingWaiterCount(queue, hold) > 0 {
-		more, err := s.findNextSleepers(ctx, pool, request.restarts)
+	if hold, _ := s.pools.UsualHoldTime(pool); missingWaiterCount(queue, hold) > 0 {
+		more, err := s.findNextSleepingDevices(ctx, pool, request.restarts)
 		if err != nil {
 			return nil, err
 		}
@@ -63,29 +63,29 @@ func (s *sleepers) findSleepers(ctx context.Context, pool string, queue slots.Qu
 
 // missingWaiterCount returns the number of waiters that a queue lacks. Only waiters that can be notified count. A queue needs one waiter for
 // each free slot. It also needs one for each slot that probably becomes free within two seconds, but at least 4 and at most tasksPerSearch. If
-// the result is negative, the queue has more waiters than it needs. meanHold is the mean hold time.
-func missingWaiterCount(queue slots.QueueState, meanHold time.Duration) int {
+// the result is negative, the queue has more waiters than it needs. meanHoldTime is the mean hold time.
+func missingWaiterCount(queue slots.QueueState, meanHoldTime time.Duration) int {
 	free := max(queue.Capacity-queue.Held-queue.Reserved, 0)
-	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(meanHold, time.Millisecond))
+	soon := int(2 * time.Second * time.Duration(queue.Capacity) / max(meanHoldTime, time.Millisecond))
 	return free + min(max(soon, 4), tasksPerSearch) - queue.Notifiable
 }
 
-// findUrgentSleepers examines the first tasks of the newest urgent batches of a pool and returns their sleeping devices.
-func (s *sleepers) findUrgentSleepers(ctx context.Context, pool string) ([]slots.Joiner, error) {
+// findSleepingUrgentDevices examines the first tasks of the newest urgent batches of a pool and returns their sleeping devices.
+func (s *sleepingDeviceFinder) findSleepingUrgentDevices(ctx context.Context, pool string) ([]slots.Joiner, error) {
 	open, err := s.ledger.UrgentBatches(ctx, pool, batchesPerSearch)
 	if err != nil {
 		return nil, fmt.Errorf("finding devices for pool %s: %w", pool, err)
 	}
-	progress := &search{positions: make(map[int64]store.TaskPosition)}
+	progress := &searchProgress{positions: make(map[int64]store.TaskPosition)}
 	found, _, err := s.searchBatches(ctx, pool, progress, open)
-	s.pools.pauseUrgentSearch(pool, s.now().Add(pauseAfterSearch(progress.examined)))
+	s.pools.pauseUrgentSearch(pool, s.now().Add(restAfterSearch(progress.examined)))
 	return found, err
 }
 
-// findNextSleepers examines the next tasks of the open batches of a pool and returns their sleeping devices. If fromFirstBatch is true, it
-// begins with the first batch.
-func (s *sleepers) findNextSleepers(ctx context.Context, pool string, fromFirstBatch bool) ([]slots.Joiner, error) {
-	progress := s.pools.searchProgress(pool, fromFirstBatch)
+// findNextSleepingDevices examines the next tasks of the open batches of a pool and returns their sleeping devices. If fromFirstBatch is true,
+// it begins with the first batch.
+func (s *sleepingDeviceFinder) findNextSleepingDevices(ctx context.Context, pool string, fromFirstBatch bool) ([]slots.Joiner, error) {
+	progress := s.pools.progressOfSearch(pool, fromFirstBatch)
 	if s.now().Before(progress.rest) {
 		return nil, nil
 	}
@@ -102,20 +102,20 @@ func (s *sleepers) findNextSleepers(ctx context.Context, pool string, fromFirstB
 	case len(open) == batchesPerSearch:
 		progress.after = open[len(open)-1].ID
 	default:
-		*progress = search{positions: make(map[int64]store.TaskPosition), rest: s.now().Add(pauseAfterSearch(progress.examined))}
+		*progress = searchProgress{positions: make(map[int64]store.TaskPosition), rest: s.now().Add(restAfterSearch(progress.examined))}
 	}
 	return joiners, nil
 }
 
-func pauseAfterSearch(examinedTasks int) time.Duration {
+func restAfterSearch(examinedTasks int) time.Duration {
 	return min(minRest+time.Duration(examinedTasks)*restPerTask, maxRest)
 }
 
-// searchBatches examines the next tasks of those batches in the list open whose tasks may start, and returns the sleeping devices of these
-// tasks. It begins at the positions in progress. reachedEnd is true if it reached the last task of each batch.
-func (s *sleepers) searchBatches(ctx context.Context, pool string, progress *search, open []store.OpenBatch) (joiners []slots.Joiner, reachedEnd bool, err error) {
+// searchBatches examines the next tasks of those batches in the list openBatches whose tasks may start, and returns the sleeping devices of
+// these tasks. It begins at the positions in progress. reachedEnd is true if it reached the last task of each batch.
+func (s *sleepingDeviceFinder) searchBatches(ctx context.Context, pool string, progress *searchProgress, openBatches []store.OpenBatch) (joiners []slots.Joiner, reachedEnd bool, err error) {
 	reachedEnd = true
-	running := slices.DeleteFunc(slices.Clone(open), func(b store.OpenBatch) bool { return !b.MayStart })
+	running := slices.DeleteFunc(slices.Clone(openBatches), func(b store.OpenBatch) bool { return !b.MayStart })
 	for _, b := range running {
 		position, begun := progress.positions[b.ID]
 		if begun && !position.Set { // the batch was examined to its end in this round

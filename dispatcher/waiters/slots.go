@@ -63,37 +63,38 @@ func (s *Slots) paceOfPool(pool string, reportPeriod time.Duration) slots.Pace {
 }
 
 // serveCalls merges the calls with the same pool and report period, sends the merged calls to the semaphore, and notifies the devices to which
-// the replies offer slots. It returns one result for each element of separate.
-func (s *Slots) serveCalls(ctx context.Context, _ string, separate []slots.Call) ([]slots.ExchangeResult, error) {
-	calls, indexes := mergeCalls(separate)
+// the replies offer slots. It returns one result for each element of callsToMerge.
+func (s *Slots) serveCalls(ctx context.Context, _ string, callsToMerge []slots.Call) ([]slots.ExchangeResult, error) {
+	calls, indexes := mergeCalls(callsToMerge)
 	freed := s.now()
 	served := s.semaphore.Serve(ctx, calls)
 	for i, c := range calls {
-		s.offers.Send(c.Pool, served[i].Offers, freed)
+		s.offers.NotifyOfOffers(c.Pool, served[i].Offers, freed)
 	}
-	each := make([]slots.ExchangeResult, len(separate))
-	for i, c := range separate {
+	each := make([]slots.ExchangeResult, len(callsToMerge))
+	for i, c := range callsToMerge {
 		each[i] = splitOffOutcomes(&served[indexes[i]], c.Exchange)
 	}
 	return each, nil
 }
 
-// mergeCalls merges the calls of the list separate that have the same pool and report period. indexes[i] is the index of the merged call that
-// contains separate[i]. Calls with different periods stay apart, because the queue computes from the period when a device must ask again.
-func mergeCalls(separate []slots.Call) (merged []slots.Call, indexes []int) {
-	indexes = make([]int, len(separate))
-	for i, c := range separate {
-		indexes[i] = slices.IndexFunc(merged, func(target slots.Call) bool {
+// mergeCalls merges the calls of the list callsToMerge that have the same pool and report period. mergedIndexes[i] is the index of the merged
+// call that contains callsToMerge[i]. Calls with different periods stay apart, because the queue computes from the period when a device must ask
+// again.
+func mergeCalls(callsToMerge []slots.Call) (merged []slots.Call, mergedIndexes []int) {
+	mergedIndexes = make([]int, len(callsToMerge))
+	for i, c := range callsToMerge {
+		mergedIndexes[i] = slices.IndexFunc(merged, func(target slots.Call) bool {
 			return target.Pool == c.Pool && target.Pace.ReportPeriod == c.Pace.ReportPeriod
 		})
-		if indexes[i] < 0 {
-			indexes[i] = len(merged)
+		if mergedIndexes[i] < 0 {
+			mergedIndexes[i] = len(merged)
 			merged = append(merged, slots.Call{Pool: c.Pool, Pace: c.Pace})
 		}
-		target := &merged[indexes[i]]
+		target := &merged[mergedIndexes[i]]
 		target.Leases, target.Requests = append(target.Leases, c.Leases...), append(target.Requests, c.Requests...)
 	}
-	return merged, indexes
+	return merged, mergedIndexes
 }
 
 // splitOffOutcomes removes the outcomes of one call (own) from the front of merged, and returns them. It must be called for the merged calls in
@@ -108,7 +109,7 @@ func splitOffOutcomes(merged *slots.ExchangeResult, own slots.Exchange) slots.Ex
 	return first
 }
 
-func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
+func (s *Slots) sendExchange(ctx context.Context, pool string, reportPeriod time.Duration, requestsAndReleases slots.Exchange) (slots.ExchangeResult, error) {
 	call := slots.Call{Pool: pool, Pace: s.paceOfPool(pool, reportPeriod), Exchange: requestsAndReleases}
 	done, err := s.calls.Do(ctx, s.semaphore.Node(ctx, pool), call)
 	return done, cmp.Or(err, done.Err)
@@ -117,7 +118,7 @@ func (s *Slots) exchange(ctx context.Context, pool string, reportPeriod time.Dur
 // Acquire requests a slot of the pool for a device that reports once in reportPeriod. If reportPeriod is shorter than the configured period,
 // the configured period applies.
 func (s *Slots) Acquire(ctx context.Context, pool string, reportPeriod time.Duration, request slots.Request) (slots.Acquisition, error) {
-	done, err := s.exchange(ctx, pool, reportPeriod, slots.Exchange{Requests: []slots.Request{request}})
+	done, err := s.sendExchange(ctx, pool, reportPeriod, slots.Exchange{Requests: []slots.Request{request}})
 	if err != nil {
 		return slots.Acquisition{}, err
 	}
@@ -130,16 +131,17 @@ func (s *Slots) Refresh(ctx context.Context, pool string, reportPeriod time.Dura
 	return s.refreshes.Do(ctx, refreshKey{pool, reportPeriod}, refresh)
 }
 
-// Release frees the slots that leases hold, and offers them to the next waiters. freed says for each lease whether it held a slot.
-func (s *Slots) Release(ctx context.Context, pool string, leases []string) (freed []bool, err error) {
-	done, err := s.exchange(ctx, pool, 0, slots.Exchange{Leases: leases})
+// Release frees the slots that the leases with these ids hold, and offers them to the next waiters. heldSlot says for each lease whether it held
+// a slot.
+func (s *Slots) Release(ctx context.Context, pool string, leaseIDs []string) (heldSlot []bool, err error) {
+	done, err := s.sendExchange(ctx, pool, 0, slots.Exchange{Leases: leaseIDs})
 	return done.Freed, err
 }
 
-// Return frees the slots of leases whose grants were deleted from the ledger, even if ctx has ended. If the semaphore does not answer,
-// reconciliation frees them.
-func (s *Slots) Return(ctx context.Context, pool string, leases ...string) {
-	if _, err := s.Release(context.WithoutCancel(ctx), pool, leases); err != nil {
-		s.log.WarnContext(ctx, "slots not released; reconciliation releases them", "pool", pool, "leases", len(leases), "err", err)
+// ReleaseEndedLeases frees the slots of the leases whose grants were deleted from the ledger, even if ctx has ended. If the semaphore does not
+// answer, reconciliation frees them.
+func (s *Slots) ReleaseEndedLeases(ctx context.Context, pool string, leaseIDs ...string) {
+	if _, err := s.Release(context.WithoutCancel(ctx), pool, leaseIDs); err != nil {
+		s.log.WarnContext(ctx, "slots not released; reconciliation releases them", "pool", pool, "leases", len(leaseIDs), "err", err)
 	}
 }

@@ -29,21 +29,21 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "marks", every: time.Second, limit: 2 * time.Minute, run: a.dispatcher.Marks.FollowNews, quiet: true},
 		&pass{name: "tokens", every: time.Second, limit: 5 * time.Second, run: a.dispatcher.Devices.DropChangedTokens, quiet: true},
 		&pass{name: "limit sets", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Policies.Sets.ForgetChanged, quiet: true},
-		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAll, quiet: true},
+		&pass{name: "hand on", every: 500 * time.Millisecond, limit: 5 * time.Second, run: a.dispatcher.Waiters.Filler.FillAllPools, quiet: true},
 		&pass{name: "limits", every: 10 * time.Second, limit: limit, run: a.settlePolicyReservations},
 		&pass{name: "reconcile", every: a.config.ReconcileInterval, limit: limit, run: a.withReconcileLog(keep.Reconcile)},
 		reap,
 		&pass{name: "retain", every: 10 * time.Minute, limit: limit, run: a.deleteOldHistory},
-		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: a.withCountLog("tasks expired", "tasks", keep.Expire)},
+		&pass{name: "expire", every: 10 * time.Second, limit: limit, run: a.withCountLog("tasks expired", "tasks", keep.ExpireTasks)},
 		&pass{name: "accounts", every: time.Second, limit: limit, run: a.withCountLog("accounts at the broker updated to match the devices", "accounts", a.updateBrokerAccounts)},
-		&pass{name: "cancel", every: time.Second, limit: limit, run: a.withCountLog("tasks of cancelled batches ended", "tasks", keep.EndCancelled)},
+		&pass{name: "cancel", every: time.Second, limit: limit, run: a.withCountLog("tasks of cancelled batches ended", "tasks", keep.EndCancelledTasks)},
 		&pass{name: "windows", every: 2 * time.Second, limit: limit, run: keep.RefreshWindows},
 		&pass{name: "fold", every: 2 * time.Second, limit: limit, run: a.fold},
-		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountMinutes},
+		&pass{name: "minutes", every: 5 * time.Second, limit: limit, run: keep.CountEventsByMinute},
 		&pass{name: "seal", every: 5 * time.Second, limit: limit, run: keep.SealEvents},
 		&pass{name: "recent", every: time.Second, limit: 5 * time.Second, run: seen.FlushRecent, quiet: true},
 		&pass{name: "noisy", every: time.Second, limit: 5 * time.Second, run: a.newNoisyDeviceWatch(servers.store).recordNoisyDevices, quiet: true},
-		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdle, quiet: true},
+		&pass{name: "idle", every: time.Second, limit: limit, run: keep.CountIdleSlots, quiet: true},
 		&pass{name: "dashboard", every: 900 * time.Millisecond, limit: 10 * time.Second, run: a.updatePages, quiet: true},
 		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.recordHeartbeat, quiet: true},
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
@@ -76,7 +76,7 @@ func (a *App) deleteOldHistory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	removed, err := a.dispatcher.Upkeep.Retain(ctx, keep)
+	removed, err := a.dispatcher.Upkeep.DeleteOldRows(ctx, keep)
 	if removed.Largest() > 0 {
 		a.log.InfoContext(ctx, "old history removed", "events", removed.Events, "attempts", removed.Attempts, "results", removed.Results, "answers", removed.Answers,
 			"tasks", removed.Tasks, "batches", removed.Batches)
@@ -128,7 +128,7 @@ func (a *App) withReconcileLog(run func(context.Context) (upkeep.ReconcileResult
 
 // fold is a pass that adds the changes of task states to the counts of batches, and logs the batches that it paused.
 func (a *App) fold(ctx context.Context) error {
-	aborted, err := a.dispatcher.Upkeep.Fold(ctx)
+	aborted, err := a.dispatcher.Upkeep.FoldCounts(ctx)
 	if len(aborted) > 0 {
 		a.log.WarnContext(ctx, "batches paused by their abort rule", "batches", aborted)
 	}

@@ -49,7 +49,7 @@ type authenticator struct {
 	tokens interface {
 		FindStoredToken(ctx context.Context, token string) (store.Token, error)
 	}
-	tokenUse *seen.Tokens
+	tokenUse *seen.TokenUses
 	gate     *gate.Gate
 }
 
@@ -67,7 +67,7 @@ func (a *authenticator) authorize(ctx huma.Context, next func(huma.Context)) err
 		return err
 	}
 	if operator.Token != 0 {
-		a.tokenUse.Use(operator.Token)
+		a.tokenUse.RecordUse(operator.Token)
 	}
 	next(huma.WithValue(ctx, operatorKey{}, operator))
 	return nil

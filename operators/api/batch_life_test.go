@@ -42,7 +42,7 @@ func TestBatchIsPausedResumedAndCancelled(t *testing.T) {
 		if cancelled := b.callBatchOperation(id, "cancel", ""); cancelled["state"] != "cancelling" {
 			b.Errorf("cancelled: %v", cancelled)
 		}
-		if n, err := b.dispatcher.Upkeep.EndCancelled(b.Context()); n != 1 || err != nil {
+		if n, err := b.dispatcher.Upkeep.EndCancelledTasks(b.Context()); n != 1 || err != nil {
 			b.Errorf("ended %d (%v), want the one that waits", n, err)
 		}
 		var told struct {
@@ -126,7 +126,7 @@ func TestBatchThatFailsPausesItself(t *testing.T) {
 		id := b.createBatch(`{"pool":"p","max_attempts":1,"abort":{"failure":0.5,"min":2},"devices":["d-1","d-2","d-3","d-4"]}`)
 		fold := func() (aborted []int64) {
 			b.Helper()
-			aborted, err := b.dispatcher.Upkeep.Fold(b.Context())
+			aborted, err := b.dispatcher.Upkeep.FoldCounts(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -44,7 +44,7 @@ func batchCondition(batch store.Batch) (condition string) {
 		return state
 	case poolState.Paused || poolState.Capacity == 0:
 		return "held_up"
-	case decision.Closed(batch.Opening, lease, batch.FinishInside, batch.ReadAt), decision.Closed(poolState.Opening, lease, batch.FinishInside, batch.ReadAt):
+	case decision.ForbidsStart(batch.Opening, lease, batch.FinishInside, batch.ReadAt), decision.ForbidsStart(poolState.Opening, lease, batch.FinishInside, batch.ReadAt):
 		return "scheduled"
 	}
 	return state

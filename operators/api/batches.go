@@ -107,7 +107,7 @@ func (b *batchOperations) queueBatch(ctx context.Context, request operators.NewB
 	if mode.DryRun {
 		answer.ID = 0
 	} else {
-		b.waiters.Filler.Fill(batch.Pool)
+		b.waiters.Filler.FillPool(batch.Pool)
 	}
 	return &createdResponse[operators.BatchCreated]{createdStatus(!mode.DryRun), answer}, nil
 }
@@ -258,7 +258,7 @@ func (b *batchOperations) pause(ctx context.Context, in *struct {
 func (b *batchOperations) resume(ctx context.Context, in *IDPath) (operators.Batch, error) {
 	batch, err := b.ledger.ResumeBatch(ctx, operatorName(ctx), in.ID)
 	if err == nil {
-		b.waiters.Offers.AdmitBatch(batch.Pool, batch.ID)
+		b.waiters.Offers.AdmitWaitersOfBatch(batch.Pool, batch.ID)
 	}
 	return b.offerSlotsAfterChange(batch, err)
 }
@@ -272,7 +272,7 @@ func (b *batchOperations) cancel(ctx context.Context, in *IDPath) (operators.Bat
 // offers no slots.
 func (b *batchOperations) offerSlotsAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
 	if changeErr == nil {
-		b.waiters.Filler.Fill(changed.Pool)
+		b.waiters.Filler.FillPool(changed.Pool)
 	}
 	return toAPIBatch(changed), changeErr
 }
@@ -282,7 +282,7 @@ func (b *batchOperations) offerSlotsAfterChange(changed store.Batch, changeErr e
 // API. If changeErr is not nil, it removes no device.
 func (b *batchOperations) removeWaitersAfterChange(changed store.Batch, changeErr error) (answer operators.Batch, err error) {
 	if changeErr == nil {
-		b.waiters.Offers.RemoveBatch(changed.Pool, changed.ID)
+		b.waiters.Offers.RemoveWaitersOfBatch(changed.Pool, changed.ID)
 	}
 	return toAPIBatch(changed), changeErr
 }

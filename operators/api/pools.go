@@ -210,7 +210,7 @@ func (p *poolOperations) getSlots(ctx context.Context, in *PoolPath) (operators.
 	if err != nil {
 		return operators.Slots{}, err
 	}
-	return toAPISlots(o, p.upkeep.Reserved(ctx, in.Pool)), nil
+	return toAPISlots(o, p.upkeep.DevicesWithReservedSlot(ctx, in.Pool)), nil
 }
 
 // toAPISlots converts the slots in occupancy to the form of the API. reservedFor are the devices for which a slot is reserved. It shows each

@@ -24,7 +24,7 @@ func (b *testAPI) endTask(device, status, more string) {
 // foldCounts adds the recorded changes to the counts of the batches, as a pass does.
 func (b *testAPI) foldCounts() {
 	b.Helper()
-	if _, err := b.dispatcher.Upkeep.Fold(b.Context()); err != nil {
+	if _, err := b.dispatcher.Upkeep.FoldCounts(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }

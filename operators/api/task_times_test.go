@@ -122,7 +122,7 @@ func TestMaxWaitOfABatch(t *testing.T) {
 			b.call("PATCH", path, adminToken, body).expectProblem(422, "invalid_field").expectMentions(b.T, "max_wait_ms")
 			b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d-1"],`+body[1:]).expectProblem(422, "invalid_field").expectMentions(b.T, "max_wait_ms")
 		}
-		if _, err := b.dispatcher.Upkeep.Expire(b.Context()); err != nil {
+		if _, err := b.dispatcher.Upkeep.ExpireTasks(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 		task := fmt.Sprintf("/v1/tasks/%v", asObject(listField(b.get("/v1/tasks?device=d-1").expectStatus(200).decodeObject(), "tasks")[0])["id"])

@@ -149,7 +149,7 @@ func (t *taskOperations) cancel(ctx context.Context, in *IDPath) (operators.Task
 func (t *taskOperations) retry(ctx context.Context, in *IDPath) (operators.Task, error) {
 	again, err := t.ledger.RetryTask(ctx, operatorName(ctx), in.ID)
 	if err == nil {
-		t.waiters.Filler.Fill(again.Pool)
+		t.waiters.Filler.FillPool(again.Pool)
 	}
 	return toAPITask(again), err
 }
@@ -225,7 +225,7 @@ func (t *taskOperations) explainTask(ctx context.Context, in *IDPath) (operators
 func toAPIReasons(ctx context.Context, attemptsReader recentAttemptsReader, causes []decision.Cause) (shown []operators.Reason, err error) {
 	shown = make([]operators.Reason, len(causes))
 	for i, c := range causes {
-		if c.AdvisesCapacity() {
+		if c.AdvisesHigherCapacity() {
 			advice := capacityAdviceFilter{ledger: attemptsReader, scope: store.TaskScope{Pool: c.Actions[0].ID}}
 			if c, err = advice.removeAdvice(ctx, c); err != nil {
 				return shown, err

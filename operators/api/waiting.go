@@ -146,7 +146,7 @@ type capacityAdviceFilter struct {
 // removeAdvice returns cause without the advice to raise the capacity if many attempts fail. It reads the attempts once, and only if a
 // cause has this advice.
 func (c *capacityAdviceFilter) removeAdvice(ctx context.Context, cause decision.Cause) (decision.Cause, error) {
-	if !cause.AdvisesCapacity() {
+	if !cause.AdvisesHigherCapacity() {
 		return cause, nil
 	}
 	if c.recent == nil {
@@ -157,7 +157,7 @@ func (c *capacityAdviceFilter) removeAdvice(ctx context.Context, cause decision.
 		c.recent = &recent
 	}
 	if store.ManyAttemptsFailed(c.recent.Failed, c.recent.Ended) {
-		return cause.WithoutCapacity(decision.RemedyOfFailures), nil
+		return cause.WithoutCapacityAdvice(decision.RemedyOfFailures), nil
 	}
 	return cause, nil
 }

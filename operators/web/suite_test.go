@@ -227,9 +227,9 @@ func (b *testReplica) startPasses() {
 		defer tick.Stop()
 		for {
 			_ = b.web.Tick(ctx)
-			_, _ = b.dispatcher.Upkeep.Fold(ctx)
-			_ = b.dispatcher.Upkeep.CountMinutes(ctx)
-			_, _ = b.dispatcher.Upkeep.EndCancelled(ctx)
+			_, _ = b.dispatcher.Upkeep.FoldCounts(ctx)
+			_ = b.dispatcher.Upkeep.CountEventsByMinute(ctx)
+			_, _ = b.dispatcher.Upkeep.EndCancelledTasks(ctx)
 			select {
 			case <-ctx.Done():
 				return

@@ -30,17 +30,17 @@ type WakeMessage struct {
 	Age    time.Duration `json:"age,omitempty"` // time from the release of the slot to the sending of the message; 0 if unknown
 }
 
-// Report is a parked report with the number that RegisterNewest returned for it.
+// Report is a parked report with the number that RegisterNewestReport returned for it.
 type Report struct {
 	Device string
 	Number int64
 }
 
-// endRemembered is the time for which Redis remembers that a connection has ended. In this time, RegisterNewest returns gap = true. All
+// endRemembered is the time for which Redis remembers that a connection has ended. In this time, RegisterNewestReport returns gap = true. All
 // messages about the end of the connection are sent within this time.
 const endRemembered = 10 * time.Second
 
-func reportKey(device string) string { return "parked:{" + device + "}" }
+func reportNumberKey(device string) string { return "parked:{" + device + "}" }
 
 // Board exchanges messages about parked reports with the other replicas. It is safe for concurrent use.
 type Board struct {
@@ -61,12 +61,12 @@ func New(client redis.UniversalClient, database int) *Board {
 	}
 }
 
-// RegisterNewest records that this replica parks a report of the device, and makes it the newest report of the device at all replicas. number
-// is higher than the numbers of all earlier reports of the device. gap is true if the connection of the previous report has just ended. Then
-// messages about the end of that connection may still arrive. Redis keeps the number for numberTTL, at least 1 ms. RegisterNewest returns
-// ErrUnavailable if Redis does not answer.
-func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error) {
-	reply, err := b.newest.Run(ctx, b.client, []string{reportKey(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
+// RegisterNewestReport records that this replica parks a report of the device, and makes it the newest report of the device at all replicas.
+// number is higher than the numbers of all earlier reports of the device. previousJustEnded is true if the connection of the previous report has
+// just ended. Then messages about the end of that connection may still arrive. Redis keeps the number for numberTTL, at least 1 ms.
+// RegisterNewestReport returns ErrUnavailable if Redis does not answer.
+func (b *Board) RegisterNewestReport(ctx context.Context, device string, numberTTL time.Duration) (number int64, previousJustEnded bool, err error) {
+	reply, err := b.newest.Run(ctx, b.client, []string{reportNumberKey(device)}, b.replica, numberTTL.Milliseconds(), b.channel, device).Slice()
 	if err != nil {
 		return 0, false, fmt.Errorf("parking a report: %w: %w", ErrUnavailable, err)
 	}
@@ -80,13 +80,13 @@ func (b *Board) RegisterNewest(ctx context.Context, device string, numberTTL tim
 	return number, reply[1] == int64(1), nil
 }
 
-// RecordEnded records that the connections of parked reports have ended. gone has the elements of reports whose devices have parked no newer
-// report. RecordEnded returns ErrUnavailable if Redis does not answer.
-func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Report, err error) {
+// RecordClosedConnections records that the connections of parked reports have ended. withoutNewerReport has the elements of reports whose
+// devices have parked no newer report. RecordClosedConnections returns ErrUnavailable if Redis does not answer.
+func (b *Board) RecordClosedConnections(ctx context.Context, reports []Report) (withoutNewerReport []Report, err error) {
 	replies := make([]*redis.Cmd, len(reports))
 	_, err = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, r := range reports { // the script is sent as text: a pipeline would report a missing script too late
-			replies[i] = b.gone.Eval(ctx, p, []string{reportKey(r.Device)}, r.Number, endRemembered.Milliseconds())
+			replies[i] = b.gone.Eval(ctx, p, []string{reportNumberKey(r.Device)}, r.Number, endRemembered.Milliseconds())
 		}
 		return nil
 	})
@@ -95,10 +95,10 @@ func (b *Board) RecordEnded(ctx context.Context, reports []Report) (gone []Repor
 	}
 	for i, r := range reports {
 		if replies[i].Val() == int64(1) {
-			gone = append(gone, r)
+			withoutNewerReport = append(withoutNewerReport, r)
 		}
 	}
-	return gone, nil
+	return withoutNewerReport, nil
 }
 
 // Wake sends messages to all replicas. Each replica wakes its parked reports to which messages are addressed. Wake does not know whether a

@@ -96,7 +96,7 @@ func (r *replica) nextMessage() string {
 
 func (r *replica) parkReport(device string) int64 {
 	r.t.Helper()
-	number, _, err := r.RegisterNewest(r.t.Context(), device, time.Minute)
+	number, _, err := r.RegisterNewestReport(r.t.Context(), device, time.Minute)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func (r *replica) parkReport(device string) int64 {
 // this was the newest report of the device.
 func (r *replica) reportGone(number int64) (isNewest bool) {
 	r.t.Helper()
-	others, err := r.RecordEnded(r.t.Context(), []parked.Report{{Device: "stranger", Number: 7}, {Device: "a", Number: number}})
+	others, err := r.RecordClosedConnections(r.t.Context(), []parked.Report{{Device: "stranger", Number: 7}, {Device: "a", Number: number}})
 	if err != nil || len(others) == 0 || others[0].Device != "stranger" {
 		r.t.Fatal(others, err)
 	}
@@ -143,9 +143,9 @@ func TestNewestIsToldToOtherReplicas(t *testing.T) {
 	})
 }
 
-// RecordEnded is called for a connection that has ended. It must distinguish the connection of the device's newest report from the connection of
-// an older report. After the connection of the newest report has ended, RegisterNewest must return true (a gap) for the next parked report, and
-// only for this one.
+// RecordClosedConnections is called for a connection that has ended. It must distinguish the connection of the device's newest report from the
+// connection of an older report. After the connection of the newest report has ended, RegisterNewestReport must return true (a gap) for the next
+// parked report, and only for this one.
 func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, at servers.RedisAt) {
@@ -153,7 +153,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 		one, other := newReplica(t, at.Client(t)), newReplica(t, at.Client(t))
 		gap := func(r *replica) (number int64, gap bool) {
 			t.Helper()
-			number, gap, err := r.RegisterNewest(t.Context(), "a", time.Minute)
+			number, gap, err := r.RegisterNewestReport(t.Context(), "a", time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +164,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 		if none || one.reportGone(first) {
 			t.Error("the connection of an older report is that of its device")
 		}
-		for range 2 { // RecordEnded may be repeated
+		for range 2 { // RecordClosedConnections may be repeated
 			if !other.reportGone(second) {
 				t.Error("the connection of the newest report is not that of its device")
 			}
@@ -279,10 +279,10 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 func TestWithoutRedisItIsUnavailable(t *testing.T) {
 	t.Parallel()
 	board := parked.New(servers.RedisAt{Addr: servers.FreeAddr(t)}.Client(t), 0)
-	if _, _, err := board.RegisterNewest(t.Context(), "a", time.Minute); !errors.Is(err, parked.ErrUnavailable) {
+	if _, _, err := board.RegisterNewestReport(t.Context(), "a", time.Minute); !errors.Is(err, parked.ErrUnavailable) {
 		t.Errorf("newest: %v", err)
 	}
-	if _, err := board.RecordEnded(t.Context(), []parked.Report{{Device: "a", Number: 1}}); !errors.Is(err, parked.ErrUnavailable) {
+	if _, err := board.RecordClosedConnections(t.Context(), []parked.Report{{Device: "a", Number: 1}}); !errors.Is(err, parked.ErrUnavailable) {
 		t.Errorf("gone: %v", err)
 	}
 	if err := board.Wake(t.Context(), []parked.WakeMessage{{Device: "a"}}); !errors.Is(err, parked.ErrUnavailable) {

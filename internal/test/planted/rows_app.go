@@ -24,8 +24,8 @@ func appMistakes() []Mistake {
 		},
 		{
 			Package: "internal/app", Func: "App.newPasses",
-			Old:    `keep.EndCancelled`,
-			New:    `keep.Expire`,
+			Old:    `keep.EndCancelledTasks`,
+			New:    `keep.ExpireTasks`,
 			Breaks: "the pending tasks of a cancelled batch never end",
 		},
 		{

@@ -28,7 +28,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher", Func: "grantAttempt.claim",
-			Old: `default: a.d.Waiters.Slots.Return(ctx, slot.Pool, slot.LeaseID)`, New: `default:`,
+			Old: `default: a.d.Waiters.Slots.ReleaseEndedLeases(ctx, slot.Pool, slot.LeaseID)`, New: `default:`,
 			Breaks: "a slot whose claim was refused stays held",
 		},
 		{
@@ -77,7 +77,7 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "an offer to a report that is parked at another replica counts as sent, and is not offered again if the message is lost", Tests: in("waiters"),
 		},
 		{
-			Package: "dispatcher/waiters", Func: "ParkedReports.ReplaceOlder",
+			Package: "dispatcher/waiters", Func: "ParkedReports.ReplaceOlderReport",
 			Old: `older.endWait(Superseded) delete(s.all, device)`, New: `delete(s.all, device)`,
 			Breaks: "a newer report does not end the older parked report of its device", Tests: in("waiters"),
 		},
@@ -128,7 +128,7 @@ func dispatcherMistakes() []Mistake {
 		},
 		{
 			Package: "dispatcher/seen", Func: "Devices.flush",
-			Old: `pending.putBack(selectReportsOfDevices(times, left))`, New: `pending.putBack(selectReportsOfDevices(times, left[:n]))`,
+			Old: `pending.putBackUnflushed(selectReportsOfDevices(times, left))`, New: `pending.putBackUnflushed(selectReportsOfDevices(times, left[:n]))`,
 			Breaks: "a flush that fails drops the last-seen times behind the part that failed", Tests: in("seen"),
 		},
 		{
@@ -169,12 +169,12 @@ func dispatcherMistakes() []Mistake {
 			Breaks: "a remembered token is accepted while the changes of tokens cannot be read", Tests: in("credentials"),
 		},
 		{
-			Package: "dispatcher/upkeep", Func: "clockGuard.findLapses",
+			Package: "dispatcher/upkeep", Func: "clockGuard.lapseCutoffsAfterReading",
 			Old: `].low.Add(own)`, New: `].high.Add(own)`,
 			Breaks: "the reaper ends a lease early by the time that a slow reading of the clock took", Tests: in("upkeep"),
 		},
 		{
-			Package: "dispatcher/upkeep", Func: "Keeper.freeOrphans",
+			Package: "dispatcher/upkeep", Func: "Keeper.freeSlotsWithoutGrant",
 			Old: `l.Age.Abs() > orphanAge`, New: `l.Age.Abs() > 0`,
 			Breaks: "reconciliation frees the slot of a claim that is under way", Tests: in("upkeep"),
 		},
