@@ -11,7 +11,7 @@ import (
 // batch that ended without success.
 func TestBatchesAreClonedAndRetried(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	d.writeFile("tasks.ndjson", `{"device":"d-1","payload":{"b":2},"priority":9}`+"\n"+`{"device":"d-2"}`+"\n")
 	d.run("batches create --pool p --name night --kind x --priority 3 --lease 7m --max-attempts 1 --payload {\"a\":1} -f tasks.ndjson")

@@ -10,7 +10,7 @@ import (
 )
 
 // endTaskWith lets a device end its next task with an output.
-func (d *operatorDesk) endTaskWith(device, status, fields string) {
+func (d *commandRunner) endTaskWith(device, status, fields string) {
 	d.Helper()
 	task, ok := d.sendReport(device, `{"id":"1"}`)["task"].(map[string]any)
 	if !ok {
@@ -21,7 +21,7 @@ func (d *operatorDesk) endTaskWith(device, status, fields string) {
 
 func TestBatchResults(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.run("devices create d-1 --tag site=a")
 	d.run("batches create --pool p --max-attempts 1 --device d-1 --device d-2 --device d-3 --device d-4")

@@ -18,7 +18,7 @@ import (
 
 func TestEveryFieldOfABatchArrives(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.writeFile("shared.json", `{"server":"st1","streams":[1,2]}`)
 	fields := []string{
@@ -69,7 +69,7 @@ func TestEveryFieldOfABatchArrives(t *testing.T) {
 
 func TestCreateBatchRefuses(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.writeFile("bad.csv", "device\nd-1\na/b\n")
 	d.writeFile("tasks.txt", "device\nd-1\n")
@@ -104,7 +104,7 @@ func TestCreateBatchRefuses(t *testing.T) {
 
 func TestTagsSelectDevices(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.run("devices create d-1 --tag area=1,city=hz")
 	d.run("devices create d-2 --tag area=1")
@@ -119,7 +119,7 @@ func TestTagsSelectDevices(t *testing.T) {
 
 func TestBatchesAreSteered(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	d.run("batches create --pool p --name first --device d-1 --device d-2 --device d-3")
 	d.sendReport("d-1", `{"id":"1"}`)
@@ -178,7 +178,7 @@ func TestBatchesAreSteered(t *testing.T) {
 
 func TestWaitEndsWithTheBatch(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	for status, want := range map[string]int{"succeeded": 0, "rejected": 1} {
 		wait := startProgram(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-"+status, "--wait")
@@ -223,7 +223,7 @@ type flakyProxy struct {
 	idempotencyKeys  []string
 }
 
-func (d *operatorDesk) useFlakyProxy() *flakyProxy {
+func (d *commandRunner) useFlakyProxy() *flakyProxy {
 	d.Helper()
 	target, err := url.Parse(d.url)
 	if err != nil {
@@ -248,10 +248,10 @@ func (d *operatorDesk) useFlakyProxy() *flakyProxy {
 }
 
 // failNext sets how many answers to lose and how many requests to refuse from now on.
-func (f *flakyProxy) failNext(lose, refuse int) {
+func (f *flakyProxy) failNext(lostCount, refusedCount int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.answersToLose, f.requestsToRefuse = lose, refuse
+	f.answersToLose, f.requestsToRefuse = lostCount, refusedCount
 }
 
 // receivedKeys returns the keys of the received POST requests.
@@ -282,7 +282,7 @@ func (f *flakyProxy) serve(w http.ResponseWriter, r *http.Request) {
 // key, it is not executed twice.
 func TestLostAnswersQueueNothingTwice(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	f := d.useFlakyProxy()
 	d.writeFile("tasks.csv", "device\n"+strings.Repeat("d-1\n", 1000))
@@ -314,7 +314,7 @@ func TestLostAnswersQueueNothingTwice(t *testing.T) {
 
 func TestDuplicatesInAFile(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.writeFile("tasks.csv", "device,n:json\nd-1,4\nd-2,4\nd-1,4\n")
 	d.runCommand("", "batches", "create", "--pool", "p", "-f", "tasks.csv", "--duplicates", "refuse").expectExit(1).expectErrors("duplicate_task", "line 4", "line 2")

@@ -189,9 +189,9 @@ func TestDevStartsAPrivateRedis(t *testing.T) {
 }
 
 // privateRedisOf returns the process ids of the redis-servers that the process started.
-func privateRedisOf(t *testing.T, parent int) (found []int) {
+func privateRedisOf(t *testing.T, parentPID int) (redisPIDs []int) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "ps", "-o", "pid=,comm=", "--ppid", strconv.Itoa(parent)).Output()
+	out, err := exec.CommandContext(t.Context(), "ps", "-o", "pid=,comm=", "--ppid", strconv.Itoa(parentPID)).Output()
 	if err != nil && len(out) > 0 {
 		t.Fatal(err)
 	}
@@ -201,10 +201,10 @@ func privateRedisOf(t *testing.T, parent int) (found []int) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found = append(found, n)
+			redisPIDs = append(redisPIDs, n)
 		}
 	}
-	return found
+	return redisPIDs
 }
 
 func processExists(pid int) bool { return syscall.Kill(pid, 0) == nil }

@@ -4,7 +4,7 @@ import "testing"
 
 func TestDevicesAreRetagged(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	for _, device := range []string{"a-1", "a-2"} {
 		d.run("devices create " + device + " --tag site=berlin,old=1")
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestDevicesAreCreatedChangedFoundAndDeleted(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.expectOutput("devices create d-1 --tag area=330100,city=hz", `
 id  d-1
@@ -80,7 +80,7 @@ token  SECRET
 
 func TestDevicesAreImported(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.writeFile("devices.csv", "device,area\nd-1,1\nd-2,\n")
 	d.expectOutput("devices import -f devices.csv", "device,token\nd-1,SECRET\nd-2,SECRET\n")
 	d.expectOutput("devices list --tag area=1", "ID  LAST SEEN  BLOCKED  OWN TOKEN  TAGS  ATTRIBUTES\nd-1  {\"area\":\"1\"}\n")
@@ -103,7 +103,7 @@ func TestDevicesAreImported(t *testing.T) {
 
 func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	secret := strings.TrimSpace(d.run("tokens create --name eve --role viewer --valid 1h"))
 	if len(secret) != 43 {
 		t.Fatalf("%q is not a token alone", secret)
@@ -196,7 +196,7 @@ func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
 
 func TestEventsAreListedExportedAndWatched(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	d.run("pools set p --capacity 2")
 	d.expectOutput("events list --pool p --order oldest", `
@@ -222,7 +222,7 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 // If a device has the same name as a part of the dispatcher, the log and its filters distinguish the two.
 func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1 --lease 2s")
 	d.run("batches create --pool p --device reaper --max-attempts 1")
 	if d.sendReport("reaper", `{"id":"1"}`)["reason"] != "granted" {
@@ -249,7 +249,7 @@ ID  AT  KIND  ACTOR  ABOUT  DETAIL
 // Events that happen while the connection is lost are shown after it is restored.
 func TestWatchLosesNothing(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	direct := *d
 	direct.environ = append([]string{}, d.environ...)
 	f := d.useFlakyProxy()
@@ -269,7 +269,7 @@ func TestWatchLosesNothing(t *testing.T) {
 
 func TestCompletionOffersWhatThereIs(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create ar:1 --capacity 60")
 	d.run("pools create ar:2 --capacity 60")
 	d.run("pools create other --capacity 60")

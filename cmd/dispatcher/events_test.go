@@ -7,7 +7,7 @@ import (
 
 func TestEventsOfATime(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	for args, want := range map[string]int{
 		"events list --since 1h": 1, "events list --since 1h --until 30m": 0, "events list --until 1d": 0,

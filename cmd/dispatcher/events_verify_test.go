@@ -10,7 +10,7 @@ import (
 // TestEventsVerify changes the log of events directly in the database, and checks that `events verify` finds the change.
 func TestEventsVerify(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	if first := d.run("events verify -o json"); !strings.Contains(first, `"blocks": 0,`) || !strings.Contains(first, `"faults": []`) {
 		t.Errorf("a new ledger: %s", first)
 	}

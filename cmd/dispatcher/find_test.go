@@ -4,7 +4,7 @@ import "testing"
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create solar-1 --capacity 2")
 	d.run("pools create solar-2 --capacity 3")
 	d.run("pools create empty --capacity 1")

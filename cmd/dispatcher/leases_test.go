@@ -8,7 +8,7 @@ import (
 
 func TestLeasesAreAcquiredRenewedAndReleased(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create ci --capacity 5 --callers 1")
 	var held struct {
 		State, Holder string

@@ -9,7 +9,7 @@ const onePerDayPolicy = `[{"name":"one","per":"device","algorithm":"sliding","wi
 
 func TestLimitsFromTheShell(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.writeFile("limits.json", onePerDayPolicy)
 	if got := maskVariableText(d.run("pools create p --capacity 60 --limits @limits.json")); !strings.Contains(got, "\nlimits  one 1/24h per device\n") {
 		t.Error(got)
@@ -46,7 +46,7 @@ func TestLimitsFromTheShell(t *testing.T) {
 
 func TestUsageFromTheShell(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60 --limits", onePerDayPolicy)
 	d.run("profiles put solar --limits", strings.Replace(onePerDayPolicy, `"max":1`, `"max":7`, 1))
 	d.run("devices create d-1 --profile solar")
@@ -68,7 +68,7 @@ func TestUsageFromTheShell(t *testing.T) {
 
 func TestSuppressedTasksFromTheShell(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	drop := strings.Replace(onePerDayPolicy, `"name":`, `"on_limited":"drop","name":`, 1)
 	d.run("batches create --pool p --device d-1 --device d-1 --limits", drop)
@@ -100,7 +100,7 @@ func TestSuppressedTasksFromTheShell(t *testing.T) {
 
 func TestProfilesFromTheShell(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	if got := maskVariableText(d.run("profiles put solar --limits", onePerDayPolicy)); !strings.HasPrefix(got, "name  solar\nlimits  one 1/24h per device\nmetadata_only  no\nversion  1\n") {
 		t.Error(got)
 	}
@@ -133,7 +133,7 @@ func TestProfilesFromTheShell(t *testing.T) {
 
 func TestPoliciesThatNameNothingAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("devices create d-1 --tag account=north")
 	for _, line := range []string{"pools create p --capacity 1 --limits", "pools set p --limits", "profiles put x --limits", "batches create --pool p --device d-1 --dry-run --limits"} {
 		args := append(strings.Fields(line), `[{"name":"l","per":"tags.acount","algorithm":"fixed","max":1,"per_ms":1000}]`)
@@ -152,7 +152,7 @@ func TestPoliciesThatNameNothingAreWarnedOf(t *testing.T) {
 
 func TestLimitSetsFromTheShell(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	const policies = `[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":2,"per_ms":3600000}]}]`
 	if got := maskVariableText(d.run("limits put sms --limits", policies)); !strings.HasPrefix(got, "name  sms\nlimits  per-phone 2/1h per facts.phone\nversion  1\n") {
 		t.Error(got)

@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// operatorDesk is the workplace of an operator: a dispatcher dev, and an environment with which the
+// commandRunner is the workplace of an operator: a dispatcher dev, and an environment with which the
 // commands use it.
-type operatorDesk struct {
+type commandRunner struct {
 	*testing.T
 	url, token, fleetToken string
 	environ                []string
@@ -26,12 +26,12 @@ type operatorDesk struct {
 	data                   string // data folder of the dispatcher dev
 }
 
-// newOperatorDesk starts a dispatcher dev for one test.
-func newOperatorDesk(t *testing.T) *operatorDesk {
+// newCommandRunner starts a dispatcher dev for one test.
+func newCommandRunner(t *testing.T) *commandRunner {
 	t.Helper()
 	data := t.TempDir()
 	_, environ := startDev(t, data, "--report-period", "1s")
-	d := &operatorDesk{T: t, dir: t.TempDir(), data: data}
+	d := &commandRunner{T: t, dir: t.TempDir(), data: data}
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
 		switch name {
@@ -55,7 +55,7 @@ type commandResult struct {
 }
 
 // runCommand runs a command. input is its standard input.
-func (d *operatorDesk) runCommand(input string, args ...string) commandResult {
+func (d *commandRunner) runCommand(input string, args ...string) commandResult {
 	d.Helper()
 	cmd := programCommand(d.T, d.environ, args...)
 	cmd.Dir = d.dir
@@ -68,9 +68,9 @@ func (d *operatorDesk) runCommand(input string, args ...string) commandResult {
 }
 
 // run runs a command whose words contain no quotes. The command must succeed.
-func (d *operatorDesk) run(line string, more ...string) string {
+func (d *commandRunner) run(line string, extraArgs ...string) string {
 	d.Helper()
-	return d.runCommand("", append(strings.Fields(line), more...)...).expectExit(0).out
+	return d.runCommand("", append(strings.Fields(line), extraArgs...)...).expectExit(0).out
 }
 
 func (o commandResult) expectExit(code int) commandResult {
@@ -101,7 +101,7 @@ func (o commandResult) expectErrors(words ...string) commandResult {
 }
 
 // writeFile writes a file into the folder in which commands run.
-func (d *operatorDesk) writeFile(name, content string) string {
+func (d *commandRunner) writeFile(name, content string) string {
 	d.Helper()
 	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(content), 0o600); err != nil {
 		d.Fatal(err)
@@ -110,16 +110,16 @@ func (d *operatorDesk) writeFile(name, content string) string {
 }
 
 // decodeOutput decodes the output of a command with --output json.
-func (d *operatorDesk) decodeOutput(into any, line string, more ...string) {
+func (d *commandRunner) decodeOutput(into any, line string, extraArgs ...string) {
 	d.Helper()
-	out := d.run(line+" --output json", more...)
+	out := d.run(line+" --output json", extraArgs...)
 	if err := json.Unmarshal([]byte(out), into); err != nil {
 		d.Fatalf("%s: %v in %s", line, err, out)
 	}
 }
 
 // sendReport sends a report of a device with the fleet token.
-func (d *operatorDesk) sendReport(device, body string) map[string]any {
+func (d *commandRunner) sendReport(device, body string) map[string]any {
 	d.Helper()
 	request, err := http.NewRequestWithContext(d.Context(), http.MethodPost, d.url+"/v1/devices/"+device+"/report", strings.NewReader(body))
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *operatorDesk) sendReport(device, body string) map[string]any {
 }
 
 // endTask lets a device do one task with this result.
-func (d *operatorDesk) endTask(device, status string) {
+func (d *commandRunner) endTask(device, status string) {
 	d.Helper()
 	task, ok := d.sendReport(device, `{"id":"1"}`)["task"].(map[string]any)
 	if !ok {
@@ -160,16 +160,16 @@ func maskVariableText(text string) string {
 }
 
 // expectOutput compares the output of a command with want.
-func (d *operatorDesk) expectOutput(line, want string, more ...string) {
+func (d *commandRunner) expectOutput(line, want string, extraArgs ...string) {
 	d.Helper()
-	got := maskVariableText(d.run(line, more...))
+	got := maskVariableText(d.run(line, extraArgs...))
 	if diff := cmp.Diff(strings.TrimLeft(want, "\n"), got); diff != "" {
 		d.Errorf("%s (-want +got):\n%s", line, diff)
 	}
 }
 
 // eventually polls until isTrue returns true.
-func (d *operatorDesk) eventually(what string, isTrue func() bool) {
+func (d *commandRunner) eventually(what string, isTrue func() bool) {
 	d.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -184,7 +184,7 @@ func (d *operatorDesk) eventually(what string, isTrue func() bool) {
 // The address 0.0.0.0 leads to this machine, but a command does not know to which machine an address leads.
 func TestATokenInClearIsWarnedOf(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.runCommand("", "pools", "list").expectExit(0).expectNoErrors()
 	result := d.runCommand("", "pools", "list", "--url", strings.Replace(d.url, "127.0.0.1", "0.0.0.0", 1)).expectExit(0).expectErrors("Warning: the token is sent to 0.0.0.0:", "https://")
 	if strings.Count(result.errText, "\n") != 1 || strings.Contains(result.errText, d.token) {

@@ -8,7 +8,7 @@ import (
 // TestAllPoolsArePausedByOneCommand checks that --all pauses all pools after a confirmation, and resumes the pools that the same token paused.
 func TestAllPoolsArePausedByOneCommand(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create a --capacity 1")
 	d.run("pools create b --capacity 1")
 	d.runCommand("", "pools", "pause", "--all").expectExit(2).expectErrors("Pause 2 pools: --yes is required")

@@ -9,7 +9,7 @@ import (
 
 func TestPoolsAreCreatedChangedPausedAndDeleted(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.expectOutput("pools list", "NAME  CAPACITY  HELD  TASKS WAIT  TROUBLE  LEASE  PAUSED  OPENS  CLOSES  UPDATED\n")
 	d.expectOutput("pools create ar:330100 --capacity 2 --lease 90s", `
 name  ar:330100
@@ -64,7 +64,7 @@ updated_at  TIME
 
 func TestSlotsAreShownCheckedAndReleased(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 2")
 	d.run("batches create --pool p --device d-1 --device d-2 --device d-3")
 	d.sendReport("d-1", `{"id":"1"}`)
@@ -106,7 +106,7 @@ SLOT  DEVICE  TASK  BATCH  TOKEN  GRANTED  ENDED  HOW
 
 func TestPoolsWatchShowsChanges(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 2")
 	watch := startProgram(t, d.environ, "pools", "watch", "p")
 	watch.waitForOutput(t, `Z  2 +0 +0 +0\n`)
@@ -130,7 +130,7 @@ const poolsFile = `pools:
 
 func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create ar:330100 --capacity 40")
 	d.writeFile("pools.yaml", poolsFile)
 	want := "POOL  ACTION  CHANGES\n" +
@@ -164,7 +164,7 @@ func TestApplyMakesPoolsAsTheFileSays(t *testing.T) {
 // A file with any mistake changes nothing, and the error contains the place of the mistake.
 func TestApplyChecksAllFirst(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	for text, want := range map[string][]string{
 		"pools:\n- {name: good}\n- {name: b, capcity: 3}\n":                                                                            {"line 3", "capcity"},
 		"pools:\n- {name: good, capacity: 1}\n- {name: b, lease: 5}\n":                                                                 {"line 3", "\"5\"", "5m"},
@@ -201,7 +201,7 @@ func TestApplyTakesMoreThanAPage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: 1,500 pools, and the client's tests follow pages daily; make test-long runs it")
 	}
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	var file strings.Builder
 	file.WriteString("pools:\n")
 	for i := range 1500 { // more than one page
@@ -220,12 +220,12 @@ func TestApplyTakesMoreThanAPage(t *testing.T) {
 
 func TestExportedPoolsApplyUnchanged(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.runCommand(poolsFile, "pools", "apply", "-f", "-").expectExit(0)
 	d.run("pools create a --lease 2500ms --capacity 0")
 	file := d.run("pools export --format yaml")
 	d.runCommand(file, "pools", "apply", "-f", "-").expectExit(0).expectErrors("0 created, 0 changed, 3 unchanged")
-	other := newOperatorDesk(t)
+	other := newCommandRunner(t)
 	other.runCommand(file, "pools", "apply", "-f", "-").expectExit(0).expectErrors("3 created, 0 changed, 0 unchanged")
 	if got := other.run("pools export --format yaml"); got != file {
 		t.Errorf("%s\nwant\n%s", got, file)

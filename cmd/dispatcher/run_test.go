@@ -24,13 +24,13 @@ type runProcess struct {
 
 // startRun runs a shell script under `dispatcher run`. The shell function say writes its words to the
 // file.
-func (d *operatorDesk) startRun(flags, script string) *runProcess {
+func (d *commandRunner) startRun(flags, script string) *runProcess {
 	d.Helper()
 	return d.startRunUnder(nil, flags, script)
 }
 
 // startRunUnder runs `dispatcher run` under another command.
-func (d *operatorDesk) startRunUnder(command []string, flags, script string) *runProcess {
+func (d *commandRunner) startRunUnder(command []string, flags, script string) *runProcess {
 	d.Helper()
 	r := &runProcess{T: d.T, saidFile: filepath.Join(d.TempDir(), "said")}
 	args := append(append([]string{"run"}, strings.Fields(flags)...), "--", "sh", "-c", `say() { echo "$@" >> "$SAID"; }; `+script)
@@ -87,7 +87,7 @@ func (r *runProcess) expectExit(code int) {
 }
 
 // expectNoLeases expects that no slot of pool p is held and that no holder waits.
-func (d *operatorDesk) expectNoLeases() {
+func (d *commandRunner) expectNoLeases() {
 	d.Helper()
 	var all []operators.Lease
 	d.decodeOutput(&all, "leases list p")
@@ -98,7 +98,7 @@ func (d *operatorDesk) expectNoLeases() {
 
 func TestRunHoldsASlotWhileItsCommandRuns(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	first := d.startRun("--pool p --lease 20s", `say "$DISPATCHER_POOL $DISPATCHER_SLOT $DISPATCHER_TOKEN $DISPATCHER_LEASE"; while [ ! -e "$SAID.end" ]; do sleep 0.05; done; exit 7`)
 	first.waitForCommand("p 0 1 1\n")
@@ -119,7 +119,7 @@ func TestRunHoldsASlotWhileItsCommandRuns(t *testing.T) {
 
 func TestRunPassesSignalsOn(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	for signal, word := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1"} {
 		r := d.startRun("--pool p", `trap 'say got '`+word+` `+word+`; trap 'exit 9' QUIT; say ready; while :; do sleep 0.05; done`)
@@ -141,7 +141,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 // A command under nohup continues after its terminal closes, and keeps its slot.
 func TestRunUnderNohup(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	r := d.startRunUnder([]string{"/usr/bin/nohup"}, "--pool p", `trap 'say terminated; exit 3' TERM; say ready; while :; do sleep 0.05; done`)
 	r.waitForCommand("ready")
@@ -159,7 +159,7 @@ func TestRunUnderNohup(t *testing.T) {
 // nevertheless.
 func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	d.run("leases acquire p --holder other")
 	for range 3 {
@@ -177,7 +177,7 @@ func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
 
 func TestRunThatIsInterruptedInLineLeavesIt(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	d.run("leases acquire p --holder other")
 	r := d.startRun("--pool p --holder me", `say never`)
@@ -195,7 +195,7 @@ func TestRunThatIsInterruptedInLineLeavesIt(t *testing.T) {
 
 func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	r := d.startRun("--pool p --lease 3s --grace 100ms", `trap 'say asked' TERM; say ready; sleep 600 & while :; do sleep 0.05; done`)
 	r.waitForCommand("ready")
@@ -211,7 +211,7 @@ func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 
 func TestRunEndsACommandWhoseSlotIsTaken(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	r := d.startRun("--pool p --lease 3s", `trap 'say asked; exit 0' TERM; say ready; while :; do sleep 0.05; done`)
 	r.waitForCommand("ready")
@@ -226,7 +226,7 @@ func TestRunEndsACommandWhoseSlotIsTaken(t *testing.T) {
 // whether the command ends at the signal or is killed.
 func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	d.run("pools create q --capacity 1")
 	proxy := servers.NewProxy(t, strings.TrimPrefix(d.url, "http://"))
@@ -255,7 +255,7 @@ func TestRunEndsACommandWhoseLeaseIsNotRenewed(t *testing.T) {
 
 func TestRunOfNoCommand(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	d.runCommand("", "run", "--pool", "p", "--", "no-such-program").expectExit(127).expectErrors("no-such-program")
 	d.runCommand("", "run", "--pool", "p", "--", "/").expectExit(126)

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// newDeskWithTasks returns a desk with a failed task, a running task and a waiting task.
-func newDeskWithTasks(t *testing.T) *operatorDesk {
+// newCommandRunnerWithTasks returns a desk with a failed task, a running task and a waiting task.
+func newCommandRunnerWithTasks(t *testing.T) *commandRunner {
 	t.Helper()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --kind k --device d-1 --device d-2 --device d-3 --max-attempts 1")
 	d.endTask("d-1", "failed")
@@ -19,7 +19,7 @@ func newDeskWithTasks(t *testing.T) *operatorDesk {
 
 func TestTasksAreListedAndExported(t *testing.T) {
 	t.Parallel()
-	d := newDeskWithTasks(t)
+	d := newCommandRunnerWithTasks(t)
 	d.expectOutput("tasks list", `
 ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 1  1  p  d-1  failed  1  TIME  as told
@@ -51,7 +51,7 @@ ID  BATCH  POOL  DEVICE  STATE  ATTEMPTS  FINISHED  ERROR
 
 func TestTaskShowsItsAttemptsAndWhyItWaits(t *testing.T) {
 	t.Parallel()
-	d := newDeskWithTasks(t)
+	d := newCommandRunnerWithTasks(t)
 	d.expectOutput("tasks get 1", `
 id  1
 batch  1
@@ -86,7 +86,7 @@ ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 
 func TestATaskShowsThatItsOutputWasDropped(t *testing.T) {
 	t.Parallel()
-	d := newDeskWithTasks(t)
+	d := newCommandRunnerWithTasks(t)
 	d.sendReport("d-2", `{"id":"2","results":[{"task":2,"token":2,"status":"succeeded","output":"`+strings.Repeat("x", 32<<10)+`"}]}`)
 	if got := maskVariableText(d.run("tasks get 2")); !strings.Contains(got, "\noutput_dropped  yes\n") || !strings.Contains(got, "  dropped: too large\n") {
 		t.Errorf("%s", got)
@@ -95,7 +95,7 @@ func TestATaskShowsThatItsOutputWasDropped(t *testing.T) {
 
 func TestTasksAreCancelledAndRetried(t *testing.T) {
 	t.Parallel()
-	d := newDeskWithTasks(t)
+	d := newCommandRunnerWithTasks(t)
 	d.runCommand("", "tasks", "cancel").expectExit(2).expectErrors("--batch")
 	d.runCommand("", "tasks", "cancel", "1", "--batch", "1").expectExit(2)
 	d.runCommand("", "tasks", "cancel", "--batch", "1").expectExit(2).expectErrors("Cancel 2 tasks", "--yes")
@@ -121,7 +121,7 @@ func TestTasksAreCancelledAndRetried(t *testing.T) {
 // One request changes at most 20,000 tasks. The command repeats it until all tasks are changed.
 func TestBulkGoesOnToTheEnd(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.writeFile("tasks.csv", "device\n"+strings.Repeat("d-1\n", 20_500))
 	d.run("batches create --pool p -f tasks.csv")

@@ -34,7 +34,7 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 
 func TestProgressIsDrawnOnATerminal(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --device d-1 --device d-2")
 	d.endTask("d-1", "succeeded")
@@ -51,7 +51,7 @@ func TestProgressIsDrawnOnATerminal(t *testing.T) {
 
 func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 60")
 	d.run("batches create --pool p --device d-1 --device d-2")
 	for _, answer := range []string{"n\r", "\r", "\x04", "perhaps\r"} {
@@ -80,7 +80,7 @@ func (d *runningProgram) typeText(t *testing.T, text string) {
 }
 
 // startOnTerminal runs a command on its own terminal.
-func (d *operatorDesk) startOnTerminal(args ...string) *runningProgram {
+func (d *commandRunner) startOnTerminal(args ...string) *runningProgram {
 	d.Helper()
 	master, slave := openTerminal(d.T)
 	p := &runningProgram{cmd: programCommand(d.T, d.environ, args...), ended: make(chan struct{}), terminal: master}
@@ -119,7 +119,7 @@ func (d *operatorDesk) startOnTerminal(args ...string) *runningProgram {
 // it again.
 func TestRunGivesItsCommandTheTerminal(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 1")
 	screen := d.startOnTerminal("run", "--pool", "p", "--", "sh", "-c", `trap 'echo interrupted' INT; echo ready; read -r line; echo "read $line"; read -r line; echo "read $line"`)
 	screen.waitForOutput(t, `ready`)

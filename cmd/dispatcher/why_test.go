@@ -9,7 +9,7 @@ import (
 
 func TestWhySaysWhatManyWaitFor(t *testing.T) {
 	t.Parallel()
-	d := newOperatorDesk(t)
+	d := newCommandRunner(t)
 	d.run("pools create p --capacity 2")
 	d.run("batches create --pool p --device d-1 --device d-2 --device d-3")
 	d.run("batches create --pool p --device d-4")

@@ -51,7 +51,7 @@ func (r *trial) checkAttempts(task operators.TaskDetail, kind string, worked map
 	succeeded, tokens := 0, map[int64]bool{}
 	for _, attempt := range task.Attempts {
 		grant := grantKey{task.ID, attempt.Token}
-		status, outcomes := r.traffic.status(grant)
+		status, outcomes := r.traffic.resultStatus(grant)
 		if tokens[attempt.Token] {
 			r.Errorf("task %d (%s): the token %d was counted twice", task.ID, kind, attempt.Token)
 		}

@@ -114,7 +114,7 @@ func newFaults(seed uint64, transport string, record *traffic, devices []string)
 	steps := stepsOf(transport)
 	f.dice.Shuffle(len(steps)-1, func(i, j int) { steps[i+1], steps[j+1] = steps[j+1], steps[i+1] })
 	for _, device := range devices {
-		f.devices[device] = &deviceFaults{name: device, note: record.note}
+		f.devices[device] = &deviceFaults{name: device, note: record.addNote}
 	}
 	f.devices[devices[0]].isNewer = true
 	for i, s := range steps {
@@ -124,8 +124,8 @@ func newFaults(seed uint64, transport string, record *traffic, devices []string)
 	return f
 }
 
-// next returns the next step of a device. It returns "" if all steps have happened.
-func (f *faults) next(device string) step {
+// nextStep returns the next step of a device. It returns "" if all steps have happened.
+func (f *faults) nextStep(device string) step {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.devices[device]
@@ -138,14 +138,15 @@ func (f *faults) next(device string) step {
 	return ""
 }
 
-// take reports whether s is the next step of the device, and then removes this step. While the network of the device is cut, take returns false.
-func (f *faults) take(device string, s step) bool {
+// takeStep reports whether s is the next step of the device, and then removes this step. While the network of the device is cut, take returns
+// false.
+func (f *faults) takeStep(device string, s step) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.devices[device].take(s)
+	return f.devices[device].takeStep(s)
 }
 
-func (d *deviceFaults) take(s step) bool {
+func (d *deviceFaults) takeStep(s step) bool {
 	if d.isCut || len(d.steps) == 0 || d.steps[0] != s {
 		return false
 	}
@@ -167,7 +168,7 @@ func (f *faults) takeAfterWork(device string, s step, began time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.devices[device]
-	return d.killedAt.Before(began) && d.take(s)
+	return d.killedAt.Before(began) && d.takeStep(s)
 }
 
 // isCut reports whether the network of the device is cut. Each call counts as an attempt to report.
@@ -191,7 +192,7 @@ func (f *faults) endCut(device string, grant grantKey) {
 	}
 	d.isCut = false
 	if d.cutAttempts > maxCutAttempts {
-		f.traffic.violate("%s made %d attempts to report without a network", device, d.cutAttempts)
+		f.traffic.addViolation("%s made %d attempts to report without a network", device, d.cutAttempts)
 	}
 }
 
@@ -201,24 +202,24 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	defer f.mu.Unlock()
 	d, v := f.devices[device], verdict{body: body}
 	if early := time.Until(d.busyUntil); early > clockTolerance && time.Since(d.wokenAt) > crossing {
-		f.traffic.violate("%s reported %s earlier than it was told to", device, early)
+		f.traffic.addViolation("%s reported %s earlier than it was told to", device, early)
 	}
 	d.busyUntil, d.isAwaited = time.Time{}, false
 	isAtRest := len(r.Running) == 0
 	isIdle := isAtRest && len(r.Results) == 0
-	defer func() { f.traffic.note("%s sends%s %.300s", device, v.flags(), body) }()
+	defer func() { f.traffic.addNote("%s sends%s %.300s", device, v.flags(), body) }()
 	switch chance := f.dice.Float64(); {
 	case d.isCut:
 		v.isLost = true
-	case r.hasNewSuccess && d.take(killOnResult):
+	case r.hasNewSuccess && d.takeStep(killOnResult):
 		v.isLost, v.kills = true, true
-	case isIdle && d.take(restartWhileIdle):
+	case isIdle && d.takeStep(restartWhileIdle):
 		v.isLost, v.kills = true, true
-	case isAtRest && d.take(refuse):
+	case isAtRest && d.takeStep(refuse):
 		v.isBusy = true
-	case isAtRest && d.take(replayNow):
-		v.replayed = withRe(d.replayed, r.ID)
-	case isIdle && d.take(wakeUp):
+	case isAtRest && d.takeStep(replayNow):
+		v.replayed = withReplyID(d.replayed, r.ID)
+	case isIdle && d.takeStep(wakeUp):
 		v.wakes, d.isAwaited = true, true
 	case chance < 0.01:
 		v.hangs = f.mayHang
@@ -227,7 +228,7 @@ func (f *faults) onReport(device string, r report, body []byte) verdict {
 	case chance < 0.14:
 		v.isTwice = true
 	case chance < 0.22:
-		v.delay = f.delay()
+		v.delay = f.randomDelay()
 	case chance < 0.26 && isAtRest:
 		v.isBusy = true
 	}
@@ -255,20 +256,20 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 	d, v := f.devices[device], verdict{body: body}
 	chance := f.dice.Float64()
 	isAck := r.records()
-	defer func() { f.traffic.note("%s gets%s %.300s", device, v.flags(), v.body) }()
+	defer func() { f.traffic.addNote("%s gets%s %.300s", device, v.flags(), v.body) }()
 	switch {
 	case d.isCut:
 		v.isLost = true
-	case r.Task != nil && r.Task.Payload.Seconds >= longWork && d.take(isolate):
+	case r.Task != nil && r.Task.Payload.Seconds >= longWork && d.takeStep(isolate):
 		v.delay, d.cutGrant = grantDelay, grantKey{r.Task.ID, r.Task.Token}
 		v.cuts = true
-	case r.Task != nil && d.take(killOnGrant):
+	case r.Task != nil && d.takeStep(killOnGrant):
 		v.kills = true
-	case isAck && d.take(killBeforeAck):
+	case isAck && d.takeStep(killBeforeAck):
 		v.kills, v.isLost = true, true
-	case isAck && d.take(killOnAck):
+	case isAck && d.takeStep(killOnAck):
 		v.kills = true
-	case d.acknowledges(r) && d.take(replayGrant):
+	case d.acknowledges(r) && d.takeStep(replayGrant):
 		d.steps = append([]step{replayNow}, d.steps...)
 		d.replayed = d.grant
 	case chance < 0.01:
@@ -276,7 +277,7 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 	case chance < 0.06:
 		v.isLost = true
 	case chance < 0.16:
-		v.delay = f.delay()
+		v.delay = f.randomDelay()
 	case chance < 0.30:
 		v.body = withUnknownWords(body)
 	}
@@ -298,8 +299,8 @@ func (f *faults) onReply(device string, r reply, body []byte) verdict {
 // concurrent reports can get such replies.
 const replayNow step = "deliver the grant now"
 
-// withRe returns the reply in body with the report id in its field re, so that it answers this report.
-func withRe(body []byte, id string) []byte {
+// withReplyID returns the reply in body with the report id in its field re, so that it answers this report.
+func withReplyID(body []byte, id string) []byte {
 	return regexp.MustCompile(`"re":"[^"]*"`).ReplaceAllLiteral(body, fmt.Appendf(nil, `"re":%q`, id))
 }
 
@@ -323,10 +324,12 @@ func (d *deviceFaults) acknowledges(r reply) bool {
 	return false
 }
 
-func (f *faults) delay() time.Duration { return time.Duration(f.dice.Int64N(int64(longestDelay))) }
+func (f *faults) randomDelay() time.Duration {
+	return time.Duration(f.dice.Int64N(int64(longestDelay)))
+}
 
-// cut cuts the network of a device until endCut, at most for longestCut.
-func (f *faults) cut(device string) {
+// cutConnection cuts the network of a device until endCut, at most for longestCut.
+func (f *faults) cutConnection(device string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.devices[device].isCut, f.devices[device].cutAttempts = true, 0

@@ -76,21 +76,21 @@ func newTraffic() *traffic {
 	}
 }
 
-// note adds a line to the log.
-func (t *traffic) note(format string, values ...any) {
+// addNote adds a line to the log.
+func (t *traffic) addNote(format string, values ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.log = append(t.log, fmt.Sprintf("%6.2f "+format, append([]any{time.Since(t.began).Seconds()}, values...)...))
 }
 
-// violate records that a rule was violated.
-func (t *traffic) violate(format string, values ...any) {
+// addViolation records that a rule was violated.
+func (t *traffic) addViolation(format string, values ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.add(format, values...)
+	t.addLine(format, values...)
 }
 
-func (t *traffic) add(format string, values ...any) {
+func (t *traffic) addLine(format string, values ...any) {
 	t.problems = append(t.problems, fmt.Sprintf(format, values...))
 }
 
@@ -100,20 +100,20 @@ func (t *traffic) recordReport(device string, body []byte) report {
 	defer t.mu.Unlock()
 	var r report
 	if err := json.Unmarshal(body, &r); err != nil || r.ID == "" {
-		t.add("%s sent a report that is not JSON or has no id (%v): %.100s", device, err, body)
+		t.addLine("%s sent a report that is not JSON or has no id (%v): %.100s", device, err, body)
 		return r
 	}
 	id, now := device+"/"+r.ID, time.Now()
 	if first, repeated := t.bodies[id]; !repeated {
 		t.arrived[id], t.bodies[id] = now, body
 	} else if !bytes.Equal(first, body) {
-		t.add("%s used the report id %s twice", device, r.ID)
+		t.addLine("%s used the report id %s twice", device, r.ID)
 	}
 	last := append(t.recent[device], now)
 	if len(last) > maxReportRate {
 		last = last[1:]
 		if now.Sub(last[0]) < time.Second {
-			t.add("%s sent %d reports in %s", device, maxReportRate, now.Sub(last[0]))
+			t.addLine("%s sent %d reports in %s", device, maxReportRate, now.Sub(last[0]))
 			last = nil
 		}
 	}
@@ -121,10 +121,10 @@ func (t *traffic) recordReport(device string, body []byte) report {
 	for _, result := range r.Results {
 		grant := grantKey{result.Task, result.Token}
 		if earlier := t.statuses[grant]; earlier != "" && earlier != result.Status {
-			t.add("%s reported token %d as %s, and later as %s", device, result.Token, earlier, result.Status)
+			t.addLine("%s reported token %d as %s, and later as %s", device, result.Token, earlier, result.Status)
 		}
 		if t.received[grant] == maxOutcomes {
-			t.add("%s still reports token %d after %d outcomes: %v", device, result.Token, maxOutcomes, t.outcomes[grant])
+			t.addLine("%s still reports token %d after %d outcomes: %v", device, result.Token, maxOutcomes, t.outcomes[grant])
 		}
 		r.hasNewSuccess = r.hasNewSuccess || t.statuses[grant] == "" && result.Status == "succeeded"
 		t.statuses[grant], t.unacked[grant] = result.Status, true
@@ -182,8 +182,8 @@ func (t *traffic) unackedResults() []grantKey {
 	return slices.Collect(maps.Keys(t.unacked))
 }
 
-// status returns the status under which a grant was reported, and the outcomes that the server answered.
-func (t *traffic) status(grant grantKey) (status string, outcomes []string) {
+// resultStatus returns the status under which a grant was reported, and the outcomes that the server answered.
+func (t *traffic) resultStatus(grant grantKey) (status string, outcomes []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.statuses[grant], slices.Clone(t.outcomes[grant])

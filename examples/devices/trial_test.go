@@ -111,7 +111,7 @@ func newTrial(t *testing.T, server devServer, program deviceProgram, command []s
 	for _, name := range names {
 		r.devices[name] = &deviceProcess{
 			command:   program.start(command, url, name, server.fleetToken, filepath.Join(dir, name), more...),
-			onFailure: func(problem string) { r.traffic.violate("%s %s", name, problem) },
+			onFailure: func(problem string) { r.traffic.addViolation("%s %s", name, problem) },
 		}
 	}
 	return r
@@ -119,7 +119,7 @@ func newTrial(t *testing.T, server devServer, program deviceProgram, command []s
 
 // run queues the tasks, starts the devices, and waits until everything has ended. Then it checks what happened.
 func (r *trial) run() {
-	r.queueAll()
+	r.queueAllTasks()
 	began := time.Now()
 	for _, d := range r.devices {
 		d.start()
@@ -133,7 +133,7 @@ func (r *trial) run() {
 	for missing != "" {
 		select {
 		case <-tick.C:
-			missing = r.missing()
+			missing = r.missingText()
 		case <-ctx.Done():
 			r.Errorf("after %s: %s", patience(), missing)
 			missing = ""
@@ -169,24 +169,24 @@ const (
 
 const failingAttempts = 2
 
-func (r *trial) queueAll() {
+func (r *trial) queueAllTasks() {
 	r.Helper()
 	settings := operators.PoolSettings{Capacity: 1, LeaseMS: new(lease.Milliseconds())}
 	if _, err := r.server.admin.Pools.Put(r.Context(), r.pool, settings); err != nil {
 		r.Fatal(err)
 	}
 	for name := range r.devices {
-		r.queue(name, kindShort, `"seconds":0.4`)
-		r.queue(name, kindLong, fmt.Sprintf(`"seconds":%v`, longWork))
+		r.queueTask(name, kindShort, `"seconds":0.4`)
+		r.queueTask(name, kindLong, fmt.Sprintf(`"seconds":%v`, longWork))
 	}
 	first, second := r.pool+"-a", r.pool+"-b"
-	r.queue(first, kindLarge, `"seconds":0.4,"output_bytes":40000`)
-	r.queue(first, kindCancel, `"seconds":60`)
-	r.queue(second, kindTooLarge, `"seconds":0.4,"output_bytes":100000`)
-	r.queue(second, kindFailing, `"seconds":0.4,"fail":"broken"`)
+	r.queueTask(first, kindLarge, `"seconds":0.4,"output_bytes":40000`)
+	r.queueTask(first, kindCancel, `"seconds":60`)
+	r.queueTask(second, kindTooLarge, `"seconds":0.4,"output_bytes":100000`)
+	r.queueTask(second, kindFailing, `"seconds":0.4,"fail":"broken"`)
 }
 
-func (r *trial) queue(device, kind, payload string) {
+func (r *trial) queueTask(device, kind, payload string) {
 	r.Helper()
 	attempts, leaseMS := 100, int64(0)
 	switch kind {
@@ -212,14 +212,14 @@ func (r *trial) queue(device, kind, payload string) {
 	}
 }
 
-func (r *trial) kind(task int64) string {
+func (r *trial) taskKind(task int64) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.kinds[task]
 }
 
-// missing returns what the trial still waits for, or "". If a device has no task left for its next step, missing queues one.
-func (r *trial) missing() string {
+// missingText returns what the trial still waits for, or "". If a device has no task left for its next step, missing queues one.
+func (r *trial) missingText() string {
 	open := map[string]int{}
 	for task, err := range r.server.admin.Tasks.List(r.Context(), operators.TaskFilter{Pool: r.pool}) {
 		if err != nil {
@@ -230,13 +230,13 @@ func (r *trial) missing() string {
 		}
 	}
 	for name := range r.devices {
-		next := r.faults.next(name)
+		next := r.faults.nextStep(name)
 		if next != "" && !slices.Contains([]step{restartWhileIdle, wakeUp}, next) && open[name] == 0 {
 			kind, seconds := kindShort, 0.4
 			if next == isolate {
 				kind, seconds = kindLong, longWork
 			}
-			r.queue(name, kind, fmt.Sprintf(`"seconds":%v`, seconds))
+			r.queueTask(name, kind, fmt.Sprintf(`"seconds":%v`, seconds))
 		}
 		if next != "" {
 			return name + ": " + string(next)
@@ -262,22 +262,22 @@ func (r *trial) missing() string {
 
 // onEnter is called when a device enters the external system.
 func (r *trial) onEnter(s stay) {
-	r.traffic.note("%s enters with %v (%s)", s.device, s.grant, r.kind(s.grant.task))
+	r.traffic.addNote("%s enters with %v (%s)", s.device, s.grant, r.taskKind(s.grant.task))
 	if r.devices[s.device] == nil {
-		r.traffic.violate("the external system read the device %s", s.device)
+		r.traffic.addViolation("the external system read the device %s", s.device)
 		return
 	}
-	if r.kind(s.grant.task) == kindCancel {
+	if r.taskKind(s.grant.task) == kindCancel {
 		_, _ = r.server.admin.Tasks.Cancel(r.Context(), s.grant.task) // a conflict: it was cancelled before
 	}
-	if r.faults.take(s.device, killInside) {
+	if r.faults.takeStep(s.device, killInside) {
 		r.kill(s.device)
 	}
 }
 
 // onLeave is called when a device has left the external system.
 func (r *trial) onLeave(s stay) {
-	r.traffic.note("%s leaves with %v after %s", s.device, s.grant, s.left.Sub(s.entered))
+	r.traffic.addNote("%s leaves with %v after %s", s.device, s.grant, s.left.Sub(s.entered))
 	if r.devices[s.device] == nil {
 		return
 	}
@@ -289,7 +289,7 @@ func (r *trial) onLeave(s stay) {
 
 // kill kills a device, which starts again.
 func (r *trial) kill(device string) {
-	r.traffic.note("%s is killed", device)
+	r.traffic.addNote("%s is killed", device)
 	r.faults.recordKill(device)
 	r.devices[device].kill()
 	r.faults.recordKill(device) // also what happened meanwhile
@@ -301,6 +301,6 @@ func (r *trial) afterDelivery(device string, v verdict) {
 		r.kill(device)
 	}
 	if v.cuts {
-		r.faults.cut(device)
+		r.faults.cutConnection(device)
 	}
 }

@@ -29,9 +29,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
-// newPatient returns an installation in which doctor finds nothing wrong, except that the Postgres of the tests has
+// newInstallation returns an installation in which doctor finds nothing wrong, except that the Postgres of the tests has
 // little memory and Redis has no append-only file.
-func newPatient(t *testing.T, settings ...string) doctor.Installation {
+func newInstallation(t *testing.T, settings ...string) doctor.Installation {
 	t.Helper()
 	config := loadSettings(t, append([]string{
 		"DISPATCHER_POSTGRES_DSN=" + postgres.NewLedger(t), "DISPATCHER_REDIS_URL=redis://" + redis.NewDatabase(t).Addr,
@@ -78,7 +78,7 @@ func expectFinding(t *testing.T, list []doctor.Finding, check string, state doct
 
 func TestAnInstallationThatIsWell(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t)
+	p := newInstallation(t)
 	recordReplica(t, p, store.Heartbeat{ID: "a", Version: "v1", Uptime: time.Minute, SinceReap: new(time.Second), State: []byte("{}"), Tallies: []byte("{}")})
 	list := p.Examine(t.Context())
 	if n := doctor.CountInState(list, doctor.Failed); n > 0 {
@@ -145,7 +145,7 @@ func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPatient(t)
+			p := newInstallation(t)
 			db, err := sql.Open("postgres", p.Config.PostgresDSN)
 			if err != nil {
 				t.Fatal(err)
@@ -167,7 +167,7 @@ func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 
 func TestAnOldSchema(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t, "DISPATCHER_POSTGRES_DSN="+postgres.Server(t).NewDatabase(t))
+	p := newInstallation(t, "DISPATCHER_POSTGRES_DSN="+postgres.Server(t).NewDatabase(t))
 	list := p.Examine(t.Context())
 	expectFinding(t, list, "schema", doctor.Failed, "00001_ledger.sql")
 	expectFinding(t, list, "indexes", doctor.Unknown, "not complete")
@@ -189,7 +189,7 @@ func TestAServerThatLosesCommits(t *testing.T) {
 	}
 	server.Stop()
 	server.Start()
-	list := newPatient(t, "DISPATCHER_POSTGRES_DSN="+server.NewDatabase(t)).Examine(t.Context())
+	list := newInstallation(t, "DISPATCHER_POSTGRES_DSN="+server.NewDatabase(t)).Examine(t.Context())
 	expectFinding(t, list, "postgres durability", doctor.Failed, "fsync = off")
 	expectFinding(t, list, "postgres full_page_writes", doctor.Warning, "off")
 	expectFinding(t, list, "postgres autovacuum", doctor.Warning, "autovacuum = off")
@@ -198,7 +198,7 @@ func TestAServerThatLosesCommits(t *testing.T) {
 func TestServersThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	nobody := servers.FreeAddr(t)
-	list := newPatient(t, "DISPATCHER_POSTGRES_DSN=postgres://me:secret-word@"+nobody+"/x", "DISPATCHER_REDIS_URL=redis://:secret-word@"+nobody,
+	list := newInstallation(t, "DISPATCHER_POSTGRES_DSN=postgres://me:secret-word@"+nobody+"/x", "DISPATCHER_REDIS_URL=redis://:secret-word@"+nobody,
 		"DISPATCHER_MQTT_URL=mqtt://"+nobody, "DISPATCHER_MQTT_PASSWORD=secret-word").Examine(t.Context())
 	for _, check := range []string{"postgres", "redis", "broker"} {
 		expectFinding(t, list, check, doctor.Failed, "refused")
@@ -226,7 +226,7 @@ func TestARedisThatIsNotAsItShouldBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPatient(t, "DISPATCHER_REDIS_URL=redis://"+test.user+servers.StartRedis(t, test.args...).Addr)
+			p := newInstallation(t, "DISPATCHER_REDIS_URL=redis://"+test.user+servers.StartRedis(t, test.args...).Addr)
 			expectFinding(t, p.Examine(t.Context()), test.check, test.state, test.says)
 		})
 	}
@@ -239,7 +239,7 @@ func TestClocksThatDiffer(t *testing.T) {
 	for name, wrong := range map[string]time.Duration{"behind": -3500 * time.Millisecond, "ahead": 3500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPatient(t)
+			p := newInstallation(t)
 			p.Now = func() time.Time { return time.Now().Add(wrong) }
 			list := p.Examine(t.Context())
 			expectFinding(t, list, "clock of postgres", doctor.Warning, "3.")
@@ -260,7 +260,7 @@ func TestBrokers(t *testing.T) {
 	t.Run("as deployed", func(t *testing.T) {
 		t.Parallel()
 		broker := servers.StartMosquittoPasswords(t, map[string]string{"ar-7": "token-of-ar-7"})
-		p := newPatient(t, as(broker.DispatcherURL, "off")...)
+		p := newInstallation(t, as(broker.DispatcherURL, "off")...)
 		list := p.Examine(t.Context())
 		expectFinding(t, list, "broker subscription", doctor.OK, "subscribe")
 		expectFinding(t, list, "broker without an account", doctor.OK, "refused")
@@ -276,32 +276,32 @@ func TestBrokers(t *testing.T) {
 	t.Run("without a ledger that knows the replicas", func(t *testing.T) {
 		t.Parallel()
 		broker := servers.StartMosquittoPasswords(t, nil)
-		p := newPatient(t, append(as(broker.DispatcherURL, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+servers.FreeAddr(t)+"/x")...)
+		p := newInstallation(t, append(as(broker.DispatcherURL, "off"), "DISPATCHER_POSTGRES_DSN=postgres://me@"+servers.FreeAddr(t)+"/x")...)
 		expectFinding(t, p.Examine(t.Context()), "broker subscription", doctor.Unknown, "not checked")
 	})
 	t.Run("a wrong password", func(t *testing.T) {
 		t.Parallel()
-		p := newPatient(t, as(servers.StartMosquittoPasswords(t, nil).DispatcherURL, "off")...)
+		p := newInstallation(t, as(servers.StartMosquittoPasswords(t, nil).DispatcherURL, "off")...)
 		p.Config.MQTTPassword = "another"
 		expectFinding(t, p.Examine(t.Context()), "broker", doctor.Failed, "")
 	})
 	t.Run("open to anybody", func(t *testing.T) {
 		t.Parallel()
-		list := newPatient(t, as("mqtt://"+servers.StartMosquitto(t).Addr, "off")...).Examine(t.Context())
+		list := newInstallation(t, as("mqtt://"+servers.StartMosquitto(t).Addr, "off")...).Examine(t.Context())
 		expectFinding(t, list, "broker without an account", doctor.Failed, "receive messages to devices")
 	})
 	t.Run("rules that let devices read all", func(t *testing.T) {
 		t.Parallel()
 		broker := servers.StartMosquittoWithUsers(t, map[string]string{servers.DispatcherUser: servers.DispatcherPassword, "ar-7": "token-of-ar-7"},
 			"user "+servers.DispatcherUser, "topic readwrite #", "user ar-7", "topic readwrite #")
-		p := newPatient(t, as("mqtt://"+broker.Addr, "off")...)
+		p := newInstallation(t, as("mqtt://"+broker.Addr, "off")...)
 		p.Device, p.DeviceToken = "ar-7", "token-of-ar-7"
 		expectFinding(t, p.Examine(t.Context()), "broker rules for devices", doctor.Failed, "receives messages to another device")
 	})
 	t.Run("dynamic security", func(t *testing.T) {
 		t.Parallel()
 		broker := servers.StartMosquittoDynsec(t)
-		p := newPatient(t, as(broker.DispatcherURL, "dynsec")...)
+		p := newInstallation(t, as(broker.DispatcherURL, "dynsec")...)
 		list := p.Examine(t.Context())
 		expectFinding(t, list, "broker accounts", doctor.Warning, "addClientRole")
 		accounts, err := dynsec.New(dynsec.Options{URL: broker.DispatcherURL, User: servers.DispatcherUser, Password: servers.DispatcherPassword})

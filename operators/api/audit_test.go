@@ -109,7 +109,7 @@ func auditedCalls(tokenID int64) []auditedCall {
 // for calls that were refused or changed nothing.
 func TestEveryActIsOneEvent(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":1}`)
 		b.putPool("empty", `{"capacity":60}`)
 		b.createBatch(newBatchBody)

@@ -33,7 +33,7 @@ func (b *testAPI) postDuplicates(contentType, body, duplicates, query string) ap
 
 func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		var skipped []string
 		for _, form := range duplicateBatches() {
@@ -87,7 +87,7 @@ func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 
 func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		const body = `{"pool":"p","duplicates":"skip","devices":["a","b","a"]}`
 		first := b.postWithKey("/v1/batches", adminToken, "k", body).expectStatus(201)
@@ -126,7 +126,7 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 // TestStreamsTakeLimits checks that a streamed batch can have policies and other settings that are not plain text.
 func TestStreamsTakeLimits(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		window := `{"cron":"0 1 * * *","duration":"4h0m0s","timezone":"UTC"}`
 		made := b.createBatch(`{"pool":"p","devices":["d"],"limits":[` + perAccountPolicy + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)

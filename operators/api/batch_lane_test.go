@@ -10,7 +10,7 @@ import (
 // its operator.
 func TestLaneOfABatch(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":3}`)
 		normal, urgent := b.createBatch(`{"pool":"p","devices":["d-1"]}`), b.createBatch(`{"pool":"p","lane":"urgent","devices":["d-2"]}`)
 		b.expectLanes(map[string][]int64{"": {urgent, normal}, "urgent": {urgent}, "normal": {normal}})

@@ -18,7 +18,7 @@ func (b *testAPI) callBatchOperation(id int64, action, body string) map[string]a
 
 func TestBatchIsPausedResumedAndCancelled(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":3}`)
 		id := b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
 		first := b.reportUntilGranted("d-1")
@@ -81,7 +81,7 @@ func asNumber(value any) float64 {
 
 func TestBatchIsPatched(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		id := b.createBatch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2097-01-01T00:00:00Z","not_after":"2098-01-01T00:00:00Z"}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)
@@ -121,7 +121,7 @@ func TestBatchIsPatched(t *testing.T) {
 
 func TestBatchThatFailsPausesItself(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		id := b.createBatch(`{"pool":"p","max_attempts":1,"abort":{"failure":0.5,"min":2},"devices":["d-1","d-2","d-3","d-4"]}`)
 		fold := func() (aborted []int64) {

@@ -35,7 +35,7 @@ func (b *testAPI) taskPayloads(filter string) map[string]any {
 
 func TestBatchesFromLines(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		want := map[string]any{
 			"d-1": map[string]any{"server": "st1", "n": 5.0, "note": "a, \"b\"\nc"},
@@ -68,7 +68,7 @@ func TestBatchesFromLines(t *testing.T) {
 
 func TestABadLineRefusesTheBatch(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		long := strings.Repeat("x", 130<<10)
 		for _, test := range []struct {
@@ -125,7 +125,7 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 
 func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","payload":{"a":1,"b":{"x":1,"z":1}},"tasks":[{"device":"merged","payload":{"a":null,"b":{"y":2,"z":null},"c":12345678901234567890}},
 			{"device":"none"},{"device":"text","payload":"t"},{"device":"null","payload":null}]}`)
@@ -149,7 +149,7 @@ func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 
 func TestBatchSelectsDevicesByTag(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		for id, tags := range map[string]string{"a": `{"area":"1","kind":"x"}`, "b": `{"area":"1"}`, "c": `{"area":"2","kind":"x"}`, "d": `{}`} {
 			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).expectStatus(201)
@@ -189,7 +189,7 @@ func TestBatchSelectsDevicesByTag(t *testing.T) {
 
 func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createDevice("a")
 		b.createDevice("b")

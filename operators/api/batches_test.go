@@ -30,7 +30,7 @@ func (b *testAPI) batchCounts(id int64) (state string, counts map[string]any) {
 
 func TestBatchRunsThroughItsStates(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		id := b.createBatch(`{"name":"n","pool":"p","kind":"k","payload":{"a":1},"max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
 		expect := func(wantState string, want map[string]any) {
@@ -62,7 +62,7 @@ func TestBatchRunsThroughItsStates(t *testing.T) {
 
 func TestBatchTakesDefaults(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"],"name":"","on_lost":"","retry_on":[],"weight":null,"not_after":null,"tasks":null}`)
 		got := b.get("/v1/batches/1").expectStatus(200).decodeObject()
@@ -146,7 +146,7 @@ func badBatches() []badBody {
 
 func TestBadBatchesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.expectRefused("POST", "/v1/batches", badBatches())
 		for _, id := range []string{"0", "-1", "abc", "1.5", "9007199254740992", "99999999999999999999"} {
@@ -164,7 +164,7 @@ func TestBadBatchesAreRefusedWhole(t *testing.T) {
 
 func TestPayloadsComeBackByteForByte(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		for i, payload := range []string{
 			`{"b":1,  "a":[1.0,1e2,"\u00fc\ud83d\ude00"],"b":2}`, `"` + strings.Repeat("x", 32<<10-2) + `"`, `0`, `false`, `"\ud800"`, `[{}]`, `""`,
@@ -239,7 +239,7 @@ func TestBatchBodyIsBounded(t *testing.T) {
 
 func TestBatchesArePagedNewestFirst(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		for range 5 {
 			b.createBatch(newBatchBody)

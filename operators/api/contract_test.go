@@ -148,7 +148,7 @@ func (a apiResponse) countEntries(mediaType string) (n int) {
 // idempotency key, and returns a secret only once.
 func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		found := 0
 		for name, op := range b.readDocument().operations() {

@@ -9,7 +9,7 @@ import (
 // are kept, and refused ids are not registered again by a fleet token.
 func TestDevicesAreDeletedByFilter(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":1}`)
 		for i := range 5 {
 			b.sendReport(fmt.Sprint("x-", i), `{"accept":false}`).expectStatus(200)

@@ -14,7 +14,7 @@ import (
 
 func TestOlderTokensHoldForTheOverlap(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		first := b.createDevice("ar-7")
 		b.call("POST", "/v1/devices/ar-7/report", first, `{}`).expectStatus(200)
 		rotate := func(body any) string {
@@ -51,7 +51,7 @@ func TestOlderTokensHoldForTheOverlap(t *testing.T) {
 
 func TestABlockedDeviceIsGrantedNothing(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":2}`)
 		b.createBatch(`{"name":"b","pool":"p","devices":["d-1","d-1"]}`)
 		g := b.reportUntilGranted("d-1")
@@ -96,7 +96,7 @@ func (b *testAPI) deviceEventKinds(device string) (kinds []string) {
 
 func TestADeletedDeviceLosesItsTokensAndTasks(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		token := b.createDevice("d-1")
 		b.putPool("p", `{"capacity":1}`)
 		b.createBatch(`{"name":"b","pool":"p","devices":["d-1","d-1","d-1"]}`)

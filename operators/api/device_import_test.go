@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// importDevices sends a request that imports devices. If key is empty, it sends no header Idempotency-Key.
-func (b *testAPI) importDevices(query, contentType, accept, key, body string) apiResponse {
+// importDevices sends a request that imports devices. If idempotencyKey is empty, it sends no header Idempotency-Key.
+func (b *testAPI) importDevices(query, contentType, acceptHeader, idempotencyKey, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/devices"+query, strings.NewReader(body))
 	if err != nil {
@@ -21,7 +21,7 @@ func (b *testAPI) importDevices(query, contentType, accept, key, body string) ap
 	}
 	request.Header.Set("Authorization", "Bearer "+adminToken)
 	request.Header.Set("Content-Type", contentType)
-	for name, value := range map[string]string{"Accept": accept, "Idempotency-Key": key} {
+	for name, value := range map[string]string{"Accept": acceptHeader, "Idempotency-Key": idempotencyKey} {
 		if value != "" {
 			request.Header.Set(name, value)
 		}
@@ -45,7 +45,7 @@ func (a apiResponse) tokensByDevice() map[string]string {
 func TestDevicesAreImported(t *testing.T) {
 	t.Parallel()
 	secret := regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`)
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		csv := "\ufeffdevice,area,the model\r\nar:7,330100,\"x, \"\"1\"\"\"\r\nar-8,,\r\n"
 		made := b.importDevices("", "text/csv; charset=utf-8", "", "", csv).expectStatus(201)
 		tokens := made.tokensByDevice()
@@ -89,7 +89,7 @@ func TestDevicesAreImported(t *testing.T) {
 
 func TestABadLineRefusesTheImport(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		long := strings.Repeat("x", 130<<10)
 		b.createDevice("there")
 		for _, test := range []struct {
@@ -133,7 +133,7 @@ func TestABadLineRefusesTheImport(t *testing.T) {
 
 func TestImportOfDevicesThatExist(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		old := b.createDevice("d-1")
 		skipped := b.importDevices("?existing=skip", csvType, "", "", "device,area\nd-1,1\nd-2,2\n").expectStatus(201).tokensByDevice()
 		if skipped["d-1"] != "" || len(skipped["d-2"]) != 43 {
@@ -158,7 +158,7 @@ func TestImportOfDevicesThatExist(t *testing.T) {
 // returns no tokens. A client that lost the first response gets new tokens by a rotation.
 func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		csv := "device\nd-1\nd-2\n"
 		first := b.importDevices("", csvType, "", "k1", csv).expectStatus(201)
 		again := b.importDevices("", csvType, "", "k1", csv).expectStatus(201)

@@ -34,7 +34,7 @@ func (b *testAPI) recentDevices(n int) (ids []string) {
 	return ids
 }
 
-func (b *testAPI) expectRecent(n int, want ...string) {
+func (b *testAPI) expectRecentDevices(n int, want ...string) {
 	b.Helper()
 	if diff := cmp.Diff(want, b.recentDevices(n)); diff != "" {
 		b.Errorf("recent=%d: %s", n, diff)
@@ -43,15 +43,15 @@ func (b *testAPI) expectRecent(n int, want ...string) {
 
 func TestRecentDevicesAreNewestFirst(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
-		b.expectRecent(100)
+	runOnServers(t, func(b *testAPI) {
+		b.expectRecentDevices(100)
 		b.call("POST", "/v1/devices", adminToken, `{"id":"a","tags":{"area":"330100"}}`).expectStatus(201)
 		b.createDevice("silent")
 		b.recordReports("a", "b", "c", "a")
-		b.expectRecent(100, "a", "c", "b")
-		b.expectRecent(2, "a", "c")
+		b.expectRecentDevices(100, "a", "c", "b")
+		b.expectRecentDevices(2, "a", "c")
 		b.recordReports("b")
-		b.expectRecent(1, "b")
+		b.expectRecentDevices(1, "b")
 		first := asObject(listField(b.get("/v1/devices?recent=2").decodeObject(), "devices")[1])
 		if asObject(first["tags"])["area"] != "330100" || first["last_seen"] == nil {
 			b.Errorf("entry %v", first)
@@ -63,11 +63,11 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 		// A deleted device leaves the list of recent devices. If it is created again, it is in the list only after
 		// its next report.
 		b.call("DELETE", "/v1/devices/a", adminToken, nil).expectStatus(200)
-		b.expectRecent(2, "b", "c")
+		b.expectRecentDevices(2, "b", "c")
 		b.createDevice("a")
-		b.expectRecent(100, "b", "c")
+		b.expectRecentDevices(100, "b", "c")
 		b.recordReports("a")
-		b.expectRecent(100, "a", "b", "c")
+		b.expectRecentDevices(100, "a", "b", "c")
 	})
 }
 
@@ -75,7 +75,7 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 // reports that they received.
 func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		other := *b
 		other.url = b.startServer(other.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
 		b.sendReport("a", `{}`).expectStatus(200)
@@ -87,8 +87,8 @@ func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 				b.Fatal(err)
 			}
 		}
-		b.expectRecent(10, "a", "c", "b")
-		other.expectRecent(10, "a", "c", "b")
+		b.expectRecentDevices(10, "a", "c", "b")
+		other.expectRecentDevices(10, "a", "c", "b")
 	})
 }
 
@@ -144,5 +144,5 @@ func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	}
 	server.FlushAll()
 	b.recordReports("d")
-	b.expectRecent(10, "d", "c", "b")
+	b.expectRecentDevices(10, "d", "c", "b")
 }

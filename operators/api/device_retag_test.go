@@ -17,7 +17,7 @@ func (b *testAPI) deviceTags(device string) map[string]any {
 
 func TestRetag(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.importDevices("", csvType, "", "", "device,site,old\na-1,berlin,1\na-2,berlin,\na-3,berlin,1\na-4,paris,1\na-5,berlin,\n").expectStatus(201)
 		const body = `{"set":{"model":"x2"},"unset":["old"]}`
 		retag := func(query string) (changed float64, next string) {
@@ -67,7 +67,7 @@ func TestRetag(t *testing.T) {
 
 func TestImportUpdates(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		before := b.importDevices("", csvType, "", "", "device,site,area\na-1,berlin,1\na-2,berlin,2\n").expectStatus(201).tokensByDevice()
 		b.call("PUT", "/v1/profiles/slow", adminToken, `{"limits":[]}`).expectStatus(201)
 		after := b.importDevices("?existing=update", csvType, "", "", "device,area,model,:profile\na-1,9,x,slow\na-2,,,\na-3,3,,\n").expectStatus(201).tokensByDevice()

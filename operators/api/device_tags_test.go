@@ -13,7 +13,7 @@ import (
 
 func TestPatchMergesTags(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"area":"330100","model":"x"}}`).expectStatus(201)
 		b.sendReport("d", `{"attributes":{"firmware":"7.2"}}`).expectStatus(200)
 		patch := func(body string) map[string]any {
@@ -55,7 +55,7 @@ func TestPatchMergesTags(t *testing.T) {
 
 func TestTagsHaveLimits(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		many := map[string]string{}
 		for i := range 64 {
 			many[fmt.Sprint("t", i)] = "v"
@@ -92,7 +92,7 @@ func TestTagsHaveLimits(t *testing.T) {
 
 func TestDevicesAreFiltered(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		for id, tags := range map[string]string{
 			"a1": `{"area":"330100","model":"x"}`, "a2": `{"area":"330100","model":"y:1,2"}`, "a3": `{"area":"330200","model":"x"}`, "a4": `{"model":""}`, "a5": `{}`,
 		} {
@@ -136,7 +136,7 @@ func TestDevicesAreFiltered(t *testing.T) {
 
 func TestDevicesByPrefix(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		for _, id := range []string{"a", "ar", "ar-1", "ar-2", "ar-z", "ar.1", "aR-1", "as-1", "Ar-1"} {
 			b.createDevice(id)
 		}

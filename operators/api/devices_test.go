@@ -9,7 +9,7 @@ import (
 
 func TestDeviceGetsItsTokenOnce(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		made := b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7","tags":{"city":"hangzhou"}}`).expectStatus(201)
 		token, _ := made.decodeObject()["token"].(string)
 		if len(token) != 43 {
@@ -47,7 +47,7 @@ func badDeviceIDs() map[string]string {
 
 func TestBadDevicesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		for id, code := range badDeviceIDs() {
 			b.get("/v1/devices/"+id).expectProblem(400, code)
 		}
@@ -74,7 +74,7 @@ func TestBadDevicesAreRefusedWhole(t *testing.T) {
 
 func TestDevicesArePaged(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		for _, id := range []string{"b", "A", "a:1", "c", "B"} {
 			b.createDevice(id)
 		}

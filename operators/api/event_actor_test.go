@@ -42,7 +42,7 @@ func (b *testAPI) actorsOf(query string) (texts []string) {
 // an operator. Lists, CSV and the live stream must show different kinds of actors.
 func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":2}`)
 		b.createBatch(`{"pool":"p","devices":["reaper","carol"]}`)
 		b.reportUntilGranted("reaper")

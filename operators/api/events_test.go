@@ -16,7 +16,7 @@ import (
 
 func TestEventsAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(newBatchBody)
 		g := b.reportUntilGranted("d-1")
@@ -130,7 +130,7 @@ func (l *eventStream) startID() string {
 
 func TestEventsAreStreamedAndResumed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		stream := b.openEventStream("/v1/events", adminToken, "")
 		if id := stream.startID(); id != "1" {

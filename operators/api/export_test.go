@@ -44,7 +44,7 @@ func (a apiResponse) csvRows() (rows [][]string) {
 
 func TestListsAreStreamedWhole(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		var many []string
 		for i := range 2500 {
@@ -137,7 +137,7 @@ func TestAnExportThatFailsHalfWayIsNoWholeExport(t *testing.T) {
 
 func TestTasksAreCancelledAndRetriedInBulk(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","kind":"k","max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
 		b.sendReport("d-1", b.reportUntilGranted("d-1").resultBody("failed", `,"error":"E7: no route"`)).expectStatus(200)

@@ -11,7 +11,7 @@ import (
 
 func TestWithoutTheLedgerAllIsUnavailable(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		operations := b.readDocument().operations()
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(newBatchBody)

@@ -23,7 +23,7 @@ func (b *testAPI) findHits(text, part string) string {
 
 func TestEverythingIsFound(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("ar:330100", `{"capacity":20}`)
 		b.putPool("solar", `{"capacity":1}`)
 		b.createBatch(`{"pool":"ar:330100","name":"Firmware 7.3","devices":["ar-7","ar-8"],"max_attempts":1}`)

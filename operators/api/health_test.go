@@ -19,7 +19,7 @@ import (
 func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
 	t.Parallel()
 	const ready = `{"checks":{"postgres":"ok","redis":"ok"},"status":"ready"}`
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		expect := func(status int, body string) {
 			b.Helper()
 			a := b.call("GET", "/readyz", "", nil).expectStatus(status)

@@ -19,7 +19,7 @@ func (b *testAPI) readHistory(query string) (list operators.HoldingList) {
 // The API returns the history of a slot: who holds it, who held it before, and how each holding ended.
 func TestHistoryOfASlot(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":1}`)
 		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
 		first := b.reportUntilGranted("d-1")
@@ -89,7 +89,7 @@ func TestMistakesInAHistoryNameTheirField(t *testing.T) {
 // are held now.
 func TestSeriesOfAPool(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":3}`)
 		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
 		g := b.reportUntilGranted("d-1")

@@ -10,7 +10,7 @@ import (
 )
 
 // postWithKey sends a POST request with this Idempotency-Key.
-func (b *testAPI) postWithKey(path, token, key, body string) apiResponse {
+func (b *testAPI) postWithKey(path, token, idempotencyKey, body string) apiResponse {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+path, strings.NewReader(body))
 	if err != nil {
@@ -18,13 +18,13 @@ func (b *testAPI) postWithKey(path, token, key, body string) apiResponse {
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Idempotency-Key", key)
+	request.Header.Set("Idempotency-Key", idempotencyKey)
 	return b.doRequest(request)
 }
 
 func TestAPostWithAKeyIsDoneOnce(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		first := b.postWithKey("/v1/batches", adminToken, "k", newBatchBody).expectStatus(201)
 		again := b.postWithKey("/v1/batches", adminToken, "k", newBatchBody).expectStatus(201)
@@ -48,7 +48,7 @@ func TestAPostWithAKeyIsDoneOnce(t *testing.T) {
 
 func TestASecretIsNotReplayed(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		first := b.postWithKey("/v1/devices", adminToken, "k", `{"id":"a"}`).expectStatus(201).decodeObject()
 		again := b.postWithKey("/v1/devices", adminToken, "k", `{"id":"a"}`).expectStatus(201).decodeObject()
 		if first["token"] == "" || again["token"] != "" || again["id"] != "a" || again["created_at"] != first["created_at"] {

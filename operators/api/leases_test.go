@@ -31,7 +31,7 @@ func numberText(value any) string {
 
 func TestCallersLeaseSlots(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("ci-1", `{"capacity":1,"lease_ms":60000}`)
 		token := b.createCallerToken(`"pools":["ci-*"]`)
 		got := b.requestLease(token, "ci-1", `{"holder":"job-17","lease_ms":30000,"metadata":{"branch":"main"}}`, 0).expectStatus(201).decodeObject()

@@ -11,7 +11,7 @@ const perAccountPolicy = `{"name":"per-account","per":"tags.account","algorithm"
 
 func TestLimitsAreShownPatchedAndPasted(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60,"limits":[`+perAccountPolicy+`]}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"],"limits":[{"name":"same-content","algorithm":"duplicate","per_ms":60000,"max":2}]}`)
 		for _, path := range []string{"/v1/pools/p", "/v1/batches/1"} {

@@ -10,7 +10,7 @@ import (
 // has: they are accepted with a warning. While there are no devices, there is no warning.
 func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		for round, registered := range []bool{false, true} {
 			if registered {

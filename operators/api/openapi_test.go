@@ -284,7 +284,7 @@ func (b *testAPI) acquireLease(token string) (lease, fencing string) {
 
 func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		g, d := b.prepareOperations(), b.readDocument()
 		for _, name := range slices.Sorted(maps.Keys(d.operations())) {
 			op, token := d.operations()[name], adminToken
@@ -314,42 +314,42 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 }
 
 // diffSchema compares a JSON value with its schema. It returns the differences, with their place in the value.
-func (d document) diffSchema(s schema, value any, at string) []string {
+func (d document) diffSchema(s schema, value any, valuePath string) []string {
 	if s.Ref != "" {
-		return d.diffSchema(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], value, at)
+		return d.diffSchema(d.Components.Schemas[strings.TrimPrefix(s.Ref, "#/components/schemas/")], value, valuePath)
 	}
 	if !s.allowsType(value) {
-		return []string{fmt.Sprintf("%s: %v is no %v", at, value, s.Type)}
+		return []string{fmt.Sprintf("%s: %v is no %v", valuePath, value, s.Type)}
 	}
 	var faults []string
 	switch v := value.(type) {
 	case string:
 		_, err := time.Parse("2006-01-02T15:04:05.000Z", v)
 		if s.Format == "date-time" && err != nil || s.Enum != nil && !slices.Contains(s.Enum, value) {
-			faults = append(faults, fmt.Sprintf("%s: %q is no %s %v", at, v, s.Format, s.Enum))
+			faults = append(faults, fmt.Sprintf("%s: %q is no %s %v", valuePath, v, s.Format, s.Enum))
 		}
 	case []any:
 		for i, e := range v {
-			faults = append(faults, d.diffSchema(*s.Items, e, fmt.Sprintf("%s[%d]", at, i))...)
+			faults = append(faults, d.diffSchema(*s.Items, e, fmt.Sprintf("%s[%d]", valuePath, i))...)
 		}
 	case map[string]any:
-		faults = append(faults, d.diffObject(s, v, at)...)
+		faults = append(faults, d.diffObject(s, v, valuePath)...)
 	}
 	return faults
 }
 
-func (d document) diffObject(s schema, object map[string]any, at string) (differences []string) {
+func (d document) diffObject(s schema, object map[string]any, valuePath string) (differences []string) {
 	for _, name := range s.Required {
 		if _, ok := object[name]; !ok {
-			differences = append(differences, at+"."+name+": missing")
+			differences = append(differences, valuePath+"."+name+": missing")
 		}
 	}
 	for name, e := range object {
 		switch property, ok := s.Properties[name]; {
 		case ok:
-			differences = append(differences, d.diffSchema(property, e, at+"."+name)...)
+			differences = append(differences, d.diffSchema(property, e, valuePath+"."+name)...)
 		case s.AdditionalProperties == false:
-			differences = append(differences, at+"."+name+": not described")
+			differences = append(differences, valuePath+"."+name+": not described")
 		}
 	}
 	return differences

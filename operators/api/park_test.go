@@ -22,13 +22,13 @@ import (
 )
 
 // longPoll sends a report of the device with this value of the header Prefer, so that it may be parked.
-func (b *testAPI) longPoll(ctx context.Context, device, prefer string) (*http.Response, error) {
+func (b *testAPI) longPoll(ctx context.Context, device, preferHeader string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"`+device+`"}`))
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+fleetToken)
-	request.Header.Set("Prefer", prefer)
+	request.Header.Set("Prefer", preferHeader)
 	return http.DefaultClient.Do(request)
 }
 

@@ -6,7 +6,7 @@ import "testing"
 // the pools that the same operator paused. A dry run only counts.
 func TestAllPoolsArePausedAndResumed(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		for _, pool := range []string{"a", "b", "c", "d"} {
 			b.putPool(pool, `{"capacity":1}`)
 		}

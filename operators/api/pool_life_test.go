@@ -8,7 +8,7 @@ import (
 
 func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":7,"lease_ms":5000}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		for _, step := range []struct{ method, path, body, want string }{
@@ -63,7 +63,7 @@ func TestPoolIsPatchedPausedAndResumed(t *testing.T) {
 
 func TestPoolIsDeleted(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":1}`)
 		id := b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		b.call("DELETE", "/v1/pools/p", adminToken, nil).expectProblem(409, "open_tasks").expectMentions(b.T, "cancel")
@@ -122,7 +122,7 @@ func TestForceThatNamesNoGrantIsRefused(t *testing.T) {
 
 // checkGrant asks the API about a grant, as a verifier of fencing tokens does. It returns as text whether the grant
 // is alive, its device, its slot, and whether lease time is left.
-func (b *testAPI) checkGrant(g grantedTask) string {
+func (b *testAPI) checkGrant(g grantedTask) (answer string) {
 	b.Helper()
 	answered := b.call("GET", fmt.Sprintf("/v1/pools/p/grants/%d", g.Token), b.createToken("verifier"), nil).expectStatus(200).decodeObject()
 	left := asNumber(answered["lease_ms"])
@@ -133,7 +133,7 @@ func (b *testAPI) checkGrant(g grantedTask) string {
 // has stopped.
 func TestHolderIsAskedToStop(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		first := b.createHeldSlot()
 		asked := b.releaseSlot(releaseSlotBody).expectStatus(200).decodeObject()
 		shown := asObject(listField(b.get("/v1/pools/p/slots").expectStatus(200).decodeObject(), "slots")[0])
@@ -162,7 +162,7 @@ func TestHolderIsAskedToStop(t *testing.T) {
 
 func TestSlotIsTakenBackByForce(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		first := b.createHeldSlot()
 		if freed := b.releaseSlot(`{"reason":"it hangs","now":true}`).expectStatus(200).decodeObject(); freed["state"] != "free" {
 			b.Errorf("freed: %v", freed)
@@ -192,7 +192,7 @@ func TestSlotIsTakenBackByForce(t *testing.T) {
 // nothing.
 func TestDryRunsOfPoolsChangeNothing(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		before := string(b.get("/v1/pools").expectStatus(200).body)
 		for _, test := range []struct {

@@ -27,7 +27,7 @@ func (b *testAPI) listPoolNames(query string, pageSize int) (names []string) {
 
 func TestPoolsAreFilteredAndSorted(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("berlin-1", `{"capacity":4}`)
 		b.putPool("berlin-2", `{"capacity":2}`)
 		b.putPool("Bern", `{"capacity":3}`)
@@ -100,7 +100,7 @@ func TestBadListsOfPoolsAreRefused(t *testing.T) {
 // page has more pools, the limit must be lower. The requested page size must not matter.
 func TestDevicesThatWaitAreCountedByThePoolsOfAPage(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("a", `{"capacity":0}`)
 		b.createBatch(`{"pool":"a","devices":["d-1","d-2","d-3","d-4","d-5","d-6","d-7","d-8","d-9","d-10","d-11","d-12"]}`)
 		counts := func(query string, want float64) {

@@ -31,7 +31,7 @@ func poolSettingsText(pool map[string]any) string {
 
 func TestPutPoolCreatesAndReplaces(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		for _, step := range []struct {
 			body, want string
 			status     int
@@ -100,7 +100,7 @@ func badPools() []badBody {
 
 func TestBadPoolsAreRefusedWhole(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":5}`)
 		b.expectRefused("PUT", "/v1/pools/p", badPools())
 		if got := poolSettingsText(b.get("/v1/pools/p").decodeObject()); got != "5 300000 false [] []" {
@@ -139,7 +139,7 @@ func TestPutPoolAsksForJSON(t *testing.T) {
 
 func TestPoolsArePaged(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		want := []string{"A", "B", "a", "a.1", "b"}
 		for _, name := range []string{"b", "A", "a.1", "B", "a"} {
 			b.putPool(name, `{"capacity":60}`)
@@ -153,7 +153,7 @@ func TestPoolsArePaged(t *testing.T) {
 
 func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		for _, capacity := range []int{3, 1, 5} {
 			b.putPool("p", fmt.Sprintf(`{"capacity":%d}`, capacity))
 			snapshot, err := b.semaphore.Snapshot(b.Context(), "p")
@@ -166,7 +166,7 @@ func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
 
 func TestSlotsShowWhoIsInside(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":4}`)
 		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5","d-6"]}`)
 		grants := map[float64]grantedTask{}
@@ -213,7 +213,7 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 // A slot is reserved for device d-2. The list of slots shows it at the lowest free number, with this device.
 func TestSlotsShowWhatIsKept(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":3}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		b.reportUntilGranted("d-1") // device d-1 holds slot 0

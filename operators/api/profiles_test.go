@@ -17,7 +17,7 @@ func (b *testAPI) putProfile(name, policies string) {
 
 func TestProfiles(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		made := b.call("PUT", "/v1/profiles/slow", adminToken, `{"limits":[`+perAccountPolicy+`]}`).expectStatus(201).decodeObject()
 		if one := asObject(listField(made, "limits")[0]); made["name"] != "slow" || made["version"] != 1.0 || one["name"] != "per-account" {
 			b.Errorf("made %v", made)
@@ -55,7 +55,7 @@ func TestProfiles(t *testing.T) {
 
 func TestDevicesHaveProfiles(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putProfile("slow", perAccountPolicy)
 		b.putProfile("fast", ``)
 		made := b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"a":"1"},"profile":"slow"}`).expectStatus(201).decodeObject()
@@ -90,7 +90,7 @@ func TestDevicesHaveProfiles(t *testing.T) {
 
 func TestProfilesAreImported(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putProfile("slow", ``)
 		b.sendWithType("POST", "/v1/devices", csvType, "device,:profile,profile\nc-1,slow,a tag\nc-2,,\n").expectStatus(201)
 		b.sendWithType("POST", "/v1/devices", ndjsonType, `{"id":"n-1","profile":"slow"}`+"\n"+`{"id":"n-2","tags":{"a":"b"}}`).expectStatus(201)

@@ -115,7 +115,7 @@ func exampleResponses() map[string]struct{ schema, path string } {
 func TestRequestsOfTheProtocolAreTaken(t *testing.T) {
 	t.Parallel()
 	all := protocolExamples(t)
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		leased := [2]string{"", "40190"} // number and token of the lease
 		for _, r := range exampleRequests() {
 			if r.name == "release-slot" {

@@ -86,7 +86,7 @@ func TestUnknownDevicesAreRefusedBeyondTheRate(t *testing.T) {
 // a running task. The task must still run.
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.reportUntilGranted("d-1")
@@ -148,7 +148,7 @@ type chunkedReader struct{ io.Reader }
 
 func TestBadEntriesSpoilNothing(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","devices":["d-1","d-2"]}`)
 		mine, other := b.reportUntilGranted("d-1"), b.reportUntilGranted("d-2")
@@ -206,7 +206,7 @@ func TestBadEntriesSpoilNothing(t *testing.T) {
 
 func TestDeviceTextIsRepaired(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":100}`)
 		for i, test := range []struct{ sent, want string }{
 			{`"a\u0000b"`, `"a` + "\ufffd" + `b"`},
@@ -304,7 +304,7 @@ func TestReportPathNamesOneDevice(t *testing.T) {
 
 func TestReportNeedsTheRightToken(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		g := b.reportUntilGranted("d-1")

@@ -15,10 +15,10 @@ import (
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
-// endTask lets a device take its next task and end it with this status. more is further JSON of the result.
-func (b *testAPI) endTask(device, status, more string) {
+// endTask lets a device take its next task and end it with this status. extraFields is further JSON of the result.
+func (b *testAPI) endTask(device, status, extraFields string) {
 	b.Helper()
-	b.sendReport(device, b.reportUntilGranted(device).resultBody(status, more)).expectStatus(200)
+	b.sendReport(device, b.reportUntilGranted(device).resultBody(status, extraFields)).expectStatus(200)
 }
 
 // foldCounts adds the recorded changes to the counts of the batches, as a pass does.
@@ -140,7 +140,7 @@ func (b *testAPI) expectSummary(got operators.Results) {
 // Tasks end with random outputs. The aggregates that the API returns equal a simple computation over these outputs.
 func TestResultsAreSummedUp(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		numbers, words := b.endRandomTasks()
 		got := b.readResults("?aggregate=speed.down&by_tag=site&fields=word,speed.down,none&page_size=50")
 		sum := got.Summary
@@ -223,7 +223,7 @@ func TestResultsAreRefused(t *testing.T) {
 // too.
 func TestResultsAreAFlatTable(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","max_attempts":1,"devices":["d-1","d-2","d-3","d-4","d-5"]}`)
 		b.endTask("d-1", "succeeded", `,"output":{"speed":{"down":94.10,"up":-3},"note":"=1+1","tags":["a","b"]}`)

@@ -117,9 +117,9 @@ type testOptions struct {
 	reports    devicehttp.Options
 }
 
-// forBothBackends runs a test once on the embedded stores and once on real servers. It is for tests of a promise of the README,
+// runOnBothBackends runs a test once on the embedded stores and once on real servers. It is for tests of a promise of the README,
 // and for tests in which SQLite and Postgres work differently.
-func forBothBackends(t *testing.T, test func(b *testAPI)) {
+func runOnBothBackends(t *testing.T, test func(b *testAPI)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
@@ -131,11 +131,11 @@ func forBothBackends(t *testing.T, test func(b *testAPI)) {
 	})
 }
 
-// forServers runs a test on real servers, and in the long suite also on the embedded stores.
-func forServers(t *testing.T, test func(b *testAPI)) {
+// runOnServers runs a test on real servers, and in the long suite also on the embedded stores.
+func runOnServers(t *testing.T, test func(b *testAPI)) {
 	t.Helper()
 	if !testing.Short() {
-		forBothBackends(t, test)
+		runOnBothBackends(t, test)
 		return
 	}
 	t.Run("servers", func(t *testing.T) {
@@ -272,10 +272,10 @@ func (a apiResponse) expectStatus(status int) apiResponse {
 	return a
 }
 
-// decode decodes the JSON body of the response into v.
-func (a apiResponse) decode(v any) {
+// decode decodes the JSON body of the response into target.
+func (a apiResponse) decode(target any) {
 	a.t.Helper()
-	if err := json.Unmarshal(a.body, v); err != nil {
+	if err := json.Unmarshal(a.body, target); err != nil {
 		a.t.Fatalf("%s: %v: %.300s", a.requestLine, err, a.body)
 	}
 }
@@ -371,8 +371,8 @@ func (b *testAPI) reportUntilGranted(device string) grantedTask {
 	return reply.Task
 }
 
-func (g grantedTask) resultBody(status, more string) string {
-	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}],"accept":false}`, g.ID, g.Token, status, more)
+func (g grantedTask) resultBody(status, extraFields string) string {
+	return fmt.Sprintf(`{"id":"r","results":[{"task":%d,"token":%d,"status":%q%s}],"accept":false}`, g.ID, g.Token, status, extraFields)
 }
 
 // createToken creates an operator token with this role.

@@ -13,7 +13,7 @@ const dropPolicy = `[{"name":"one-each","per":"payload.to","algorithm":"duplicat
 // `why` and in metrics. The task can be retried, alone and with others.
 func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		id := b.createBatch(`{"pool":"p","kind":"sms","limits":` + dropPolicy + `,"tasks":[
 			{"device":"d-1","payload":{"to":"+49"}},{"device":"d-1","payload":{"to":"+49"}},{"device":"d-1","payload":{"to":"+1"}}]}`)

@@ -63,7 +63,7 @@ func (b *testAPI) peekRemaining(facts string) (left []int64) {
 
 func TestTakesAreCountedByEachPolicy(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putLimitSet("sms", limitSetBody())
 		ann := `"facts":{"phone":"+49 1","user":"ann"}`
 		first := b.sendTake("sms", `{`+ann+`}`)
@@ -104,7 +104,7 @@ func TestTakesAreCountedByEachPolicy(t *testing.T) {
 // another take.
 func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putLimitSet("sms", limitSetBody())
 		const body = `{"id":"m-1","facts":{"phone":"a","user":7}}`
 		var all sync.WaitGroup
@@ -137,7 +137,7 @@ func TestATakeSentAgainIsCountedOnce(t *testing.T) {
 // requests would be counted each time.
 func TestAnIDHasOneCost(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putLimitSet("sms", limitSetBody())
 		const one, two = `{"id":"m-1","facts":{"phone":"a"}}`, `{"id":"m-1","facts":{"phone":"a"},"cost":2}`
 		b.sendTake("sms", one)
@@ -397,7 +397,7 @@ func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 // its windows are complete again.
 func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putLimitSet("sms", limitSetBody())
 		b.putLimitSet("short", `{"limits":[{"name":"n","per":"facts.a","algorithm":"sliding","windows":[{"max":9,"per_ms":50}]}]}`)
 		for begun := time.Now(); b.sendTake("short", `{}`).Since != nil; {
@@ -460,7 +460,7 @@ func TestTakesWithoutRedis(t *testing.T) {
 // The metric of refused takes counts a take by the policy in refused_by, and by the kind of this policy.
 func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putLimitSet("sms", `{"limits":[
 			{"name":"same","algorithm":"duplicate","max":1,"per_ms":3600000},
 			{"name":"hourly","per":"facts.phone","algorithm":"sliding","windows":[{"max":3,"per_ms":86400000}]},
@@ -505,7 +505,7 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 // knows that the set was deleted.
 func TestReplicasFollowLimitSets(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putLimitSet("sms", limitSetBody())
 		url := b.startServer(b.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
 		follow := b.dispatcher.Policies.Sets.ForgetChanged // of the second replica: its dispatcher was created last

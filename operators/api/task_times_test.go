@@ -10,7 +10,7 @@ import (
 // Tasks of a batch have times and priorities of their own. This works in every form in which a batch can be sent.
 func TestTasksHaveTheirOwnTimes(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		const begins, ends = "2098-01-01T02:00:00+02:00", "2098-02-01T00:00:00.5Z"
 		entry := fmt.Sprintf(`{"device":"d-1","priority":7,"payload":{":x":"y"},"not_before":%q,"not_after":%q}`, begins, ends)
@@ -44,7 +44,7 @@ func TestTasksHaveTheirOwnTimes(t *testing.T) {
 
 func TestTimesThatCannotBeAreRefused(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		for times, names := range map[string][]string{
 			`"not_before":"soon"`:                {"not_before"},
@@ -78,7 +78,7 @@ func TestTimesThatCannotBeAreRefused(t *testing.T) {
 // batch is refused.
 func TestTimesOutOfTheYearsAreRefused(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		id := b.createBatch(`{"pool":"p","devices":["d-1"]}`)
 		for _, at := range []string{"0000-06-01T00:00:00Z", "0001-01-01T00:00:00%2B01:00", "9999-12-31T23:59:59-01:00"} {
@@ -106,7 +106,7 @@ func TestTimesOutOfTheYearsAreRefused(t *testing.T) {
 
 func TestMaxWaitOfABatch(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		id := b.createBatch(`{"pool":"p","devices":["d-1"],"max_wait_ms":60000}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)

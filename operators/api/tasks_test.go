@@ -11,7 +11,7 @@ import (
 
 func TestTasksAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.putPool("q", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
@@ -62,7 +62,7 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 
 func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
 		first := b.reportUntilGranted("d-1")
@@ -97,7 +97,7 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 
 func TestTaskIsCancelled(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60}`)
 		b.createBatch(newBatchBody)
 		g := b.reportUntilGranted("d-1")

@@ -22,7 +22,7 @@ func (b *testAPI) createTokenID() int64 {
 
 func TestOperatorTokensActInTheirRole(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.createDevice("d-1") // this creates the token of a device, not of an operator
 		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).expectStatus(201).decodeObject()
 		secret, _ := made["token"].(string)
@@ -97,7 +97,7 @@ func TestNamesOfTokensAreVisible(t *testing.T) {
 // The patterns of a caller's token (for pools and limit sets) are stored, shown and logged.
 func TestPatternsOfACallerAreKept(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.createCallerToken(`"pools":["ci-*","x"],"limit_sets":["sms-*"]`)
 		for _, patterns := range []string{`"pools":["ci-*"]`, `"limit_sets":["*"],"pools":null`} {
 			b.createCallerToken(patterns)
@@ -147,7 +147,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 // replicas are not notified of it.
 func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		used, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"used","role":"viewer"}`).expectStatus(201).decodeObject()["token"].(string)
 		b.call("POST", "/v1/tokens", adminToken, `{"name":"unused","role":"viewer"}`).expectStatus(201)
 		before, err := b.store.ChangedTokens(b.Context(), 0)

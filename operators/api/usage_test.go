@@ -12,7 +12,7 @@ import (
 // policies and by the policies of its profile.
 func TestUsageOfAPool(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60,"limits":[{"name":"daily","per":"tags.site","algorithm":"calendar","period":"month","timezone":"`+servers.NoonZone()+`","max":10},
 			{"name":"same","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":4}]}`)
 		b.putPool("free", `{"capacity":60}`)

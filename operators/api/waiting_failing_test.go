@@ -12,7 +12,7 @@ import (
 // pool and of the batch show the failed attempts with their errors, and do not advise to raise the capacity. The minutes of the history of the pool count the failures.
 func TestFailingAttemptsAreShown(t *testing.T) {
 	t.Parallel()
-	forBothBackends(t, func(b *testAPI) {
+	runOnBothBackends(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":1}`)
 		id := b.createBatch(`{"pool":"p","max_attempts":9,"retry_backoff_ms":3600000,"devices":["d-0","d-1","d-2","d-3","d-4","d-5","d-6","d-7"]}`)
 		report := func(device, status, text string) {

@@ -31,7 +31,7 @@ func (b *testAPI) createWaitingTasks() (batches []int64) {
 
 func TestWaitingAddsUpAndLists(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		batches := b.createWaitingTasks()
 		for path, want := range map[string]map[string]int64{
 			"/v1/pools/p/waiting":                             {"limited": 2, "batch_window": 3, "batch_paused": 1, "device_unknown": 1},
@@ -138,7 +138,7 @@ func TestWaitingRefusesWhatItCannotList(t *testing.T) {
 // A batch cannot start tasks. Its condition is then not running, but names the cause.
 func TestTheConditionOfABatch(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":5,"lease_ms":60000}`)
 		id := b.createBatch(newBatchBody)
 		expect := func(state, condition string) {

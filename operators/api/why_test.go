@@ -8,7 +8,7 @@ import (
 
 func TestWhyAnswersWithReasons(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":1}`)
 		b.createBatch(newBatchBody)
 		b.sendReport("d-1", `{"accept":false}`).expectStatus(200)

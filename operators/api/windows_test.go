@@ -17,7 +17,7 @@ func windowJSON(hoursAgo, hoursOpen int) string {
 
 func TestWindowsOfBatchesAndPools(t *testing.T) {
 	t.Parallel()
-	forServers(t, func(b *testAPI) {
+	runOnServers(t, func(b *testAPI) {
 		b.putPool("p", `{"capacity":60,"lease_ms":60000}`)
 		id := b.createBatch(`{"pool":"p","devices":["d-1"],"windows":[` + windowJSON(5, 2) + `]}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)

@@ -42,16 +42,16 @@ func newTestGate(t *testing.T) *testGate {
 	return s
 }
 
-func (s *testGate) refuse(at gate.EntryPoint, reason gate.Reason, principal, from string) {
+func (s *testGate) refuse(entryPoint gate.EntryPoint, reason gate.Reason, principal, clientAddr string) {
 	s.t.Helper()
-	s.CountRefusal(s.t.Context(), gate.Refusal{EntryPoint: at, Reason: reason, Principal: principal, From: netip.MustParseAddr(from), Detail: "listPools"})
+	s.CountRefusal(s.t.Context(), gate.Refusal{EntryPoint: entryPoint, Reason: reason, Principal: principal, From: netip.MustParseAddr(clientAddr), Detail: "listPools"})
 }
 
-// try presents a token from an address. Tokens that begin with "good" are known, and all others are unknown. try returns how long the
-// address is locked out, or -1 if the token was looked up and is unknown.
-func (s *testGate) try(at gate.EntryPoint, from, token string) time.Duration {
+// tryToken presents a token from an address. Tokens that begin with "good" are known, and all others are unknown. tryToken returns how long
+// the address is locked out, or -1 if the token was looked up and is unknown.
+func (s *testGate) tryToken(entryPoint gate.EntryPoint, clientAddr, token string) time.Duration {
 	s.t.Helper()
-	lockout, err := s.CheckToken(s.t.Context(), gate.Attempt{EntryPoint: at, From: netip.MustParseAddr(from), Token: token}, func(context.Context) error {
+	lockout, err := s.CheckToken(s.t.Context(), gate.Attempt{EntryPoint: entryPoint, From: netip.MustParseAddr(clientAddr), Token: token}, func(context.Context) error {
 		if strings.HasPrefix(token, "good") {
 			return nil
 		}
@@ -64,10 +64,10 @@ func (s *testGate) try(at gate.EntryPoint, from, token string) time.Duration {
 }
 
 // expectLogged checks how many lines were logged and how many events were recorded since its last call.
-func (s *testGate) expectLogged(lines, events int) {
+func (s *testGate) expectLogged(logLines, events int) {
 	s.t.Helper()
-	if got := strings.Count(s.log.String(), "msg=refused"); got != lines || len(s.events) != events {
-		s.t.Errorf("%d lines and %d events, want %d and %d:\n%s%v", got, len(s.events), lines, events, s.log.String(), s.events)
+	if got := strings.Count(s.log.String(), "msg=refused"); got != logLines || len(s.events) != events {
+		s.t.Errorf("%d lines and %d events, want %d and %d:\n%s%v", got, len(s.events), logLines, events, s.log.String(), s.events)
 	}
 	s.log.Reset()
 	s.events = nil
@@ -147,13 +147,13 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 	t.Parallel()
 	const from, other = "192.0.2.1", "192.0.2.2"
 	s := newTestGate(t)
-	s.try(gate.API, from, "good")
+	s.tryToken(gate.API, from, "good")
 	for range 9 {
-		s.try(gate.API, from, "x")
+		s.tryToken(gate.API, from, "x")
 	}
-	s.try(gate.API, from, "") // a request without a token is not a guess
+	s.tryToken(gate.API, from, "") // a request without a token is not a guess
 	s.expectLogged(0, 0)
-	if wait := s.try(gate.SignIn, from, "x"); wait != -1 { // counts together with the guesses at the API
+	if wait := s.tryToken(gate.SignIn, from, "x"); wait != -1 { // counts together with the guesses at the API
 		t.Errorf("waits %v after nine", wait)
 	}
 	s.expectLogged(1, 1) // the lock-out
@@ -162,15 +162,15 @@ func TestWrongTokensLockAnAddressOut(t *testing.T) {
 		token string
 		want  time.Duration
 	}{{gate.API, "x", 10 * time.Minute}, {gate.API, "", 10 * time.Minute}, {gate.API, "good, but new", 10 * time.Minute}, {gate.API, "good", 0}, {gate.SignIn, "good", 10 * time.Minute}} {
-		if wait := s.try(test.at, from, test.token); wait != test.want {
+		if wait := s.tryToken(test.at, from, test.token); wait != test.want {
 			t.Errorf("waits %v with %q at %s, want %v", wait, test.token, test.at, test.want)
 		}
 	}
-	if wait := s.try(gate.API, other, "x"); wait != -1 {
+	if wait := s.tryToken(gate.API, other, "x"); wait != -1 {
 		t.Errorf("another address waits %v", wait)
 	}
 	s.now = s.now.Add(10 * time.Minute)
-	if wait := s.try(gate.API, from, "x"); wait != -1 {
+	if wait := s.tryToken(gate.API, from, "x"); wait != -1 {
 		t.Errorf("waits %v afterwards", wait)
 	}
 }
@@ -214,7 +214,7 @@ func TestAGuessThatBreaksOffGivesItsTurnBack(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if wait := s.try(gate.API, "192.0.2.1", "good"); wait != 0 {
+	if wait := s.tryToken(gate.API, "192.0.2.1", "good"); wait != 0 {
 		t.Errorf("waits %v", wait)
 	}
 }
@@ -224,12 +224,12 @@ func TestManyGuessersForgetNoLockout(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
 	for range 10 {
-		s.try(gate.API, "192.0.2.1", "x")
+		s.tryToken(gate.API, "192.0.2.1", "x")
 	}
 	for i := range 25_000 {
-		s.try(gate.API, fmt.Sprintf("10.%d.%d.1", i/250, i%250), "x")
+		s.tryToken(gate.API, fmt.Sprintf("10.%d.%d.1", i/250, i%250), "x")
 	}
-	if wait := s.try(gate.API, "192.0.2.1", "x"); wait != 10*time.Minute {
+	if wait := s.tryToken(gate.API, "192.0.2.1", "x"); wait != 10*time.Minute {
 		t.Errorf("waits %v, want 10 m", wait)
 	}
 }
@@ -240,13 +240,13 @@ func TestATokenIsGoodForAnHour(t *testing.T) {
 	t.Parallel()
 	s := newTestGate(t)
 	const from = "192.0.2.1"
-	s.try(gate.API, from, "good")
+	s.tryToken(gate.API, from, "good")
 	s.now = s.now.Add(time.Hour - time.Minute)
 	for range 10 {
-		s.try(gate.API, from, "x")
+		s.tryToken(gate.API, from, "x")
 	}
 	for _, want := range []time.Duration{0, 9 * time.Minute} {
-		if wait := s.try(gate.API, from, "good"); wait != want {
+		if wait := s.tryToken(gate.API, from, "good"); wait != want {
 			t.Errorf("waits %v, want %v", wait, want)
 		}
 		s.now = s.now.Add(time.Minute)

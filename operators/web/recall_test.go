@@ -23,7 +23,7 @@ func (b *testReplica) chartValues(name string) (values []int) {
 	return values
 }
 
-func total(list []int) (sum int) {
+func sumOf(list []int) (sum int) {
 	for _, n := range list {
 		sum += n
 	}
@@ -50,7 +50,7 @@ func TestLaterReplicaShowsTheSameHour(t *testing.T) {
 	if n := len(held); n < 50 || n > 52 || slices.Max(held) != 4 || held[n-1] != 3 || held[n-15] != 3 || held[n-25] != 2 {
 		t.Errorf("held: %v", held)
 	}
-	if granted := second.chartValues("granted"); total(granted) != 4 {
+	if granted := second.chartValues("granted"); sumOf(granted) != 4 {
 		t.Errorf("granted: %v", granted)
 	}
 	first.waitUntil("the same chart", func() bool { return slices.Equal(first.chartValues("held"), second.chartValues("held")) })

@@ -151,9 +151,9 @@ func startReplica(t *testing.T, s *store.Store, at servers.RedisAt, changes ...f
 	return startReplicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
 }
 
-// startReplicaWith starts a replica on the given stores. The function set changes the configuration of its
+// startReplicaWith starts a replica on the given stores. The function changeConfig changes the configuration of its
 // dispatcher.
-func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func(*dispatcher.Config), changes ...func(*web.Options)) *testReplica {
+func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, changeConfig func(*dispatcher.Config), changes ...func(*web.Options)) *testReplica {
 	t.Helper()
 	client := backends.OpenRedis(t, at).Client
 	b := &testReplica{T: t, store: &countingStore{Store: s}, redis: at}
@@ -161,7 +161,7 @@ func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, set func
 	config := dispatcher.Config{
 		Store: b.store, Semaphore: slots.New(client), Limits: policies.NewLimits(limits.New(client)), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
 	}
-	set(&config)
+	changeConfig(&config)
 	b.dispatcher = dispatcher.New(config)
 	o := web.Options{
 		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),

@@ -125,7 +125,7 @@ func newCallers(x *experiment, m callerMix) *callers {
 
 func (c *callers) callerFaults() []fault {
 	come, leave := fault{"the callers come", c.startCallers}, fault{"the callers go", c.finishCallers}
-	kill, cut := fault{"some dispatcher run are killed", c.killSome}, fault{"some callers are cut off for longer than a lease", c.cutOff}
+	kill, cut := fault{"some dispatcher run are killed", c.killSomeCallers}, fault{"some callers are cut off for longer than a lease", c.cutOff}
 	wipe := fault{"Redis is wiped", func(ctx context.Context) error {
 		client := redis.NewClient(&redis.Options{Addr: c.redis.Addr})
 		defer func() { _ = client.Close() }()
@@ -281,9 +281,10 @@ func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// killSome kills every second `dispatcher run` that holds a slot and whose name begins with "near-", until one lease has ended in this way. In
-// the long suite, it also kills every second one that waits. The positions of the killed programs in the queue last for another minute.
-func (c *callers) killSome(ctx context.Context) error {
+// killSomeCallers kills every second `dispatcher run` that holds a slot and whose name begins with "near-", until one lease has ended in this
+// way. In the long suite, it also kills every second one that waits. The positions of the killed programs in the queue last for another
+// minute.
+func (c *callers) killSomeCallers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
 	before := c.endingCount(commandPrefix + runKilled)

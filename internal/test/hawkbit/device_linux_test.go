@@ -70,7 +70,7 @@ func (d *device) runProgram(ctx context.Context, confirm int) {
 	defer func() { _ = log.Close() }()
 	process := d.command(ctx, confirm)
 	process.Stdout, process.Stderr = log, log
-	d.network.do(func() { err = process.Start() })
+	d.network.runInside(func() { err = process.Start() })
 	if err == nil {
 		d.pid.Store(int64(process.Process.Pid))
 		err = process.Wait()

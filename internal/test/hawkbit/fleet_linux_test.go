@@ -76,7 +76,7 @@ func startFleet(t *testing.T, capacity int, lease time.Duration) *fleet {
 	f.proxy = &http.Server{Handler: newProxy(t, f.dev.URL), ReadHeaderTimeout: time.Minute}
 	t.Cleanup(func() { _ = f.proxy.Close() })
 	f.artifacts = startArtifacts(t, f.image)
-	f.operate("PUT", "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":%d}`, capacity, lease.Milliseconds()))
+	f.callOperatorAPI("PUT", "/v1/pools/p", fmt.Sprintf(`{"capacity":%d,"lease_ms":%d}`, capacity, lease.Milliseconds()))
 	return f
 }
 
@@ -118,8 +118,8 @@ func newProxy(t *testing.T, target string) http.Handler {
 	}
 }
 
-// operate calls the operators' API and returns the answer.
-func (f *fleet) operate(method, path, body string) string {
+// callOperatorAPI calls the operators' API and returns the answer.
+func (f *fleet) callOperatorAPI(method, path, body string) string {
 	f.Helper()
 	request, err := http.NewRequestWithContext(context.WithoutCancel(f.Context()), method, f.dev.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -139,13 +139,13 @@ func (f *fleet) operate(method, path, body string) string {
 	return string(content)
 }
 
-// queue queues the update for a device, as a batch of its own. It returns the batch.
-func (f *fleet) queue(device string) (batch int64) {
+// queueBatch queues the update for a device, as a batch of its own. It returns the batch.
+func (f *fleet) queueBatch(device string) (batch int64) {
 	f.Helper()
 	var made struct {
 		ID int64 `json:"id"`
 	}
-	answer := f.operate("POST", "/v1/batches", fmt.Sprintf(`{"pool":"p","max_attempts":100,"retry_backoff_ms":0,"devices":[%q],"payload":{"deployment":{"chunks":[{"part":"os","version":"1","name":"image","artifacts":[
+	answer := f.callOperatorAPI("POST", "/v1/batches", fmt.Sprintf(`{"pool":"p","max_attempts":100,"retry_backoff_ms":0,"devices":[%q],"payload":{"deployment":{"chunks":[{"part":"os","version":"1","name":"image","artifacts":[
 		{"filename":"image.swu","size":%d,"hashes":{"sha1":%q},"url":"%s/%s/image.swu"}]}]}}}`, device, len(f.image.content), f.image.sha1Text(), f.artifacts.url, device))
 	if err := json.Unmarshal([]byte(answer), &made); err != nil {
 		f.Error(err)
@@ -161,7 +161,7 @@ func (f *fleet) taskState(device string) string {
 			State string `json:"state"`
 		} `json:"tasks"`
 	}
-	if err := json.Unmarshal([]byte(f.operate("GET", "/v1/tasks?device="+device, "")), &list); err != nil || len(list.Tasks) != 1 {
+	if err := json.Unmarshal([]byte(f.callOperatorAPI("GET", "/v1/tasks?device="+device, "")), &list); err != nil || len(list.Tasks) != 1 {
 		f.Errorf("tasks of %s: %+v (%v)", device, list, err)
 		return ""
 	}
@@ -173,7 +173,7 @@ func (f *fleet) events(device, kind string) []event {
 	var list struct {
 		Events []event `json:"events"`
 	}
-	if err := json.Unmarshal([]byte(f.operate("GET", "/v1/events?device="+device+"&kind="+kind, "")), &list); err != nil {
+	if err := json.Unmarshal([]byte(f.callOperatorAPI("GET", "/v1/events?device="+device+"&kind="+kind, "")), &list); err != nil {
 		f.Error(err)
 	}
 	return list.Events

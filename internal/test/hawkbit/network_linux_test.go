@@ -53,9 +53,9 @@ func enterNamespace() error {
 	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, loopback)
 }
 
-// do calls task on the thread that is in the namespace. Sockets and processes that task creates belong to the namespace. If n is nil, task
-// runs in the namespace of the test.
-func (n *network) do(task func()) {
+// runInside calls task on the thread that is in the namespace. Sockets and processes that task creates belong to the namespace. If n is nil,
+// task runs in the namespace of the test.
+func (n *network) runInside(task func()) {
 	if n == nil {
 		task()
 		return
@@ -69,7 +69,7 @@ func (n *network) do(task func()) {
 func (n *network) listen(t *testing.T, address string) (listener net.Listener) {
 	t.Helper()
 	var err error
-	n.do(func() { listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address) })
+	n.runInside(func() { listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func faults() []fault {
 		{"cancelled in the download", long, false, "cancelled", func(d *device) {
 			d.boot(0)
 			d.awaitInside()
-			d.operate("POST", "/v1/batches/"+strconv.FormatInt(d.batch, 10)+"/cancel", "")
+			d.callOperatorAPI("POST", "/v1/batches/"+strconv.FormatInt(d.batch, 10)+"/cancel", "")
 			d.awaitStep("the end of the cancelled task", func() bool { return d.taskState(d.id) == "cancelled" })
 		}},
 		{"a cut connection", short, true, "succeeded", simple},
@@ -127,7 +127,7 @@ func (f *fleet) update(devices []*device) {
 	for i, d := range devices {
 		fault := all[i%len(all)]
 		f.artifacts.serve(d.id, time.Duration(fault.leases*float64(f.lease)), fault.isCut, d.inside)
-		d.batch = f.queue(d.id)
+		d.batch = f.queueBatch(d.id)
 		running.Go(func() {
 			fault.run(d)
 			d.halt()

@@ -103,7 +103,7 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 	d := f.newDevice("real")
 	d.server = recorded.URL
 	f.artifacts.serve("real", time.Second/5, false, d.inside)
-	f.queue("real")
+	f.queueBatch("real")
 	d.boot(0)
 	f.await("the second progress of swupdate", func() bool { return strings.Count(recorded.text(), "proceeding") == 2 })
 	d.succeed()
@@ -130,7 +130,7 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer external.Close()
-	f.queue("simulated")
+	f.queueBatch("simulated")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	one := &Device{

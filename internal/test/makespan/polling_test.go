@@ -37,7 +37,7 @@ const (
 	maxPollDelay = 50 * time.Millisecond // the longest time by which a device asks late
 )
 
-func (p pollingModel) run(s steeringPolicy) (out pollingResult) {
+func (p pollingModel) run(policy steeringPolicy) (out pollingResult) {
 	dice := rand.New(rand.NewPCG(p.seed, 0))
 	var events eventHeap
 	for device := range p.devices {
@@ -50,11 +50,11 @@ func (p pollingModel) run(s steeringPolicy) (out pollingResult) {
 	for len(events) > 0 {
 		v := heap.Pop(&events).(pollEvent) //nolint:errcheck,forcetypeassert // nothing else is in it
 		if v.workTime > 0 {
-			s.release(v.device, v.workTime, v.at)
+			policy.release(v.device, v.workTime, v.at)
 			end = v.at
 			continue
 		}
-		granted, after := s.decide(v.device, v.at, dice.Float64())
+		granted, after := policy.decide(v.device, v.at, dice.Float64())
 		if granted {
 			v.workTime = time.Duration((0.5 + dice.Float64()) * float64(p.work))
 			total += v.workTime

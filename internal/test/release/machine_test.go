@@ -49,7 +49,7 @@ func (m *machine) boot() {
 			"--directory", m.dir, "--boot")
 		return m.nspawn
 	}, func() error {
-		out, err := m.try("systemctl", "is-system-running")
+		out, err := m.tryCommand("systemctl", "is-system-running")
 		if out == "running\n" || out == "degraded\n" { // a container has no kernel modules to load
 			return nil
 		}
@@ -74,8 +74,8 @@ func (m *machine) root() string {
 	return "/proc/" + m.leader() + "/root"
 }
 
-// try runs a command in the machine.
-func (m *machine) try(words ...string) (string, error) {
+// tryCommand runs a command in the machine.
+func (m *machine) tryCommand(words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	words = append([]string{"--target", m.leader(), "--mount", "--uts", "--ipc", "--pid", "--"}, words...)
@@ -83,25 +83,25 @@ func (m *machine) try(words ...string) (string, error) {
 	return string(out), err
 }
 
-// run runs a command in the machine that must succeed.
-func (m *machine) run(words ...string) string {
+// runCommand runs a command in the machine that must succeed.
+func (m *machine) runCommand(words ...string) string {
 	m.t.Helper()
-	out, err := m.try(words...)
+	out, err := m.tryCommand(words...)
 	if err != nil {
-		log, _ := m.try("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
+		log, _ := m.tryCommand("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
 		m.t.Fatalf("%q: %v\n%s\n%s", words, err, out, log)
 	}
 	return out
 }
 
-func (m *machine) write(name, text string, mode fs.FileMode) {
+func (m *machine) writeFile(name, text string, mode fs.FileMode) {
 	m.t.Helper()
 	if err := os.WriteFile(filepath.Join(m.root(), name), []byte(text), mode); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-func (m *machine) read(name string) string {
+func (m *machine) readFile(name string) string {
 	m.t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.root(), name))
 	if err != nil {
@@ -110,7 +110,7 @@ func (m *machine) read(name string) string {
 	return string(text)
 }
 
-func (m *machine) has(name string) bool {
+func (m *machine) hasFile(name string) bool {
 	_, err := os.Lstat(filepath.Join(m.root(), name))
 	return err == nil
 }

@@ -22,8 +22,8 @@ var (
 	before = flag.String("before", "", "the commit from which the packages are upgraded; default: the last one with other packages") //nolint:gochecknoglobals // a flag of the test
 )
 
-// requireWhole skips a test that takes minutes, unless -whole is set. These tests need root.
-func requireWhole(t *testing.T) {
+// requireFullRun skips a test that takes minutes, unless -whole is set. These tests need root.
+func requireFullRun(t *testing.T) {
 	t.Helper()
 	if !*whole {
 		t.Skip("takes minutes: make release-test, make release-check")

@@ -41,7 +41,7 @@ type replica struct {
 // commit while a fleet works on both replicas. Then it removes them.
 func TestPackages(t *testing.T) {
 	t.Parallel()
-	requireWhole(t)
+	requireFullRun(t)
 	earlier := commitBefore(t)
 	older, newer := buildRelease(t, earlier, oldVersion), buildRelease(t, "HEAD", newVersion)
 	t.Logf("the packages of %s are upgraded", earlier)
@@ -56,7 +56,7 @@ func TestPackages(t *testing.T) {
 		r.configure(broker.DispatcherURL, map[string]string{
 			"postgres_dsn": dsn, "redis_url": redis.URL(), "mqtt_password": servers.DispatcherPassword, "admin_token": adminToken,
 		})
-		r.run("systemctl", "enable", "--now", "dispatcher")
+		r.runCommand("systemctl", "enable", "--now", "dispatcher")
 		r.expectRunning(oldVersion)
 		r.expectConfined()
 		replicas = append(replicas, r)
@@ -74,7 +74,7 @@ func TestPackages(t *testing.T) {
 			each.awaitReports()
 		}
 		t.Logf("%s: upgraded while the fleet works; both replicas answer reports and grant slots", r.format)
-		if !strings.HasSuffix(r.read(configFile), changedLine) {
+		if !strings.HasSuffix(r.readFile(configFile), changedLine) {
 			t.Errorf("%s: the upgrade changed the configuration file", r.format)
 		}
 	}
@@ -133,11 +133,11 @@ func (r replica) upgrade(release string) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.write("/root/package", string(content), 0o600)
+	r.writeFile("/root/package", string(content), 0o600)
 	if r.format == "rpm" {
-		return r.run("rpm", "--dbpath", rpmDatabase, "--nodeps", "--upgrade", "/root/package")
+		return r.runCommand("rpm", "--dbpath", rpmDatabase, "--nodeps", "--upgrade", "/root/package")
 	}
-	return r.run("dpkg", "--force-confold", "--install", "/root/package")
+	return r.runCommand("dpkg", "--force-confold", "--install", "/root/package")
 }
 
 // expectRefusal checks that the service does not run before its secrets exist, and that the package and the service name the missing
@@ -147,12 +147,12 @@ func (r replica) expectRefusal(said string) {
 	if !strings.Contains(said, "postgres_dsn redis_url mqtt_password admin_token") {
 		r.t.Errorf("%s: the installation does not name the secrets: %q", r.format, said)
 	}
-	r.run("systemctl", "start", "dispatcher")
-	r.await("a refusal", func() bool {
-		state, _ := r.try("systemctl", "is-failed", "dispatcher")
+	r.runCommand("systemctl", "start", "dispatcher")
+	r.waitUntil("a refusal", func() bool {
+		state, _ := r.tryCommand("systemctl", "is-failed", "dispatcher")
 		return state == "failed\n"
 	})
-	status, _ := r.try("systemctl", "status", "--no-pager", "dispatcher")
+	status, _ := r.tryCommand("systemctl", "status", "--no-pager", "dispatcher")
 	if !strings.Contains(status, "DISPATCHER_POSTGRES_DSN_FILE: the file is empty") || !strings.Contains(status, "status=2") {
 		r.t.Errorf("%s: started without secrets, or does not name them: %s", r.format, status)
 	}
@@ -163,15 +163,15 @@ func (r replica) expectRefusal(said string) {
 func (r replica) configure(brokerURL string, secrets map[string]string) {
 	r.t.Helper()
 	for name, value := range secrets {
-		r.write(filepath.Join(secretsDir, name), value+"\n", 0o600)
+		r.writeFile(filepath.Join(secretsDir, name), value+"\n", 0o600)
 	}
-	text := regexp.MustCompile(`DISPATCHER_HTTP_LISTEN=.*`).ReplaceAllString(r.read(configFile), "DISPATCHER_HTTP_LISTEN="+r.addr)
+	text := regexp.MustCompile(`DISPATCHER_HTTP_LISTEN=.*`).ReplaceAllString(r.readFile(configFile), "DISPATCHER_HTTP_LISTEN="+r.addr)
 	text = regexp.MustCompile(`DISPATCHER_MQTT_URL=.*`).ReplaceAllString(text, "DISPATCHER_MQTT_URL="+brokerURL)
-	r.write(configFile, text+changedLine, 0o644)
+	r.writeFile(configFile, text+changedLine, 0o644)
 }
 
-// get returns the body of a successful answer of the replica, or "".
-func (r replica) get(path string) string {
+// getPage returns the body of a successful answer of the replica, or "".
+func (r replica) getPage(path string) string {
 	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
 	if err != nil {
 		return ""
@@ -188,14 +188,14 @@ func (r replica) get(path string) string {
 	return string(body)
 }
 
-// await waits until the condition is true.
-func (r replica) await(what string, condition func() bool) {
+// waitUntil waits until the condition is true.
+func (r replica) waitUntil(what string, condition func() bool) {
 	r.t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); !condition(); <-tick.C {
 		if time.Now().After(deadline) {
-			log, _ := r.try("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
+			log, _ := r.tryCommand("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
 			r.t.Fatalf("%s: %s not within %s\n%s", r.format, what, patience, log)
 		}
 	}
@@ -204,11 +204,11 @@ func (r replica) await(what string, condition func() bool) {
 // expectRunning waits until the replica is ready. It checks the version that the running process and the installed program report.
 func (r replica) expectRunning(version string) {
 	r.t.Helper()
-	r.await("ready", func() bool { return r.get("/readyz") != "" })
-	if metrics := r.get("/metrics"); !strings.Contains(metrics, `dispatcher_build_info{version="`+version+`"} 1`) {
+	r.waitUntil("ready", func() bool { return r.getPage("/readyz") != "" })
+	if metrics := r.getPage("/metrics"); !strings.Contains(metrics, `dispatcher_build_info{version="`+version+`"} 1`) {
 		r.t.Errorf("%s: another version than %s runs", r.format, version)
 	}
-	if said := r.run("dispatcher", "version"); !regexp.MustCompile(`^` + version + `\ncommit [0-9a-f]{40}\ndate 20\S+Z\n$`).MatchString(said) {
+	if said := r.runCommand("dispatcher", "version"); !regexp.MustCompile(`^` + version + `\ncommit [0-9a-f]{40}\ndate 20\S+Z\n$`).MatchString(said) {
 		r.t.Errorf("%s: version: %q", r.format, said)
 	}
 }
@@ -221,9 +221,9 @@ func (r replica) expectConfined() {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
 		r.t.Fatal(err)
 	}
-	process := strings.TrimSpace(r.run("systemctl", "show", "--property=MainPID", "--value", "dispatcher"))
-	uid := strings.TrimSpace(r.run("id", "-u", "dispatcher"))
-	text := r.run("cat", "/proc/"+process+"/status", "/proc/"+process+"/limits")
+	process := strings.TrimSpace(r.runCommand("systemctl", "show", "--property=MainPID", "--value", "dispatcher"))
+	uid := strings.TrimSpace(r.runCommand("id", "-u", "dispatcher"))
+	text := r.runCommand("cat", "/proc/"+process+"/status", "/proc/"+process+"/limits")
 	for _, want := range []string{`Uid:\s+` + uid + `\s`, `CapEff:\s+0+\n`, `NoNewPrivs:\s+1\n`, fmt.Sprintf(`Max open files\s+%d\s`, min(65536, files.Max))} {
 		if !regexp.MustCompile(want).MatchString(text) || uid == "0" {
 			r.t.Errorf("%s: no %s:\n%s", r.format, want, text)
@@ -231,8 +231,8 @@ func (r replica) expectConfined() {
 	}
 }
 
-func (r replica) sum(metric string) (sum float64) {
-	for _, match := range regexp.MustCompile(`(?m)^`+metric+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(r.get("/metrics"), -1) {
+func (r replica) sumMetric(metric string) (sum float64) {
+	for _, match := range regexp.MustCompile(`(?m)^`+metric+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(r.getPage("/metrics"), -1) {
 		value, _ := strconv.ParseFloat(match[1], 64)
 		sum += value
 	}
@@ -241,15 +241,15 @@ func (r replica) sum(metric string) (sum float64) {
 
 func (r replica) awaitHeldSlots() {
 	r.t.Helper()
-	r.await("a held slot", func() bool { return r.sum("dispatcher_slots_held") > 0 })
+	r.waitUntil("a held slot", func() bool { return r.sumMetric("dispatcher_slots_held") > 0 })
 }
 
 // awaitReports waits until the replica has answered more reports, and given more grants.
 func (r replica) awaitReports() {
 	r.t.Helper()
-	reports, grants := r.sum("dispatcher_reports_total"), r.sum("dispatcher_slot_grants_total")
-	r.await("more reports and grants", func() bool {
-		return r.sum("dispatcher_reports_total") > reports && r.sum("dispatcher_slot_grants_total") > grants
+	reports, grants := r.sumMetric("dispatcher_reports_total"), r.sumMetric("dispatcher_slot_grants_total")
+	r.waitUntil("more reports and grants", func() bool {
+		return r.sumMetric("dispatcher_reports_total") > reports && r.sumMetric("dispatcher_slot_grants_total") > grants
 	})
 }
 
@@ -285,19 +285,19 @@ func (r replica) expectRemoved() {
 	kept := configFile
 	if r.format == "rpm" {
 		kept += ".rpmsave"
-		r.run("rpm", "--dbpath", rpmDatabase, "--erase", "dispatcher")
+		r.runCommand("rpm", "--dbpath", rpmDatabase, "--erase", "dispatcher")
 	} else {
-		r.run("dpkg", "--remove", "dispatcher")
+		r.runCommand("dpkg", "--remove", "dispatcher")
 	}
-	if r.get("/healthz") != "" || r.has("/usr/bin/dispatcher") || r.has("/usr/lib/systemd/system/dispatcher.service") {
+	if r.getPage("/healthz") != "" || r.hasFile("/usr/bin/dispatcher") || r.hasFile("/usr/lib/systemd/system/dispatcher.service") {
 		r.t.Errorf("%s: the removed program still runs or exists", r.format)
 	}
-	if !strings.HasSuffix(r.read(kept), changedLine) || !r.has(secretsDir+"/postgres_dsn") {
+	if !strings.HasSuffix(r.readFile(kept), changedLine) || !r.hasFile(secretsDir+"/postgres_dsn") {
 		r.t.Errorf("%s: the configuration is lost", r.format)
 	}
 	if r.format == "deb" {
-		r.run("dpkg", "--purge", "dispatcher")
-		if r.has("/etc/dispatcher") {
+		r.runCommand("dpkg", "--purge", "dispatcher")
+		if r.hasFile("/etc/dispatcher") {
 			r.t.Error("a purge leaves the secrets")
 		}
 	}

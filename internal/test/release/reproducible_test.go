@@ -15,7 +15,7 @@ import (
 // platform. The variable PLATFORMS may select some of the platforms.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
-	requireWhole(t)
+	requireFullRun(t)
 	dir, err := os.MkdirTemp("", "release-check-") //nolint:usetesting // another user must be able to read it
 	if err != nil {
 		t.Fatal(err)

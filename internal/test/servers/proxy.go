@@ -101,7 +101,7 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	l := &link{client: client, server: server, delay: p.currentDelay, closed: make(chan struct{})}
-	defer p.remove(l)
+	defer p.removeLink(l)
 	if !p.addLink(l, target) {
 		return
 	}
@@ -134,7 +134,7 @@ func (p *Proxy) addLink(added *link, target string) (isAdded bool) {
 	return !p.cut && p.target == target
 }
 
-func (p *Proxy) remove(removed *link) {
+func (p *Proxy) removeLink(removed *link) {
 	removed.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
