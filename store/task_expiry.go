@@ -76,6 +76,7 @@ type ExpiryPosition struct{ Batch, Task int64 }
 // batches with a MaxWait and at most maxSearched tasks of one batch. Tasks that were started or have a later not_before count as searched,
 // because no index excludes them.
 func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearched int) (expired int, next ExpiryPosition, err error) {
+	type overdueBatch struct{ batch, nextBatch int64 } // batch is 0 if no batch is overdue; nextBatch is 0 at the end of the search
 	found, err := queryOne(ctx, s.customPlanSession(), func(o *overdueBatch) []any { return []any{&o.batch, &o.nextBatch} }, overdueText, after.Batch, maxSearched)
 	if err != nil {
 		return 0, after, fmt.Errorf("finding batches that waited too long: %w", err)
@@ -110,10 +111,6 @@ func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched 
 	}
 	return s.endWaitingTasks(ctx, maxWaitRule(late), maxSearched)
 }
-
-// overdueBatch is the row that the statement overdueText returns: the id of an overdue batch, and the id of the batch at which the next
-// search starts. An id of 0 means that there is no such batch.
-type overdueBatch struct{ batch, nextBatch int64 }
 
 // overdueText searches the next $2 batches with a MaxWait, beginning with batch $1. It selects the first batch that is past its MaxWait and has
 // pending tasks, and the batch at which the next search starts. It looks up tasks batch by batch, because for an EXISTS Postgres may read all

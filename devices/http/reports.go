@@ -108,19 +108,16 @@ func Bearer(header string) string {
 
 func bearer(request *http.Request) string { return Bearer(request.Header.Get("Authorization")) }
 
-// problem is the body of a refusal (RFC 9457).
-type problem struct {
-	Type          string `json:"type"`
-	Title         string `json:"title"`
-	Status        int    `json:"status"`
-	Code          string `json:"code"`
-	Detail        string `json:"detail"`
-	ReportAfterMS int64  `json:"report_after_ms"`
-}
-
-// WriteRefusal writes refusal as the HTTP response. after is the time after which the device should report again.
+// WriteRefusal writes refusal as the HTTP response (RFC 9457). after is the time after which the device should report again.
 func WriteRefusal(response http.ResponseWriter, refusal devices.ReportRefusal, after time.Duration) {
-	body, _ := json.Marshal(problem{"about:blank", http.StatusText(refusal.Status), refusal.Status, refusal.Code, refusal.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
+	body, _ := json.Marshal(struct {
+		Type          string `json:"type"`
+		Title         string `json:"title"`
+		Status        int    `json:"status"`
+		Code          string `json:"code"`
+		Detail        string `json:"detail"`
+		ReportAfterMS int64  `json:"report_after_ms"`
+	}{"about:blank", http.StatusText(refusal.Status), refusal.Status, refusal.Code, refusal.Detail, after.Milliseconds()}) // Plain fields: it cannot fail.
 	switch refusal.Status {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		response.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))

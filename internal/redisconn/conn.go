@@ -97,13 +97,8 @@ type SentOnce struct{ redis.Cmder }
 // NoRetry returns true: the library must not resend the command.
 func (SentOnce) NoRetry() bool { return true }
 
-// unansweredError replaces an error for which the library would resend a command.
-type unansweredError struct{ text string }
-
-// Error returns the text of the library's error.
-func (e unansweredError) Error() string { return e.text }
-
-// toUnansweredError converts the error of an unanswered command. It removes the local port, so that equal failures have equal texts.
+// toUnansweredError converts the error of an unanswered command to an error for which the library does not resend the command. It removes the
+// local port, so that equal failures have equal texts.
 func toUnansweredError(callErr error) error {
 	if !IsUnanswered(callErr) {
 		return callErr
@@ -113,7 +108,7 @@ func toUnansweredError(callErr error) error {
 		withoutSource.Source = nil
 		callErr = &withoutSource
 	}
-	return unansweredError{callErr.Error()}
+	return errors.New(callErr.Error())
 }
 
 // IsUnanswered reports whether cmdErr, the error of a command, means that Redis gave no answer. In this case, sending the command again can
