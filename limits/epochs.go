@@ -130,7 +130,7 @@ func (e *epochs) requireEpoch(ctx context.Context, scopeName, expected string) e
 	return err
 }
 
-// forgetOutdatedRules makes rules of checks unknown to Redis if their counts are not from the current epoch.
+// forgetOutdatedRules removes from Redis each rule of checks whose counts are not from the current epoch.
 func (e *epochs) forgetOutdatedRules(ctx context.Context, scopeName, current string, checks []Check) error {
 	var keys []any
 	for _, c := range checks {

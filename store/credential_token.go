@@ -270,8 +270,8 @@ type TokenChange struct {
 	Device string // the device of the token; empty for the token of an operator
 }
 
-// ChangedTokens returns the tokens that were changed or deleted since the earlier call whose Next is since. It misses no change, but may return
-// a change several times while an older transaction is open.
+// ChangedTokens returns the tokens that were changed or deleted after an earlier call. The parameter since is the field Next of that call's
+// result. No change is missed. A change may be returned several times while an older transaction is open.
 func (s credentials) ChangedTokens(ctx context.Context, since int64) (TokenChanges, error) {
 	var changes TokenChanges
 	read, err := collect(ctx, s.readSession(), func(c *TokenChange) []any {

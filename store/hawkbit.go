@@ -125,7 +125,7 @@ func (s session) endOpenAction(ctx context.Context, device string, openAction Ha
 	var endedBy EndCause
 	if err := s.scanRow(ctx, []any{&isHeld, &endedBy}, `
 		SELECT EXISTS (SELECT 1 FROM grants WHERE task = $1 AND token = $2), (SELECT ended_by FROM attempts WHERE token = $2)`, openAction.Task, openAction.Token); err != nil {
-		return false, fmt.Errorf("reading the end of a grant: %w", err)
+		return false, fmt.Errorf("reading whether a grant is open: %w", err)
 	}
 	state := HawkbitOverrun
 	switch {

@@ -76,7 +76,8 @@ func findObstacles(rules []rule, situation *Situation, task *store.Candidate) (o
 func (s Situation) MayStart(task store.Candidate) bool { return len(s.taskObstacles(task)) == 0 }
 
 // choiceForObstacles returns the refusal of a device whose task has these obstacles, of which there must be at least one. The refusal has the
-// reason of the first obstacle. Its Until is the latest Until of the obstacles with this reason, or zero if one of these Untils is unknown.
+// reason of the first obstacle. The field Until of the refusal is the latest Until of
+// the obstacles with this reason. It is zero if the Until of one of these obstacles is zero (unknown).
 func choiceForObstacles(obstacles []Obstacle) Choice {
 	choice := Choice{Reason: obstacles[0].Reason, Until: obstacles[0].Until, Shared: obstacles[0].Shared, Policy: obstacles[0].Policy}
 	choice.BlocksOneTask = slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.BlocksOneTask })

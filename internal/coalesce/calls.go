@@ -30,8 +30,8 @@ type Calls[Key comparable, In, Out any] struct {
 	// callers of one call soon return together. Without Linger, the first of them would get a call of its own.
 	Linger time.Duration
 
-	// Timeout is the time limit of a call, including its repetitions for single requests. If Timeout is 0, Call must limit itself. A caller
-	// with less time left than Timeout is not included in a call, and gets context.DeadlineExceeded.
+	// Timeout is the time limit of a call and of its repetitions for single requests together. If Timeout is 0, there is no limit, so Call must
+	// have a limit of its own. A caller with less time left than Timeout is not included in a call, and gets context.DeadlineExceeded.
 	Timeout time.Duration
 	OnPanic rescue.PanicHandler
 

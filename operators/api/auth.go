@@ -28,15 +28,15 @@ func operatorOf(ctx context.Context) Operator {
 	return o
 }
 
-// shareKey returns the key under which a fair.Shares counts the concurrent operations of o, and whether o is an admin.
-func (o Operator) shareKey() (key string, isAdmin bool) {
+// keyOfShare returns the key under which a fair.Shares counts the concurrent operations of o, and whether o is an admin.
+func (o Operator) keyOfShare() (key string, isAdmin bool) {
 	return o.Name + "#" + strconv.FormatInt(o.Token, 10), o.Role == roleAdmin
 }
 
 // startWhenFree waits until limit (a limit on concurrent operations) has room for the operator of the request. The caller must call
 // endOperation when its operation has ended.
 func startWhenFree(ctx context.Context, limit *fair.Shares) (endOperation func(), err error) {
-	key, admin := operatorOf(ctx).shareKey()
+	key, admin := operatorOf(ctx).keyOfShare()
 	return limit.StartWhenFree(ctx, key, admin)
 }
 

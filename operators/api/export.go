@@ -119,7 +119,7 @@ func (r *routes) limitStreams(ctx huma.Context, next func(huma.Context)) error {
 	if acceptedStreamType(ctx.Header("Accept")) == typeEvents {
 		shares, streamKind = r.liveTurns, "live streams"
 	}
-	leave, ok := shares.TryStart(operatorOf(ctx.Context()).shareKey())
+	leave, ok := shares.TryStart(operatorOf(ctx.Context()).keyOfShare())
 	if !ok {
 		return newProblem(http.StatusServiceUnavailable, codeBusyServer, "too many "+streamKind+", of this token or in total")
 	}

@@ -60,8 +60,8 @@ func (a *activityPages) loadList(r *http.Request) (page, error) {
 	}}, nil
 }
 
-// toAPIEventQuery converts the query of the page to the query of the API. The two queries differ in the value for all actors and in the
-// format of times.
+// toAPIEventQuery converts the query of the page to the query of the API. The two queries have different values for "all actors"
+// and different formats of times.
 func toAPIEventQuery(query url.Values) (apiQuery url.Values, err error) {
 	if query.Get("actor_kind") == everybody {
 		query.Del("actor_kind")

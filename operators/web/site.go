@@ -184,7 +184,8 @@ func (s *site) readForm(r *http.Request, requiredRole string) error {
 	return nil
 }
 
-// tokenSecret is a new token, for the template secret. It is in the answer to the submitted form, because no address may contain it.
+// tokenSecret is the data of the template "secret", which shows a new token once. The answer to the submitted form is this page, because no
+// address may contain a token.
 type tokenSecret struct {
 	Title, Text string
 	Note        string // what happens to older tokens

@@ -291,7 +291,7 @@ func TestOnlyWhatOthersTalkToIsPublished(t *testing.T) {
 	if exposed := readDockerfile(t).arguments("EXPOSE"); !slices.Equal(exposed, []string{"8080"}) {
 		t.Errorf("EXPOSE %q", exposed)
 	}
-	// The services also listen on the ports that other services use.
+	// The configuration of each server has the port to which the other services connect.
 	for port, file := range map[string]string{
 		"5432": "deploy/postgres/postgresql.conf", "6379": "deploy/redis/redis.conf",
 		"1883": "deploy/mosquitto/dynsec/mosquitto.conf", "1884": "deploy/mosquitto/dynsec/mosquitto.conf",
