@@ -52,7 +52,7 @@ func newFindings(mayShiftClock bool) (all []Finding) {
 		{"held", "The device may use the external system for `lease_ms` plus `held_ms`"},
 		{"renews", "The device renews a lease by listing the task in `running`"},
 		{"continues", "If the reply lists a running task in neither `renewed` nor `cancel`, the device continues the task until its lease ends."},
-		{"cancel", "The device stops a task in `cancel` and reports at once."},
+		{"cancel", "The device stops each task that the member `cancel` of a reply names, and reports at once."},
 		{"too-large", "never sends the same bytes again. It sends its results one by one. A result that is refused alone is sent again without output, and is dropped if refused again."},
 		{"too-large-waits", "Before each of these reports it waits `report_after_ms`"},
 		{"refused-keeps", "keeps its results; waits `report_after_ms`, else `Retry-After`"},
