@@ -10,20 +10,25 @@ import (
 // Ledger is the data that the dashboard reads in addition to the API. *store.Store implements it. No
 // other file of this package uses the store.
 type Ledger interface {
-	sessionStore
 	eventLog
-	countLog
-	pageData
-}
 
-// sessionStore keeps the sessions of all replicas. secretHash is the hash of the secret of a session, and tokenHash is the hash of its
-// operator token. A session ends when lifetime has passed since OpenSession. Reading it does not extend it. OpenSession and CloseSession
-// write an event with the actor and from, the actor's address.
-type sessionStore interface {
+	// The sessions of all replicas. secretHash is the hash of the secret of a session, and tokenHash is the hash of its operator token. A
+	// session ends when lifetime has passed since OpenSession. Reading it does not extend it. OpenSession and CloseSession write an event
+	// with the actor and from, the actor's address.
 	OpenSession(ctx context.Context, actor, from string, secretHash, tokenHash []byte, lifetime time.Duration) error
 	Session(ctx context.Context, secretHash []byte) (tokenHash []byte, err error) // errNotFound if there is none
 	CloseSession(ctx context.Context, actor, from string, secretHash []byte) error
 	TokenByHash(ctx context.Context, hash []byte) (store.Token, error) // errNotFound if there is none
+
+	// The recent counts of all pools: grants and reaps from the log of events, and the counts (denials, conflicts, drift) that only the
+	// replicas have.
+	SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) ([]slotChanges, error)
+	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
+
+	// The data of pages that the API does not provide.
+	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at ledgerSnapshot) error) error
+	Replicas(ctx context.Context) ([]replicaRow, time.Time, error)
+	TaskCounts(ctx context.Context, pool string, maxHeld int) (store.TaskCounts, error)
 }
 
 // eventLog reads the log of events of all replicas.
@@ -31,20 +36,6 @@ type eventLog interface {
 	Events(ctx context.Context, filter eventFilter) ([]event, error)
 	ReadEventPosition(ctx context.Context, readUpTo int64) (eventPosition, error)
 	EventsComplete(ctx context.Context, position eventPosition) (bool, error)
-}
-
-// countLog reads the recent counts of all pools: grants and reaps from the log of events, and the counts (denials, conflicts, drift) that
-// only the replicas have.
-type countLog interface {
-	SlotChangesBetween(ctx context.Context, afterEvent, lastEvent int64) ([]slotChanges, error)
-	ReplicaTallies(ctx context.Context) ([]replicaTallies, error)
-}
-
-// pageData reads from the ledger the data of pages that the API does not provide.
-type pageData interface {
-	InOneSnapshot(ctx context.Context, read func(ctx context.Context, at ledgerSnapshot) error) error
-	Replicas(ctx context.Context) ([]replicaRow, time.Time, error)
-	TaskCounts(ctx context.Context, pool string, maxHeld int) (store.TaskCounts, error)
 }
 
 // Types that the ledger returns. A slotChanges has the numbers of grants and of ended grants in a pool in one interval.

@@ -40,7 +40,7 @@ var errSignedOut = errors.New("no operator is signed in")
 // sessions manages the sessions of signed-in visitors. The ledger stores them, so they are valid at all
 // replicas. A session stores the hash of its token, so revoking the token ends its sessions.
 type sessions struct {
-	ledger    sessionStore
+	ledger    Ledger
 	adminHash []byte // hash of the bootstrap token, or nil without one
 	linkMu    sync.Mutex
 	link      string // secret of the sign-in link; empty without a link or once it was used

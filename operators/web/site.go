@@ -19,7 +19,7 @@ type site struct {
 	*pageSender
 
 	api         API // writes CSV files
-	ledger      pageData
+	ledger      Ledger
 	pages       *http.ServeMux
 	livePages   *http.ServeMux  // the subset of pages that the hub may read
 	timeLimited map[string]bool // the patterns of the pages that WithTimeLimit serves

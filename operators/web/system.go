@@ -58,7 +58,7 @@ func (s System) describePublishedStates(stateByName map[string]string) []depende
 // systemPages show all replicas, and this replica in detail.
 type systemPages struct {
 	system  System
-	ledger  pageData
+	ledger  Ledger
 	streams func() int // number of open streams
 }
 

@@ -21,7 +21,7 @@ type taskPages struct {
 	*pageSender
 
 	api    client
-	ledger pageData
+	ledger Ledger
 }
 
 func (t *taskPages) registerRoutes(target *site) {

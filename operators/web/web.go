@@ -39,7 +39,7 @@ type API interface {
 
 // Web is the dashboard of one replica.
 type Web struct {
-	log         countLog
+	log         Ledger
 	now         func() time.Time
 	events      *eventFollower
 	history     *recentPoolCounts
