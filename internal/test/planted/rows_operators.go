@@ -25,7 +25,7 @@ func operatorsMistakes() []Mistake {
 		{
 			Package: "operators/api", Func: "Operator.checkRights",
 			Old:    `store.Covers(patterns[row.Scope], ctx.Param(row.Scope))`,
-			New:    `store.Covers(append(patterns["pool"], patterns["set"]...), ctx.Param(param))`,
+			New:    `store.Covers(append(patterns["pool"], patterns["set"]...), ctx.Param(row.Scope))`,
 			Breaks: "a caller's token for a limit set opens the pool of the same name",
 		},
 		{
