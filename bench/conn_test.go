@@ -10,9 +10,9 @@ import (
 	"strconv"
 )
 
-// conn is one keep-alive HTTP connection, which a device or several devices in turn use. It needs less processor
+// rawConnection is one keep-alive HTTP connection, which a device or several devices in turn use. It needs less processor
 // time than a client of net/http, so that a row of the table measures the server and not the client.
-type conn struct {
+type rawConnection struct {
 	net.Conn
 	in              *bufio.Reader
 	request         []byte
@@ -20,15 +20,15 @@ type conn struct {
 	usesDeviceToken bool // true if reports use the tokens of insertDeviceTokens instead of the fleet token
 }
 
-func dial(addr string) (*conn, error) {
+func dial(addr string) (*rawConnection, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, in: bufio.NewReader(c)}, nil
+	return &rawConnection{Conn: c, in: bufio.NewReader(c)}, nil
 }
 
-func (c *conn) requestTask(device string) (task, token int64, err error) {
+func (c *rawConnection) requestTask(device string) (task, token int64, err error) {
 	reply, err := c.postReport(device, []byte(`{}`))
 	if err != nil {
 		return 0, 0, err
@@ -37,13 +37,13 @@ func (c *conn) requestTask(device string) (task, token int64, err error) {
 	return task, token, nil
 }
 
-func (c *conn) finishTask(device string, task, token int64) error {
+func (c *rawConnection) finishTask(device string, task, token int64) error {
 	_, err := c.postReport(device, fmt.Appendf(nil, `{"results":[{"task":%d,"token":%d,"status":"succeeded"}],"accept":false}`, task, token))
 	return err
 }
 
 // postReport sends a report of the device and returns the body of the response. The next call overwrites the body.
-func (c *conn) postReport(device string, report []byte) ([]byte, error) {
+func (c *rawConnection) postReport(device string, report []byte) ([]byte, error) {
 	token := fleetToken
 	if c.usesDeviceToken {
 		token = "own-" + device
@@ -58,7 +58,7 @@ func (c *conn) postReport(device string, report []byte) ([]byte, error) {
 
 var errStatus = errors.New("not answered with 200")
 
-func (c *conn) readReply() ([]byte, error) {
+func (c *rawConnection) readReply() ([]byte, error) {
 	status, err := c.in.ReadSlice('\n')
 	if err != nil {
 		return nil, err
@@ -110,8 +110,8 @@ func parseGrant(reply []byte) (task, token int64) {
 	return numberAfter(rest, `"id":`), numberAfter(rest, `"token":`)
 }
 
-func numberAfter(in []byte, name string) (n int64) {
-	_, rest, _ := bytes.Cut(in, []byte(name))
+func numberAfter(reply []byte, name string) (n int64) {
+	_, rest, _ := bytes.Cut(reply, []byte(name))
 	for _, digit := range rest {
 		if digit < '0' || digit > '9' {
 			break

@@ -237,7 +237,7 @@ func (s *testbed) measureRefusals(size scale, known []string) figures {
 
 func useDeviceTokens(l load) load {
 	for _, c := range l.clients {
-		if one, is := c.(*conn); is {
+		if one, is := c.(*rawConnection); is {
 			one.usesDeviceToken = true
 		}
 	}

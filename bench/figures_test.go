@@ -29,10 +29,10 @@ func (f figures) cpuMicros(process string) float64 {
 	return f.cpu[process] / float64(max(f.count, 1)) * 1e6
 }
 
-// quantileMillis returns the quantile q (0 to 1) of the durations of the reports, in milliseconds.
-func (f figures) quantileMillis(q float64) float64 {
+// quantileMillis returns the quantile fraction (0 to 1) of the durations of the reports, in milliseconds.
+func (f figures) quantileMillis(fraction float64) float64 {
 	slices.Sort(f.reportTimes)
-	return f.reportTimes[int(q*float64(len(f.reportTimes)-1))].Seconds() * 1e3
+	return f.reportTimes[int(fraction*float64(len(f.reportTimes)-1))].Seconds() * 1e3
 }
 
 func (f *figures) add(more figures) {
@@ -95,9 +95,9 @@ func rowCells(r row, all []figures) []string {
 	return append(out, formatMicros(sum))
 }
 
-func median(all []figures, value func(figures) float64) float64 {
-	values := make([]float64, len(all))
-	for i, f := range all {
+func median(measured []figures, value func(figures) float64) float64 {
+	values := make([]float64, len(measured))
+	for i, f := range measured {
 		values[i] = value(f)
 	}
 	slices.Sort(values)

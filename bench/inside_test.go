@@ -66,10 +66,10 @@ func measureInProcess(s *testbed, size scale) figures {
 // newDispatcher returns a dispatcher that uses the servers of this testbed, set up as an app sets it up.
 func (s *testbed) newDispatcher() *dispatcher.Dispatcher {
 	ledger, err := store.OpenPostgres(s.ctx, s.dsn, store.Options{})
-	s.must(err)
+	s.failOnError(err)
 	s.t.Cleanup(func() { _ = ledger.Close() })
 	options, err := redisconn.ParseURL(s.redis.URL())
-	s.must(err)
+	s.failOnError(err)
 	conn := redisconn.Open(options)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	d := dispatcher.New(dispatcher.Config{
@@ -110,7 +110,7 @@ func (s *testbed) startPasses(d *dispatcher.Dispatcher, ledger *store.Store) {
 		{10 * time.Second, d.Seen.Flush},
 		{15 * time.Second, ledger.Warm},
 	} {
-		s.must(pass.run(ctx))
+		s.failOnError(pass.run(ctx))
 		all.Go(func() {
 			tick := time.NewTicker(pass.every)
 			defer tick.Stop()

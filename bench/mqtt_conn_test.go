@@ -57,28 +57,28 @@ func openMQTTSession(addr, device, filter string) (*mqttSession, error) {
 	return s, nil
 }
 
-func lengthPrefixed(s string) []byte {
-	return append(wire.BigEndian.AppendUint16(nil, uint16(len(s))), s...)
+func lengthPrefixed(text string) []byte {
+	return append(wire.BigEndian.AppendUint16(nil, uint16(len(text))), text...)
 }
 
-func (s *mqttSession) exchange(kind byte, body []byte, want byte) error {
-	if err := s.sendPacket(kind, body); err != nil {
+func (s *mqttSession) exchange(packetKind byte, body []byte, wantedKind byte) error {
+	if err := s.sendPacket(packetKind, body); err != nil {
 		return err
 	}
 	got, err := s.readPacket()
-	if err == nil && got&0xf0 != want {
-		err = fmt.Errorf("packet %x, want %x", got, want)
+	if err == nil && got&0xf0 != wantedKind {
+		err = fmt.Errorf("packet %x, want %x", got, wantedKind)
 	}
 	return err
 }
 
-func (s *mqttSession) sendPacket(kind byte, body []byte) error {
-	_, err := s.Write(encodePacket(kind, body))
+func (s *mqttSession) sendPacket(packetKind byte, body []byte) error {
+	_, err := s.Write(encodePacket(packetKind, body))
 	return err
 }
 
-func encodePacket(kind byte, body []byte) []byte {
-	return append(wire.AppendUvarint([]byte{kind}, uint64(len(body))), body...)
+func encodePacket(packetKind byte, body []byte) []byte {
+	return append(wire.AppendUvarint([]byte{packetKind}, uint64(len(body))), body...)
 }
 
 // readPacket reads one packet. It stores the content in s.body and returns the first byte.

@@ -44,12 +44,12 @@ func measureMQTTSubscriber(s *testbed, size scale) figures {
 // raises the limit of open files.
 func (s *testbed) startBroker(size scale) {
 	var files syscall.Rlimit
-	s.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
+	s.failOnError(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
 	if want := uint64(size.mqttDevices + 1000); files.Max < want {
 		s.t.Fatalf("a process may open %d files, want %d", files.Max, want)
 	}
 	files.Cur = files.Max
-	s.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)) // Set by this program, the limit also applies to the processes that it starts.
+	s.failOnError(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)) // Set by this program, the limit also applies to the processes that it starts.
 	s.broker = servers.StartMosquittoWithLimits(s.t)
 }
 

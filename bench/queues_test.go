@@ -40,7 +40,7 @@ func measureRiver(s *testbed, size scale) figures {
 	if err == nil {
 		_, err = migrator.Migrate(s.ctx, rivermigrate.DirectionUp, nil)
 	}
-	s.must(err)
+	s.failOnError(err)
 	var done atomic.Int64
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &noopWorker{done: &done})
@@ -48,7 +48,7 @@ func measureRiver(s *testbed, size scale) figures {
 		FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2000}}, Workers: workers,
 	})
-	s.must(err)
+	s.failOnError(err)
 	jobs := numberedNames("d", int(size.span.Seconds()*float64(size.maxCyclesPerSecond)))
 	s.forEachChunk(jobs, func(some []string) {
 		params := make([]river.InsertManyParams, len(some))
@@ -56,14 +56,14 @@ func measureRiver(s *testbed, size scale) figures {
 			params[i].Args = noopJob{device}
 		}
 		_, err := client.InsertManyFast(s.ctx, params)
-		s.must(err)
+		s.failOnError(err)
 	})
 	completed := func() (n int) {
-		s.must(pool.QueryRow(s.ctx, "SELECT count(*) FROM river_job WHERE state = 'completed'").Scan(&n))
+		s.failOnError(pool.QueryRow(s.ctx, "SELECT count(*) FROM river_job WHERE state = 'completed'").Scan(&n))
 		return n
 	}
-	s.must(client.Start(s.ctx))
-	defer func() { s.must(client.Stop(s.ctx)) }()
+	s.failOnError(client.Start(s.ctx))
+	defer func() { s.failOnError(client.Stop(s.ctx)) }()
 	return s.measureWorkers(size.span, &done, len(jobs), completed)
 }
 
@@ -82,7 +82,7 @@ func measureAsynq(s *testbed, size scale) figures {
 	})
 	server := asynq.NewServer(to, asynq.Config{Concurrency: size.conns, LogLevel: asynq.FatalLevel})
 	var done atomic.Int64
-	s.must(server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+	s.failOnError(server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 		done.Add(1)
 		return nil
 	})))
@@ -126,7 +126,7 @@ func measureCopies(s *testbed, size scale) figures {
 		for began := time.Now(); f.elapsed < size.span && s.ctx.Err() == nil; f.elapsed = time.Since(began) {
 			n, err := pool.CopyFrom(s.ctx, pgx.Identifier{"copied"}, []string{"batch", "device", "state", "payload"},
 				pgx.CopyFromSlice(len(devices), func(i int) ([]any, error) { return []any{1, devices[i], "pending", "{}"}, nil }))
-			s.must(err)
+			s.failOnError(err)
 			f.count += int(n)
 		}
 		return f
@@ -136,12 +136,12 @@ func measureCopies(s *testbed, size scale) figures {
 // openPgxPool opens a pool of at most 20 connections to Postgres, as many as a replica has.
 func (s *testbed) openPgxPool() *pgxpool.Pool {
 	pool, err := pgxpool.New(s.ctx, s.dsn+"&pool_max_conns=20")
-	s.must(err)
+	s.failOnError(err)
 	s.t.Cleanup(pool.Close)
 	return pool
 }
 
-func (s *testbed) must(err error) {
+func (s *testbed) failOnError(err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)

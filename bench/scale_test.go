@@ -129,13 +129,13 @@ func (s *testbed) runTaskPerPool() {
 // startableDevices returns, for each pool, one device that holds no task and can start one.
 func (s *testbed) startableDevices() (devices []string) {
 	rows, err := s.openPgxPool().Query(s.ctx, `SELECT max(device) FROM tasks WHERE state = 'pending' AND batch > 10 AND device > 'd-0200000' AND device NOT IN (SELECT device FROM grants) GROUP BY pool`)
-	s.must(err)
+	s.failOnError(err)
 	for rows.Next() {
 		var device string
-		s.must(rows.Scan(&device))
+		s.failOnError(rows.Scan(&device))
 		devices = append(devices, device)
 	}
-	s.must(rows.Err())
+	s.failOnError(rows.Err())
 	slices.Sort(devices)
 	return slices.Compact(devices)
 }
@@ -162,15 +162,15 @@ func (s *testbed) measurePageCost(path string) string {
 
 func (s *testbed) fetchPage(path string) (time.Duration, int) {
 	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.addrs[0]+path, nil)
-	s.must(err)
+	s.failOnError(err)
 	request.Header.Set("Authorization", "Bearer "+adminToken)
 	request.Header.Set("Cookie", s.sessionCookie())
 	begin := time.Now()
 	response, err := http.DefaultTransport.RoundTrip(request)
-	s.must(err)
+	s.failOnError(err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	s.must(err)
+	s.failOnError(err)
 	if response.StatusCode != http.StatusOK {
 		s.t.Errorf("%s: %s %.300s", path, response.Status, body)
 	}
@@ -183,10 +183,10 @@ func (s *testbed) sessionCookie() string {
 		return s.cookie
 	}
 	request, err := http.NewRequestWithContext(s.ctx, http.MethodPost, "http://"+s.addrs[0]+"/sign-in", strings.NewReader(url.Values{"token": {adminToken}}.Encode()))
-	s.must(err)
+	s.failOnError(err)
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	response, err := http.DefaultTransport.RoundTrip(request)
-	s.must(err)
+	s.failOnError(err)
 	defer response.Body.Close()
 	s.cookie, _, _ = strings.Cut(response.Header.Get("Set-Cookie"), ";")
 	return s.cookie
@@ -195,7 +195,7 @@ func (s *testbed) sessionCookie() string {
 // memoryStatus returns the present and the highest resident memory of the replica as the kernel reports them.
 func (s *testbed) memoryStatus() (status string) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.servers[0].Pid()))
-	s.must(err)
+	s.failOnError(err)
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "VmHWM") {
 			status += strings.Join(strings.Fields(line), " ") + " "

@@ -16,7 +16,7 @@ import (
 // the ServiceMonitor selects the Service.
 func TestObjectsSelectThePods(t *testing.T) {
 	t.Parallel()
-	m := deployed(t)
+	m := deployedManifests(t)
 	template := m.deployment.Spec.Template
 	pods := labels.Set(template.Labels)
 	for name, selector := range map[string]*meta.LabelSelector{
@@ -40,19 +40,19 @@ func TestObjectsSelectThePods(t *testing.T) {
 
 // matches reports whether a selector selects something with these labels. A selector without a label matches nothing
 // here, because it would match everything in a cluster.
-func matches(t *testing.T, selector *meta.LabelSelector, of labels.Set) bool {
+func matches(t *testing.T, selector *meta.LabelSelector, podLabels labels.Set) bool {
 	t.Helper()
 	parsed, err := meta.LabelSelectorAsSelector(selector)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(selector.MatchLabels) > 0 && parsed.Matches(of)
+	return len(selector.MatchLabels) > 0 && parsed.Matches(podLabels)
 }
 
 // TestPortsAreThoseOfTheContainer checks that every named port exists in the container, and that the operators' port serves the metrics.
 func TestPortsAreThoseOfTheContainer(t *testing.T) {
 	t.Parallel()
-	m := deployed(t)
+	m := deployedManifests(t)
 	container := m.deployment.Spec.Template.Spec.Containers[0]
 	numbers := map[string]int32{}
 	for _, port := range container.Ports {
@@ -76,7 +76,7 @@ func TestPortsAreThoseOfTheContainer(t *testing.T) {
 			t.Errorf("the port %s is %d, the dispatcher listens on %s", name, numbers[name], want)
 		}
 	}
-	if exposed := match(t, "Dockerfile", `(?m)^EXPOSE (\d+)$`); exposed != fmt.Sprint(numbers["devices"]) {
+	if exposed := findMatch(t, "Dockerfile", `(?m)^EXPOSE (\d+)$`); exposed != fmt.Sprint(numbers["devices"]) {
 		t.Errorf("the image exposes %s, not %d", exposed, numbers["devices"])
 	}
 }
@@ -85,7 +85,7 @@ func TestPortsAreThoseOfTheContainer(t *testing.T) {
 // the variable. No secret has a value in the manifests.
 func TestSettingsExist(t *testing.T) {
 	t.Parallel()
-	m := deployed(t)
+	m := deployedManifests(t)
 	settings, compose := readFile(t, root+"/docs/configuration.md"), readFile(t, root+"/docker-compose.yml")
 	container := m.deployment.Spec.Template.Spec.Containers[0]
 	if len(container.Env) > 0 || len(container.EnvFrom) != 1 {
@@ -119,10 +119,10 @@ func TestSettingsExist(t *testing.T) {
 // the secret.
 func TestTheSecretIsThatOfThePage(t *testing.T) {
 	t.Parallel()
-	m := deployed(t)
+	m := deployedManifests(t)
 	volumes := m.deployment.Spec.Template.Spec.Volumes
 	name := volumes[slices.IndexFunc(volumes, func(v core.Volume) bool { return v.Name == "secrets" })].Secret.SecretName
-	command := match(t, "docs/operations.md", `(?s)kubectl create secret generic (`+name+` .*?)\n[a-z`+"`"+`#]`)
+	command := findMatch(t, "docs/operations.md", `(?s)kubectl create secret generic (`+name+` .*?)\n[a-z`+"`"+`#]`)
 	var created, used []string
 	for _, found := range regexp.MustCompile(`--from-file=(\w+)`).FindAllStringSubmatch(command, -1) {
 		created = append(created, found[1])
@@ -143,24 +143,24 @@ func TestTheSecretIsThatOfThePage(t *testing.T) {
 // docker-compose.yml and with the systemd unit.
 func TestPodsAreConfinedAsElsewhere(t *testing.T) {
 	t.Parallel()
-	m := deployed(t)
+	m := deployedManifests(t)
 	pod := m.deployment.Spec.Template.Spec
 	container, context := pod.Containers[0], pod.SecurityContext
 	own := container.SecurityContext
 	const nonroot = 65532 // the user of the base image with the tag nonroot
-	if image := match(t, "Dockerfile", `(?m)^USER (\w+)$`); image != "nonroot" || *context.RunAsUser != nonroot || !*context.RunAsNonRoot || *context.FSGroup != nonroot {
+	if image := findMatch(t, "Dockerfile", `(?m)^USER (\w+)$`); image != "nonroot" || *context.RunAsUser != nonroot || !*context.RunAsNonRoot || *context.FSGroup != nonroot {
 		t.Errorf("the image runs as %s, the pods as %d", image, *context.RunAsUser)
 	}
 	if !*own.ReadOnlyRootFilesystem || *own.AllowPrivilegeEscalation || !slices.Equal(own.Capabilities.Drop, []core.Capability{"ALL"}) || *pod.AutomountServiceAccountToken {
 		t.Errorf("%+v", own)
 	}
-	if grace := match(t, "docker-compose.yml", `(?m)^  stop_grace_period: (\d+)s # the dispatcher`); fmt.Sprint(*pod.TerminationGracePeriodSeconds) != grace {
+	if grace := findMatch(t, "docker-compose.yml", `(?m)^  stop_grace_period: (\d+)s # the dispatcher`); fmt.Sprint(*pod.TerminationGracePeriodSeconds) != grace {
 		t.Errorf("%d s to stop, %s s in docker-compose.yml", *pod.TerminationGracePeriodSeconds, grace)
 	}
 	if pause := container.Lifecycle.PreStop.Sleep.Seconds; pause+10 >= *pod.TerminationGracePeriodSeconds {
 		t.Errorf("after a pause of %d s, the dispatcher needs up to 10 s", pause)
 	}
-	if memory := match(t, "deploy/systemd/dispatcher.service", `(?m)^MemoryMax=(\w+)$`) + "i"; container.Resources.Limits.Memory().String() != memory {
+	if memory := findMatch(t, "deploy/systemd/dispatcher.service", `(?m)^MemoryMax=(\w+)$`) + "i"; container.Resources.Limits.Memory().String() != memory {
 		t.Errorf("memory %v, %s in the unit", container.Resources.Limits.Memory(), memory)
 	}
 	if !container.Resources.Limits.Cpu().IsZero() || pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
@@ -177,8 +177,8 @@ func TestPodsAreConfinedAsElsewhere(t *testing.T) {
 	}
 }
 
-// match returns the first group of a pattern in a file of the repository.
-func match(t *testing.T, file, pattern string) string {
+// findMatch returns the first group of a pattern in a file of the repository.
+func findMatch(t *testing.T, file, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(readFile(t, root+"/"+file))
 	if found == nil {

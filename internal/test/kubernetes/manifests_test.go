@@ -35,8 +35,8 @@ type manifests struct {
 	monitor    *monitoring.ServiceMonitor
 }
 
-// render returns the manifests of a folder as kustomize writes them, each as YAML.
-func render(t *testing.T, files filesys.FileSystem, folder string) (texts []string) {
+// renderManifests returns the manifests of a folder as kustomize writes them, each as YAML.
+func renderManifests(t *testing.T, files filesys.FileSystem, folder string) (texts []string) {
 	t.Helper()
 	options := krusty.MakeDefaultOptions()
 	resources, err := krusty.MakeKustomizer(options).Run(files, folder)
@@ -65,8 +65,8 @@ func decode(text string) (runtime.Object, error) {
 	return object, err
 }
 
-// load decodes all manifests. They must be one of each kind.
-func load(t *testing.T, texts []string) (m manifests) {
+// loadManifests decodes all manifests. They must be one of each kind.
+func loadManifests(t *testing.T, texts []string) (m manifests) {
 	t.Helper()
 	for _, text := range texts {
 		object, err := decode(text)
@@ -96,11 +96,11 @@ func load(t *testing.T, texts []string) (m manifests) {
 	return m
 }
 
-// deployed returns the manifests of the repository.
-func deployed(t *testing.T) manifests {
+// deployedManifests returns the manifests of the repository.
+func deployedManifests(t *testing.T) manifests {
 	t.Helper()
 	disk := filesys.MakeFsOnDisk()
-	return load(t, append(render(t, disk, base), render(t, disk, filepath.Join(base, "monitoring"))...))
+	return loadManifests(t, append(renderManifests(t, disk, base), renderManifests(t, disk, filepath.Join(base, "monitoring"))...))
 }
 
 func readFile(t *testing.T, path string) string {
@@ -115,7 +115,7 @@ func readFile(t *testing.T, path string) string {
 // TestAMisspeltFieldIsRefused checks that a field which Kubernetes does not know is an error here. A cluster would ignore or refuse it.
 func TestAMisspeltFieldIsRefused(t *testing.T) {
 	t.Parallel()
-	all := strings.Join(append(render(t, filesys.MakeFsOnDisk(), base), render(t, filesys.MakeFsOnDisk(), filepath.Join(base, "monitoring"))...), "---\n")
+	all := strings.Join(append(renderManifests(t, filesys.MakeFsOnDisk(), base), renderManifests(t, filesys.MakeFsOnDisk(), filepath.Join(base, "monitoring"))...), "---\n")
 	for right, wrong := range map[string]string{
 		"readinessProbe": "readynessProbe", "maxUnavailable: 1": "maxUnavailible: 1", "podSelector": "podsSelector", "scrapeTimeout": "scrapeTimeOut",
 		"targetPort": "targetport",
@@ -160,7 +160,7 @@ func TestTheOverlayOfThePageRenders(t *testing.T) {
 	for _, name := range []string{"kustomization.yaml", "servicemonitor.yaml"} {
 		write("dispatcher/deploy/kubernetes/monitoring/"+name, readFile(t, filepath.Join(base, "monitoring", name)))
 	}
-	m := load(t, render(t, files, folder))
+	m := loadManifests(t, renderManifests(t, files, folder))
 	if got := m.deployment.Spec.Template.Spec.Containers[0].Image; got != "registry.example/dispatcher:v0.1.0" {
 		t.Errorf("image %s", got)
 	}
