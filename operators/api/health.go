@@ -73,7 +73,7 @@ type health struct {
 // newHealth returns the health checks of this process. now is used only for elapsed time.
 func newHealth(checks []Check, panicked rescue.PanicHandler, now func() time.Time) *health {
 	h := &health{checks: checks, panicked: panicked, now: now, dependencies: make(map[string]Dependency)}
-	h.shared = reading.New(maxProbeAge, probeTimeout, now, func(ctx context.Context) (probeResult, error) { return h.probe(ctx), nil })
+	h.shared = reading.New(maxProbeAge, probeTimeout, now, func(ctx context.Context) (probeResult, error) { return h.runChecks(ctx), nil })
 	return h
 }
 
@@ -106,7 +106,7 @@ func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
 	// The dashboard shows the result of the probe, so the probe continues if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), probeTimeout)
 	defer cancel()
-	found := h.probe(ctx)
+	found := h.runChecks(ctx)
 	status, word := http.StatusOK, "ready"
 	if h.stopping.Load() {
 		status, word = http.StatusServiceUnavailable, "stopping"
@@ -130,8 +130,8 @@ type probeResult struct {
 	unserved       *UnservedError    // nil means that all pools are served
 }
 
-// probe runs all checks concurrently and returns at the latest when ctx ends. A check that has not ended at that time has failed.
-func (h *health) probe(ctx context.Context) probeResult {
+// runChecks runs all checks concurrently and returns at the latest when ctx ends. A check that has not ended at that time has failed.
+func (h *health) runChecks(ctx context.Context) probeResult {
 	found := probeResult{states: make(map[string]string, len(h.checks)), reasons: map[string]string{}}
 	var mu sync.Mutex
 	wait := rescue.ReportingGroup{OnPanic: h.panicked}

@@ -23,9 +23,9 @@ func (b *batchPages) loadCancelPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// cancel cancels the batch that the submitted form in the request names. If more than confirmCountAbove tasks wait, the operator must type
-// the number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this number wait now.
-func (b *batchPages) cancel(r *http.Request) (nextPath, messageKey string, err error) {
+// cancelBatch cancels the batch that the submitted form in the request names. If more than confirmCountAbove tasks wait, the operator must
+// type the number of waiting tasks that the page showed. The batch is not cancelled if more tasks than this number wait now.
+func (b *batchPages) cancelBatch(r *http.Request) (nextPath, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
 		return "", "", err
@@ -61,9 +61,9 @@ func (b *batchPages) loadEditPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// edit changes the settings of a batch that were changed in the submitted form. If somebody else has changed one of them since the form was
-// shown, nothing is changed.
-func (b *batchPages) edit(r *http.Request) (nextPath, messageKey string, err error) {
+// editBatch changes the settings of a batch that were changed in the submitted form. If somebody else has changed one of them since the form
+// was shown, nothing is changed.
+func (b *batchPages) editBatch(r *http.Request) (nextPath, messageKey string, err error) {
 	one, err := b.readBatch(r)
 	if err != nil {
 		return "", "", err

@@ -24,7 +24,7 @@ type batchForms struct {
 
 func (b *batchForms) registerRoutes(target *site) {
 	target.addPage("/new-batch", b.loadNewBatchPage)
-	target.pages.HandleFunc("POST /new-batch", b.create)
+	target.pages.HandleFunc("POST /new-batch", b.createBatch)
 }
 
 // batchForm has the input of the form for a new batch, and the number of tasks that the batch would have.
@@ -103,10 +103,10 @@ func (b *batchForms) newFormPage(r *http.Request, form *batchForm) (page, error)
 	return page{title: "New batch", section: "batches", template: "batch-new", data: form, keepable: true}, err
 }
 
-// create handles the submitted form in the request: it creates the batch, or only counts the tasks that it would have.
-func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
+// createBatch handles the submitted form in the request: it creates the batch, or only counts the tasks that it would have.
+func (b *batchForms) createBatch(rw http.ResponseWriter, r *http.Request) {
 	f := &batchForm{}
-	made, err := b.submit(r, f)
+	made, err := b.createOrCountBatch(r, f)
 	switch {
 	case err != nil:
 		b.refuseForm(rw, r, err)
@@ -122,8 +122,8 @@ func (b *batchForms) create(rw http.ResponseWriter, r *http.Request) {
 // isCountOnly reports whether the operator asked only to count the tasks.
 func (f *batchForm) isCountOnly() bool { return f.Get("do") == "count" }
 
-// submit reads form from httpRequest, and creates the batch or counts its tasks.
-func (b *batchForms) submit(httpRequest *http.Request, form *batchForm) (made operators.BatchCreated, err error) {
+// createOrCountBatch reads form from httpRequest, and creates the batch or counts its tasks.
+func (b *batchForms) createOrCountBatch(httpRequest *http.Request, form *batchForm) (made operators.BatchCreated, err error) {
 	if err := form.parseInput(httpRequest); err != nil {
 		return made, err
 	}

@@ -28,9 +28,9 @@ func (b *batchPages) registerRoutes(target *site) {
 	target.addPage("/batches/{id}/pause", b.loadPausePage)
 	target.addForm("/batches/{id}/pause", "operator", b.api.newEntryAction("batches", "pause", "paused"))
 	target.addForm("/batches/{id}/resume", "operator", b.api.newEntryAction("batches", "resume", "resumed"))
-	target.addForm("/batches/{id}/cancel", "operator", b.cancel)
+	target.addForm("/batches/{id}/cancel", "operator", b.cancelBatch)
 	target.addPage("/batches/{id}/edit", b.loadEditPage)
-	target.addForm("/batches/{id}/edit", "operator", b.edit)
+	target.addForm("/batches/{id}/edit", "operator", b.editBatch)
 	target.addCSVDownload("/batches/{id}/results.csv", b.selectResults)
 }
 

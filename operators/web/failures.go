@@ -17,8 +17,8 @@ type failurePages struct {
 }
 
 func (f *failurePages) registerRoutes(target *site) {
-	target.addPage("/pools/{id}/failures", f.newPageLoader("pools"))
-	target.addPage("/batches/{id}/failures", f.newPageLoader("batches"))
+	target.addPage("/pools/{id}/failures", f.newFailurePageLoader("pools"))
+	target.addPage("/batches/{id}/failures", f.newFailurePageLoader("batches"))
 }
 
 // choiceLink is a link that changes what a page shows.
@@ -27,8 +27,8 @@ type choiceLink struct {
 	Current     bool
 }
 
-// newPageLoader returns the loader of the page with the failures of a pool or a batch (poolsOrBatches is "pools" or "batches").
-func (f *failurePages) newPageLoader(poolsOrBatches string) pageLoader {
+// newFailurePageLoader returns the loader of the page with the failures of a pool or a batch (poolsOrBatches is "pools" or "batches").
+func (f *failurePages) newFailurePageLoader(poolsOrBatches string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		id, span := r.PathValue("id"), chosenRange(r)
 		query := operators.FailureQuery{By: splitCommas(r.URL.Query().Get("by")), Since: f.now().Add(-span.length)}

@@ -10,7 +10,7 @@ import (
 
 type findPages struct{ api client }
 
-func (f *findPages) registerRoutes(target *site) { target.addPage("/find", f.find) }
+func (f *findPages) registerRoutes(target *site) { target.addPage("/find", f.loadHits) }
 
 // hit is one search result, with the path of its page.
 type hit struct {
@@ -26,8 +26,8 @@ type hitGroup struct {
 	Searched int    // number of entries that were searched; 0 means all
 }
 
-// find returns the page with the hits for the text in the request.
-func (f *findPages) find(r *http.Request) (page, error) {
+// loadHits returns the page with the hits for the text in the request.
+func (f *findPages) loadHits(r *http.Request) (page, error) {
 	text := strings.TrimSpace(r.URL.Query().Get("q"))
 	var parts []hitGroup
 	if text != "" {

@@ -74,8 +74,8 @@ func newStreams(pages *site, auth *authenticator, panicked rescue.PanicHandler) 
 	return &streams{site: pages, auth: auth, hub: newHub(baseCtx, pages, panicked), shares: fair.NewShares(maxStreams, maxStreamsPerToken), baseCtx: baseCtx, stop: stop}
 }
 
-// serve streams the updates of the page that the request names.
-func (s *streams) serve(rw http.ResponseWriter, r *http.Request) {
+// serveStream streams the updates of the page that the request names.
+func (s *streams) serveStream(rw http.ResponseWriter, r *http.Request) {
 	who, err := s.auth.readVisitor(r)
 	if err != nil {
 		refuseStream(rw, err)

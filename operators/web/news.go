@@ -52,7 +52,7 @@ func (n *eventFollower) readNewEvents(ctx context.Context, includeEvents bool) (
 		}
 	}
 	if isComplete {
-		n.advanceToPosition()
+		n.markCompleteUpToPosition()
 	}
 	return events, allPagesChanged, nil
 }
@@ -79,8 +79,8 @@ func (n *eventFollower) readUnreturnedEvents(ctx context.Context) (events []even
 	return events, true, nil
 }
 
-// advanceToPosition sets completeID to n.position. The caller must know that all events up to this position are complete.
-func (n *eventFollower) advanceToPosition() {
+// markCompleteUpToPosition sets completeID to n.position. The caller must know that all events up to this position are complete.
+func (n *eventFollower) markCompleteUpToPosition() {
 	n.completeID, n.hasPosition = n.position.Last, false
 	for id := range n.returned {
 		if id <= n.completeID {

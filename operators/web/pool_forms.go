@@ -20,9 +20,9 @@ func (p *poolPages) loadEditPage(r *http.Request) (page, error) {
 	}}, err
 }
 
-// edit changes the settings of a pool that were changed in the submitted form. If somebody else has changed one of them since the form was
+// editPool changes the settings of a pool that were changed in the submitted form. If somebody else has changed one of them since the form was
 // shown, nothing is changed.
-func (p *poolPages) edit(r *http.Request) (nextPath, messageKey string, err error) {
+func (p *poolPages) editPool(r *http.Request) (nextPath, messageKey string, err error) {
 	name := r.PathValue("id")
 	pool, err := p.api.Pools.Get(r.Context(), name)
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *poolPages) loadCreatePage(r *http.Request) (page, error) {
 	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.mayOfferActions(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
 }
 
-func (p *poolPages) create(r *http.Request) (nextPath, messageKey string, err error) {
+func (p *poolPages) createPool(r *http.Request) (nextPath, messageKey string, err error) {
 	name, err := readNewName(r, "pool", p.api.Pools.Get)
 	if err != nil {
 		return "", "", err
@@ -102,8 +102,8 @@ func (p *poolPages) loadPauseAllPage(r *http.Request) (page, error) {
 	return shown, err
 }
 
-// pauseAll pauses all pools, with the reason in the submitted form.
-func (p *poolPages) pauseAll(r *http.Request) (nextPath, messageKey string, err error) {
+// pauseAllPools pauses all pools, with the reason in the submitted form.
+func (p *poolPages) pauseAllPools(r *http.Request) (nextPath, messageKey string, err error) {
 	pause := operators.PauseAll{PauseReason: operators.PauseReason{Reason: r.PostFormValue("reason")}, StopRunning: r.PostFormValue("stop_running") == "true"}
 	if pause.StopRunning {
 		messageKey = "paused-stopping"
@@ -136,8 +136,8 @@ func (p *poolPages) loadReleasePage(r *http.Request) (page, error) {
 	return page{}, &operators.Problem{Status: http.StatusNotFound, Detail: "This grant has ended and its slot is free. There is nothing to release."}
 }
 
-// release takes a slot back from its holder as the submitted form says.
-func (p *poolPages) release(r *http.Request) (nextPath, messageKey string, err error) {
+// releaseSlot takes a slot back from its holder as the submitted form says.
+func (p *poolPages) releaseSlot(r *http.Request) (nextPath, messageKey string, err error) {
 	name := r.PathValue("id")
 	token, err := strconv.ParseInt(r.PostFormValue("token"), 10, 64)
 	if err != nil {

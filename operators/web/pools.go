@@ -41,13 +41,13 @@ func (p *poolPages) registerRoutes(target *site) {
 	target.addPage("/pools/{id}/slots/{slot}/release", p.loadReleasePage)
 	target.addPage("/new-pool", p.loadCreatePage)
 	target.addPage("/pause-all", p.loadPauseAllPage)
-	target.addForm("/pause-all", "admin", p.pauseAll)
+	target.addForm("/pause-all", "admin", p.pauseAllPools)
 	target.addForm("/resume-mine", "admin", p.resumePoolsOfVisitor)
-	target.addForm("/new-pool", "admin", p.create)
-	target.addForm("/pools/{id}/edit", "admin", p.edit)
+	target.addForm("/new-pool", "admin", p.createPool)
+	target.addForm("/pools/{id}/edit", "admin", p.editPool)
 	target.addForm("/pools/{id}/pause", "admin", p.api.newEntryAction("pools", "pause", "paused"))
 	target.addForm("/pools/{id}/resume", "admin", p.api.newEntryAction("pools", "resume", "resumed"))
-	target.addForm("/pools/{id}/slots/{slot}/release", "admin", p.release)
+	target.addForm("/pools/{id}/slots/{slot}/release", "admin", p.releaseSlot)
 }
 
 // shownPool is one pool of the list, as a card or as a row.

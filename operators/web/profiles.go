@@ -19,7 +19,7 @@ func (p *profilePages) registerRoutes(target *site) {
 	target.addPage("/profiles/{id}", p.loadEditPage)
 	target.addPage("/new-profile", p.loadCreatePage)
 	target.addForm("/profiles/{id}", "admin", func(r *http.Request) (string, string, error) { return p.saveProfile(r, r.PathValue("id")) })
-	target.addForm("/new-profile", "admin", p.create)
+	target.addForm("/new-profile", "admin", p.createProfile)
 }
 
 func (p *profilePages) loadList(r *http.Request) (page, error) {
@@ -58,7 +58,7 @@ func profileFormValues(profile operators.Profile) url.Values {
 	return url.Values{"metadata_only": {checkboxValue(profile.MetadataOnly)}}
 }
 
-func (p *profilePages) create(r *http.Request) (nextPath, messageKey string, err error) {
+func (p *profilePages) createProfile(r *http.Request) (nextPath, messageKey string, err error) {
 	name, err := readNewName(r, "profile", p.api.Profiles.Get)
 	if err != nil {
 		return "", "", err

@@ -29,18 +29,18 @@ type site struct {
 type pageLoader func(r *http.Request) (page, error)
 
 // addPage registers a page that serves the content of a loader to a browser.
-func (s *site) addPage(pattern string, load pageLoader) {
+func (s *site) addPage(pattern string, loadPage pageLoader) {
 	s.timeLimited["GET "+pattern] = true
 	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
-		p, err := load(r)
+		p, err := loadPage(r)
 		s.sendPage(rw, r, http.StatusOK, p, err)
 	})
 }
 
 // addLivePage registers a page that is updated while it is open. The hub reads only live pages. The loader
 // reads one snapshot of the ledger.
-func (s *site) addLivePage(pattern string, load pageLoader) {
-	s.addLivePageWithoutSnapshot(pattern, s.withSnapshot(load))
+func (s *site) addLivePage(pattern string, loadPage pageLoader) {
+	s.addLivePageWithoutSnapshot(pattern, s.withSnapshot(loadPage))
 }
 
 // redisTimeShare is the part of a page's time limit for reading the data that comes from Redis. This
@@ -63,10 +63,10 @@ func addLivePageWithRedis[T any](target *site, pattern string, readRedis func(r 
 
 // withSnapshot returns a loader that reads one snapshot of the ledger, so that the numbers of a page agree
 // with each other. It records in page.snapshot which snapshot that is.
-func (s *site) withSnapshot(load pageLoader) pageLoader {
+func (s *site) withSnapshot(loadPage pageLoader) pageLoader {
 	return func(r *http.Request) (p page, err error) {
 		err = s.ledger.InOneSnapshot(r.Context(), func(ctx context.Context, at ledgerSnapshot) error {
-			p, err = load(r.WithContext(ctx))
+			p, err = loadPage(r.WithContext(ctx))
 			p.snapshot = at.String()
 			return err
 		})
@@ -74,12 +74,12 @@ func (s *site) withSnapshot(load pageLoader) pageLoader {
 	}
 }
 
-// addLivePageWithoutSnapshot registers load as a live page. It does not open a snapshot of the ledger for load.
-func (s *site) addLivePageWithoutSnapshot(pattern string, load pageLoader) {
-	s.addPage(pattern, load)
+// addLivePageWithoutSnapshot registers loadPage as a live page. It does not open a snapshot of the ledger for loadPage.
+func (s *site) addLivePageWithoutSnapshot(pattern string, loadPage pageLoader) {
+	s.addPage(pattern, loadPage)
 	s.livePages.HandleFunc(pattern, func(rw http.ResponseWriter, r *http.Request) {
 		captured, _ := rw.(*pageCapture)
-		p, err := load(r)
+		p, err := loadPage(r)
 		if err == nil {
 			captured.page, err = s.render(p)
 		}

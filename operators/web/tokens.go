@@ -20,9 +20,9 @@ func (t *tokenPages) registerRoutes(target *site) {
 	target.addPage("/new-token", t.loadCreatePage)
 	target.addPage("/tokens/{id}/rotate", t.newActionPageLoader("Rotate"))
 	target.addPage("/tokens/{id}/delete", t.newActionPageLoader("Delete"))
-	target.addSecretForm("/new-token", "admin", "system", t.create)
-	target.addSecretForm("/tokens/{id}/rotate", "admin", "system", t.rotate)
-	target.addForm("/tokens/{id}/delete", "admin", t.delete)
+	target.addSecretForm("/new-token", "admin", "system", t.createToken)
+	target.addSecretForm("/tokens/{id}/rotate", "admin", "system", t.rotateToken)
+	target.addForm("/tokens/{id}/delete", "admin", t.deleteToken)
 }
 
 func (t *tokenPages) loadList(r *http.Request) (page, error) {
@@ -42,7 +42,7 @@ func (t *tokenPages) loadCreatePage(r *http.Request) (page, error) {
 	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.mayOfferActions(r, "admin")}}, nil
 }
 
-func (t *tokenPages) create(r *http.Request) (tokenSecret, error) {
+func (t *tokenPages) createToken(r *http.Request) (tokenSecret, error) {
 	made, err := t.api.Tokens.Create(r.Context(), operators.NewToken{
 		Name: strings.TrimSpace(r.PostForm.Get("name")), Role: r.PostForm.Get("role"),
 		Pools: strings.Fields(r.PostForm.Get("pools")), LimitSets: strings.Fields(r.PostForm.Get("limit_sets")),
@@ -74,12 +74,12 @@ func (t *tokenPages) newActionPageLoader(verb string) pageLoader {
 	}
 }
 
-func (t *tokenPages) rotate(r *http.Request) (tokenSecret, error) {
+func (t *tokenPages) rotateToken(r *http.Request) (tokenSecret, error) {
 	var made operators.TokenCreated
 	err := t.api.Do(r.Context(), operators.Request{Method: http.MethodPost, Path: operators.Path("tokens", r.PathValue("id"), "rotate")}, &made)
 	return tokenSecret{"Token of " + made.Name, made.Secret, "The older secret ends within 5 s, and so do the sessions that began with it.", "/tokens"}, err
 }
 
-func (t *tokenPages) delete(r *http.Request) (nextPath, messageKey string, err error) {
+func (t *tokenPages) deleteToken(r *http.Request) (nextPath, messageKey string, err error) {
 	return "/tokens", "token-deleted", t.api.Do(r.Context(), operators.Request{Method: http.MethodDelete, Path: operators.Path("tokens", r.PathValue("id"))}, nil)
 }

@@ -32,8 +32,8 @@ type waitingPages struct {
 }
 
 func (w *waitingPages) registerRoutes(target *site) {
-	target.addPage("/pools/{id}/waiting", w.newPageLoader("pools"))
-	target.addPage("/batches/{id}/waiting", w.newPageLoader("batches"))
+	target.addPage("/pools/{id}/waiting", w.newWaitingPageLoader("pools"))
+	target.addPage("/batches/{id}/waiting", w.newWaitingPageLoader("batches"))
 }
 
 // waitSummary summarizes the reasons why tasks wait, as pages show them.
@@ -91,8 +91,8 @@ func readWaitSummary(r *http.Request, api client, poolsOrBatches, id string, max
 	return w, nil
 }
 
-// newPageLoader returns the loader of the page with the waiting tasks of a pool or a batch (poolsOrBatches is "pools" or "batches").
-func (w *waitingPages) newPageLoader(poolsOrBatches string) pageLoader {
+// newWaitingPageLoader returns the loader of the page with the waiting tasks of a pool or a batch (poolsOrBatches is "pools" or "batches").
+func (w *waitingPages) newWaitingPageLoader(poolsOrBatches string) pageLoader {
 	return func(r *http.Request) (page, error) {
 		id, filters := r.PathValue("id"), nonEmptyParams(r.URL.Query(), "code")
 		pager := newPager(r, filters)

@@ -90,7 +90,7 @@ func (w *Web) Handler(otherPaths http.Handler) http.Handler {
 	mux.Handle("GET /sign-in", withSecurityHeaders(w.auth.sendSignInPage))
 	mux.Handle("POST /sign-in", withSecurityHeaders(w.auth.signIn))
 	mux.Handle("POST /sign-out", withSecurityHeaders(w.auth.signOut))
-	mux.Handle("GET /live", withSecurityHeaders(w.streams.serve))
+	mux.Handle("GET /live", withSecurityHeaders(w.streams.serveStream))
 	mux.Handle("/", otherPaths)
 	guarded := w.auth.requireVisitor(w.site.pages)
 	unlimited, limited := withSecurityHeaders(guarded), withSecurityHeaders(api.WithTimeLimit(w.pageTimeout, api.WithRecovery(w.panicked, guarded), w.site.sendTimeoutPage).ServeHTTP)
