@@ -121,5 +121,5 @@ func (a *API) registerOperatorPaths() {
 	(&tokenOperations{ledger}).register(r)
 	(&finder{ledger}).register(r)
 	(&eventOperations{ledger, a.auth, &a.health.stopping}).register(r)
-	devicehttp.Describe(r.API, problemResponse(r.API))
+	devicehttp.Describe(r.API, r.problem)
 }

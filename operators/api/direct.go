@@ -40,7 +40,7 @@ func registerDirect(r *routes, op huma.Operation, requestTypes, responseTypes []
 	if requestTypes != nil {
 		op.RequestBody = &huma.RequestBody{Required: true, Content: describeOneOf(r, requestTypes)}
 	}
-	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: describeOneOf(r, responseTypes)}, "default": problemResponse(r)}
+	op.Responses = map[string]*huma.Response{"200": {Description: http.StatusText(http.StatusOK), Content: describeOneOf(r, responseTypes)}, "default": r.problem}
 	r.OpenAPI().AddOperation(&op)
 	run := func(ctx huma.Context) error {
 		if err := checkQueryNames(ctx); err != nil {

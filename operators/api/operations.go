@@ -18,8 +18,9 @@ import (
 // operations is a set of operations with one OpenAPI document and one router.
 type operations struct {
 	huma.API
-	auth *authenticator
-	log  *slog.Logger
+	auth    *authenticator
+	log     *slog.Logger
+	problem *huma.Response // the description of an error response, which all operations share
 }
 
 // newOperations returns an empty set of operations that are served by mux. version is the version of this program.
@@ -36,7 +37,7 @@ func newOperations(mux *http.ServeMux, version string, auth *authenticator, log 
 		"operator": {Type: "http", Scheme: "bearer", Description: "An operator token: viewer, operator, admin, verifier or caller."},
 		"device":   {Type: "http", Scheme: "bearer", Description: "The device's own token or a fleet token."},
 	}
-	o := &operations{API: humago.New(mux, config), auth: auth, log: log}
+	o := &operations{API: humago.New(mux, config), auth: auth, log: log, problem: problemResponse(config.Components.Schemas)}
 	o.UseMiddleware(o.newMiddlewares(auth.authorize, refuseIgnoredQuery, handleIdempotencyKey)...)
 	o.UseMiddleware(useProblemStatus) // last, because the transformers need its context
 	return o
@@ -141,7 +142,7 @@ func addOperation[Request, Response any](r *routes, target *operations, operatio
 	if operation.Responses == nil {
 		operation.Responses = map[string]*huma.Response{}
 	}
-	operation.Responses["default"] = problemResponse(target)
+	operation.Responses["default"] = target.problem
 	if operation.MaxBodyBytes == 0 {
 		operation.Middlewares = append(operation.Middlewares, target.newMiddlewares(r.limitLargeBodies)...)
 	}
@@ -175,11 +176,11 @@ func documentStatus[Body any](r *routes, operation huma.Operation, status int) h
 	return operation
 }
 
-func problemResponse(operations huma.API) *huma.Response {
+func problemResponse(schemas huma.Registry) *huma.Response {
 	return &huma.Response{
 		Description: "A problem (RFC 9457)",
 		Content: map[string]*huma.MediaType{
-			"application/problem+json": {Schema: huma.SchemaFromType(operations.OpenAPI().Components.Schemas, problemType())},
+			"application/problem+json": {Schema: huma.SchemaFromType(schemas, problemType())},
 		},
 	}
 }
