@@ -174,7 +174,8 @@ func (s *PostgresServer) createDatabase(tb testing.TB, name, template string) {
 		tb.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(tb.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template); err != nil {
+	// FILE_COPY needs half of the processor time of the default strategy, which writes each page to the write-ahead log.
+	if _, err := db.ExecContext(tb.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY FILE_COPY"); err != nil {
 		tb.Fatalf("creating a database: %v", err)
 	}
 }
