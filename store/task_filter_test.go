@@ -1,12 +1,16 @@
 package store_test
 
 import (
+	"database/sql"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/migrations"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -14,16 +18,24 @@ import (
 // Every 50,000th ended task has failed.
 func openWithManyTasks(t *testing.T) *ledger {
 	t.Helper()
-	l := openPostgres(t)
-	l.exec(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 4) n`)
-	l.exec(`INSERT INTO batches (pool, kind, created_at) SELECT 'p' || n % 5, 'k' || n, now() FROM generate_series(0, 19) n`)
-	l.exec(`INSERT INTO tasks (batch, pool, device, state, error)
-		SELECT 1 + i % 20, 'p' || i % 5, 'd' || i % 5000, CASE WHEN i % 50000 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN i % 50000 = 0 THEN 'timeout ' || i ELSE '' END
-		FROM generate_series(1, 200000) AS i`)
-	l.exec(`INSERT INTO batches (pool, kind, created_at) VALUES ('p1', 'rare', now())`)
-	l.exec(`INSERT INTO tasks (batch, pool, device) VALUES (21, 'p1', 'd7')`)
-	return l
+	dsn := sharedPostgres.NewCopy(t, "many_tasks", func(db *sql.DB) error {
+		_, err := migrations.Up(t.Context(), db, migrations.Postgres)
+		if err == nil {
+			_, err = db.ExecContext(t.Context(), manyTasksSQL)
+		}
+		return err
+	})
+	return &ledger{t, backends.OpenPostgres(t, dsn), &atomic.Int64{}}
 }
+
+const manyTasksSQL = `
+	INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p' || n, 1, 1000, now(), now() FROM generate_series(0, 4) n;
+	INSERT INTO batches (pool, kind, created_at) SELECT 'p' || n % 5, 'k' || n, now() FROM generate_series(0, 19) n;
+	INSERT INTO tasks (batch, pool, device, state, error)
+		SELECT 1 + i % 20, 'p' || i % 5, 'd' || i % 5000, CASE WHEN i % 50000 = 0 THEN 'failed' ELSE 'succeeded' END, CASE WHEN i % 50000 = 0 THEN 'timeout ' || i ELSE '' END
+		FROM generate_series(1, 200000) AS i;
+	INSERT INTO batches (pool, kind, created_at) VALUES ('p1', 'rare', now());
+	INSERT INTO tasks (batch, pool, device) VALUES (21, 'p1', 'd7')`
 
 // maxRowsRead returns the number of rows that the plan node with the most rows has read.
 func maxRowsRead(plan []string) (rows int) {

@@ -19,10 +19,10 @@ import (
 //
 // Tests that stop or kill the server start their own server (StartPostgres).
 type SharedPostgres struct {
-	mu     sync.Mutex
-	server *PostgresServer
-	remove func()
-	schema sync.Once // creates the database that is copied for each ledger
+	mu        sync.Mutex
+	server    *PostgresServer
+	remove    func()
+	originals sync.Map // the databases that NewCopy copies: a sync.Once by name
 }
 
 // NewDatabase creates an empty database for one test and returns its DSN. The
@@ -32,27 +32,35 @@ func (s *SharedPostgres) NewDatabase(tb testing.TB) string {
 	return s.Server(tb).NewDatabase(tb)
 }
 
-// ledgerSchema is the name of the database that contains only the schema.
-const ledgerSchema = "ledger_schema"
-
 // NewLedger creates a database that has the schema of the ledger, for one test, and returns its DSN. The database
 // is a copy of a migrated one, which takes a tenth of the time of a migration.
 func (s *SharedPostgres) NewLedger(tb testing.TB) string {
 	tb.Helper()
+	return s.NewCopy(tb, "ledger_schema", func(db *sql.DB) error {
+		_, err := migrations.Up(tb.Context(), db, migrations.Postgres)
+		return err
+	})
+}
+
+// NewCopy creates a copy of the database original for one test, and returns its DSN. The first call with this name
+// creates the original and calls fill with it.
+func (s *SharedPostgres) NewCopy(tb testing.TB, original string, fill func(*sql.DB) error) string {
+	tb.Helper()
 	server := s.Server(tb)
-	s.schema.Do(func() {
-		server.createDatabase(tb, ledgerSchema, "template0")
-		db, err := sql.Open("postgres", server.DSN(ledgerSchema))
+	once, _ := s.originals.LoadOrStore(original, &sync.Once{})
+	once.(*sync.Once).Do(func() { //nolint:forcetypeassert // the map has only values of this type
+		server.createDatabase(tb, original, "template0")
+		db, err := sql.Open("postgres", server.DSN(original))
 		if err != nil {
 			tb.Fatal(err)
 		}
-		_, err = migrations.Up(tb.Context(), db, migrations.Postgres)
+		err = fill(db)
 		_ = db.Close() // a database with connections cannot be copied
 		if err != nil {
 			tb.Fatal(err)
 		}
 	})
-	return server.copyDatabase(tb, ledgerSchema)
+	return server.copyDatabase(tb, original)
 }
 
 // Server returns the running server. The first call starts it.
