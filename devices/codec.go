@@ -26,7 +26,7 @@ func DecodeReport(body []byte) (Report, error) {
 	switch _, isTypeError := errors.AsType[*json.UnmarshalTypeError](err); {
 	case err != nil && !isTypeError:
 		return report, &Error{ReasonInvalid, CodeInvalidJSON, "body: " + err.Error()}
-	case isEmpty(text):
+	case isEmptyJSON(text):
 		return report, nil
 	case fields == nil:
 		return Report{}, invalidFieldError("report", "must be an object")
@@ -72,8 +72,8 @@ func (m members) removeMember(name string) (removed []byte) {
 	return value
 }
 
-// isEmpty reports whether a JSON value counts as absent: it is missing, null, "", {} or [].
-func isEmpty(value []byte) bool {
+// isEmptyJSON reports whether a JSON value counts as absent: it is missing, null, "", {} or [].
+func isEmptyJSON(value []byte) bool {
 	switch {
 	case len(value) == 0 || string(value) == "null" || string(value) == `""`:
 		return true
@@ -90,7 +90,7 @@ func parseString(value []byte) (text string, ok bool) {
 
 func (r *Report) decodeID(fields members) error {
 	id := fields.removeMember("id")
-	if isEmpty(id) {
+	if isEmptyJSON(id) {
 		return nil
 	}
 	text, ok := parseString(id)
@@ -107,7 +107,7 @@ func (r *Report) decodeID(fields members) error {
 func (r *Report) decodeAccept(fields members) error {
 	accept := fields.removeMember("accept")
 	r.Accept = string(accept) != "false"
-	if !r.Accept || isEmpty(accept) || string(accept) == "true" {
+	if !r.Accept || isEmptyJSON(accept) || string(accept) == "true" {
 		return nil
 	}
 	return invalidFieldError("accept", "must be true or false")
@@ -115,7 +115,7 @@ func (r *Report) decodeAccept(fields members) error {
 
 func (r *Report) decodeAttributes(fields members) error {
 	text := fields.removeMember("attributes")
-	if isEmpty(text) {
+	if isEmptyJSON(text) {
 		return nil
 	}
 	all, ok := parseMembers(text)
@@ -145,7 +145,7 @@ func (r *Report) decodeRunning(fields members) (err error) {
 // maxEntries entries is an error with the code tooManyCode.
 func decodeList[T any](report *Report, fields members, name string, maxEntries int, tooManyCode string, decode func(members) T) ([]T, error) {
 	field := fields.removeMember(name)
-	if isEmpty(field) {
+	if isEmptyJSON(field) {
 		return nil, nil
 	}
 	var entries []json.RawMessage

@@ -60,7 +60,7 @@ func decodeInteger(raw []byte) int64 {
 // integerDigits returns the digits of the non-negative integer in raw, which is a JSON number or a JSON string. For any other value, or with
 // leading zeros, it returns "".
 func integerDigits(raw []byte) string {
-	if isEmpty(raw) {
+	if isEmptyJSON(raw) {
 		return ""
 	}
 	text, ok := parseString(raw)
@@ -99,7 +99,7 @@ func (r *Result) decodeOutput(raw []byte) {
 }
 
 func (r *Result) decodeError(raw []byte) {
-	if isEmpty(raw) {
+	if isEmptyJSON(raw) {
 		return
 	}
 	text, ok := parseString(raw)
@@ -113,7 +113,7 @@ func (r *Result) decodeError(raw []byte) {
 // decodeRetryAfter sets RetryAfter from raw. It ignores raw unless the status is StatusReturned, so that the field does not make another
 // result invalid.
 func (r *Result) decodeRetryAfter(raw []byte) {
-	if r.Status != StatusReturned || isEmpty(raw) {
+	if r.Status != StatusReturned || isEmptyJSON(raw) {
 		return
 	}
 	text := integerDigits(raw)

@@ -39,7 +39,7 @@ func violatedNameRule(name string, maxLength int) (rule string) {
 		return "must start with a letter or digit"
 	}
 	for i := range len(name) {
-		if !isNameByte(name[i]) {
+		if !isAllowedInName(name[i]) {
 			return "may only contain A-Z a-z 0-9 . _ : -"
 		}
 	}
@@ -50,6 +50,6 @@ func isAlphanumeric(char byte) bool {
 	return 'a' <= char && char <= 'z' || 'A' <= char && char <= 'Z' || '0' <= char && char <= '9'
 }
 
-func isNameByte(char byte) bool {
+func isAllowedInName(char byte) bool {
 	return isAlphanumeric(char) || char == '.' || char == '_' || char == ':' || char == '-'
 }

@@ -36,8 +36,8 @@ func newPastStarts(rule *Rule, now time.Time) *pastStarts {
 }
 
 // addStart adds a start of the history. The starts must be added roughly in the order from the newest to the oldest. item is the rule with the
-// subject of the start. matters is false if the start is too old to have an effect on the rule. Then item is empty.
-func (p *pastStarts) addStart(start Start) (item Item, matters bool) {
+// subject of the start. isCounted is false if the start is too old to have an effect on the rule. Then item is empty.
+func (p *pastStarts) addStart(start Start) (item Item, isCounted bool) {
 	if start.Ago < leaseKeepTime {
 		p.recent = append(p.recent, start.Lease)
 	}

@@ -23,16 +23,16 @@ type Reservations struct {
 // reserved start counts as used until Count or Release settles it. A check that is sent again under the same lease passes again. After an
 // error, settle all leases, because each of them may have a reservation.
 func (r *Reservations) Reserve(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
-	return r.ask(ctx, pool, "R", checks)
+	return r.askByMode(ctx, pool, "R", checks)
 }
 
 // Peek returns the answers that Reserve would return for the checks, and changes nothing.
 func (r *Reservations) Peek(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
-	return r.ask(ctx, pool, "P", checks)
+	return r.askByMode(ctx, pool, "P", checks)
 }
 
-// ask sends the checks of a pool. mode is the mode of lua/reserve.lua: R reserves, P changes nothing.
-func (r *Reservations) ask(ctx context.Context, pool, mode string, checks []Check) ([]Answer, error) {
+// askByMode sends the checks of a pool. mode is the mode of lua/reserve.lua: R reserves, P changes nothing.
+func (r *Reservations) askByMode(ctx context.Context, pool, mode string, checks []Check) ([]Answer, error) {
 	if err := validateAll(pool, checks); err != nil || len(checks) == 0 {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeR
 	if slices.ContainsFunc(takings, func(one Taking) bool { return one.ID == "" }) {
 		mode = modeTake
 	}
-	taken, err := t.ask(ctx, set, mode, takings)
+	taken, err := t.askByMode(ctx, set, mode, takings)
 	for i, a := range taken {
 		for k, s := range a.Items {
 			if a.Allowed && !a.Repeated {
@@ -43,7 +43,7 @@ func (t *Takes) Take(ctx context.Context, set string, takings []Taking) ([]TakeR
 
 // Peek returns the results that Take would return for the takes, and counts nothing.
 func (t *Takes) Peek(ctx context.Context, set string, takings []Taking) ([]TakeResult, error) {
-	return t.ask(ctx, set, modePeek, takings)
+	return t.askByMode(ctx, set, modePeek, takings)
 }
 
 // Return gives back the unused part of earlier takes. Each Taking must have the ID and the items of its earlier take. Its Cost is the total to
@@ -69,7 +69,7 @@ func (t *Takes) Return(ctx context.Context, set string, takings []Taking) (retur
 	})
 }
 
-func (t *Takes) ask(ctx context.Context, set, mode string, takings []Taking) ([]TakeResult, error) {
+func (t *Takes) askByMode(ctx context.Context, set, mode string, takings []Taking) ([]TakeResult, error) {
 	if err := validateAll(set, takings); err != nil || len(takings) == 0 {
 		return nil, err
 	}

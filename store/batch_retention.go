@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// retainBatches deletes, oldest batch first, the tasks of batches that ended more than keepFor ago, and then each batch that has no task
+// deleteOldBatches deletes, oldest batch first, the tasks of batches that ended more than keepFor ago, and then each batch that has no task
 // left. It stops when it has deleted limit tasks and batches in total. A batch with a task that is open, or that ended later, keeps all its
 // tasks. Each transaction also subtracts its deleted tasks from the counts.
-func (s batches) retainBatches(ctx context.Context, keepFor time.Duration, limit int) (deletedTasks, deletedBatches int64, err error) {
+func (s batches) deleteOldBatches(ctx context.Context, keepFor time.Duration, limit int) (deletedTasks, deletedBatches int64, err error) {
 	for batch := int64(0); deletedTasks+deletedBatches < int64(limit); {
 		var removed int64
 		var gone bool

@@ -134,7 +134,7 @@ func (s session) readBlock(ctx context.Context, previous EventSeal, lastEvent in
 	_, _ = fmt.Fprintln(b.hash, previous.Hash)
 	var line []byte
 	err = forEach(ctx, s, eventScanDest, func(e Event) bool {
-		line = e.appendLine(line[:0])
+		line = e.appendAuditLine(line[:0])
 		_, _ = b.hash.Write(line)
 		b.events, b.last = b.events+1, e.ID
 		return true
@@ -148,8 +148,8 @@ func (b eventBlock) hashForSeal(seal EventSeal) string {
 	return hex.EncodeToString(b.hash.Sum(nil))
 }
 
-// appendLine appends every column of the event to line. The length before each text makes the lines of different events differ.
-func (e Event) appendLine(line []byte) []byte {
+// appendAuditLine appends every column of the event to line. The length before each text makes the lines of different events differ.
+func (e Event) appendAuditLine(line []byte) []byte {
 	for _, number := range [...]int64{e.ID, e.At.UnixMicro(), e.Batch, e.Task, e.Token} {
 		line = append(strconv.AppendInt(line, number, 10), ' ')
 	}
@@ -168,9 +168,9 @@ const oldBlocksSQL = `
 		SELECT last, at, sum(events) OVER (ORDER BY last) - events AS before FROM event_seals WHERE events > 0 ORDER BY last LIMIT $2) AS oldest
 	WHERE before < $2 AND at < (SELECT {now}) - $1 * {ms}`
 
-// retainEvents deletes, oldest first, blocks that were sealed more than keepFor ago, until it has deleted limit events. The last seal of a
+// deleteOldEvents deletes, oldest first, blocks that were sealed more than keepFor ago, until it has deleted limit events. The last seal of a
 // deleted block stays as the start of the chain.
-func (s events) retainEvents(ctx context.Context, keepFor time.Duration, limit int) (deleted int64, err error) {
+func (s events) deleteOldEvents(ctx context.Context, keepFor time.Duration, limit int) (deleted int64, err error) {
 	err = s.write(ctx, func(tx session) error {
 		last, err := queryOne(ctx, tx, singleColumn[int64], oldBlocksSQL, keepFor.Milliseconds(), limit)
 		if deleted = 0; err != nil || last == 0 {

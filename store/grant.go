@@ -237,18 +237,18 @@ type TaskLease struct {
 
 // Redeliver adds 1 to Redelivered of the task's grant, and returns the grant. It returns ErrNotFound if the grant has ended or has another
 // token, or if its pool grants nothing after a restore.
-func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error) {
+func (s grants) Redeliver(ctx context.Context, taskID, fencingToken int64) (Grant, error) {
 	var g Grant
 	err := s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE grants SET redelivered = redelivered + 1 WHERE task = $1 AND token = $2
-			AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = grants.pool AND NOT `+poolMayGrantSQL+`)`, task, token)
+			AND NOT EXISTS (SELECT 1 FROM pools p WHERE p.name = grants.pool AND NOT `+poolMayGrantSQL+`)`, taskID, fencingToken)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return ErrNotFound
 		}
-		g, err = queryOne(ctx, tx, grantScanDest, `SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.task = $1`, task)
+		g, err = queryOne(ctx, tx, grantScanDest, `SELECT `+grantColumns+` FROM `+grantTables+` WHERE g.task = $1`, taskID)
 		return err
 	})
 	return g, err
@@ -256,15 +256,15 @@ func (s grants) Redeliver(ctx context.Context, task, token int64) (Grant, error)
 
 // AskCancel records that the device with this task and fencing token is asked to stop for reason. If the device was asked before, the
 // earlier reason stays. If the grant has ended, AskCancel does nothing.
-func (s grants) AskCancel(ctx context.Context, task, token int64, reason string) error {
+func (s grants) AskCancel(ctx context.Context, taskID, fencingToken int64, reason string) error {
 	return s.write(ctx, func(tx session) error {
-		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, task, token, reason)
+		n, err := tx.exec(ctx, `UPDATE grants SET cancel_why = $3 WHERE task = $1 AND token = $2 AND cancel_why = ''`, taskID, fencingToken, reason)
 		if err != nil || n == 0 {
 			return err
 		}
 		_, err = tx.exec(ctx, `
 			INSERT INTO events (at, kind, actor, actor_kind, pool, batch, task, device, token, detail)
-			SELECT {now}, 'task.cancel_asked', '`+systemActor+`', 'program', pool, batch, task, device, token, cancel_why FROM grants WHERE task = $1`, task)
+			SELECT {now}, 'task.cancel_asked', '`+systemActor+`', 'program', pool, batch, task, device, token, cancel_why FROM grants WHERE task = $1`, taskID)
 		return err
 	})
 }

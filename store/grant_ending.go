@@ -61,24 +61,24 @@ func (e *grantEnding) endsLastTaskOfDevice() bool {
 	return e.isOnlyTask && e.settlement.State != Pending
 }
 
-// applyResult sets the fields of the ending for result. settle decides the state of the task.
-func (e *grantEnding) applyResult(result Result, settle DecideTaskState) {
+// applyResult sets the fields of the ending for result. decideState decides the state of the task.
+func (e *grantEnding) applyResult(result Result, decideState DecideTaskState) {
 	e.cause, e.output, e.dropped, e.error = result.Cause, result.Output, result.Dropped, result.Error
 	if e.cause == ByFailure && e.grant.CancelWhy == whyPaused {
 		e.cause = ByReturn // the device was asked to stop, and its task must not count as a failed attempt
 	}
-	e.setTaskState(settle, result.RetryAfter)
+	e.setTaskState(decideState, result.RetryAfter)
 	e.event = "task." + string(e.settlement.State)
 	if e.settlement.State == Pending {
 		e.event = "task." + string(e.cause) // the attempt failed or was returned, and the task is pending again
 	}
 }
 
-// setTaskState stores the state of the task, which the function settle decides. requestedDelay is the delay before the next attempt that
+// setTaskState stores the state of the task, which the function decideState decides. requestedDelay is the delay before the next attempt that
 // the device requested, or 0.
-func (e *grantEnding) setTaskState(settle DecideTaskState, requestedDelay time.Duration) {
+func (e *grantEnding) setTaskState(decideState DecideTaskState, requestedDelay time.Duration) {
 	e.grant.Kind = e.task.kind
-	e.settlement = settle(EndedGrantFacts{
+	e.settlement = decideState(EndedGrantFacts{
 		Cause: e.cause, CancelWhy: e.grant.CancelWhy, Attempts: e.task.attempts, Returned: e.task.returned,
 		MaxAttempts: e.task.maxAttempts, RetryOn: e.task.retryOn, OnLost: e.task.onLost,
 		RetryBackoff: e.task.backoff, RetryAfter: requestedDelay,
@@ -102,7 +102,7 @@ type endingRow struct {
 	ActorKind string  `json:"actor_kind,omitempty"`
 }
 
-func (e *grantEnding) row() endingRow {
+func (e *grantEnding) toRow() endingRow {
 	row := endingRow{
 		Task: e.grant.Task, Token: e.grant.Token, Cause: string(e.cause), Error: e.error, State: string(e.settlement.State),
 		DelayMS: e.settlement.Delay.Milliseconds(), Event: e.event, Actor: e.actor,
@@ -154,7 +154,7 @@ const (
 func (s session) endGrants(ctx context.Context, endings []grantEnding) error {
 	rows := make([]endingRow, len(endings))
 	for i := range endings {
-		rows[i] = endings[i].row()
+		rows[i] = endings[i].toRow()
 	}
 	settled, ended, err := s.writeEndings(ctx, rowsToJSONArray(rows))
 	if err != nil {

@@ -13,10 +13,10 @@ type ForcedRelease struct {
 	AtOnce bool   // end the grant at once, even though the device may continue until its lease ends
 }
 
-// ForceRelease takes a slot from its holder and returns the grant. If release.AtOnce is true, the grant ends at once, and settle decides
+// ForceRelease takes a slot from its holder and returns the grant. If release.AtOnce is true, the grant ends at once, and decideState decides
 // the state of its task. Otherwise the device is asked to stop, and keeps the slot until its result or the end of its lease. ForceRelease
 // returns ErrNotFound if nobody holds the slot, or if the grant has another token than release.Token.
-func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, settle DecideTaskState) (_ Grant, err error) {
+func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release ForcedRelease, decideState DecideTaskState) (_ Grant, err error) {
 	defer wrapError(&err, "releasing slot %d of pool %s", slot, pool)
 	var released Grant
 	err = s.write(ctx, func(tx session) error {
@@ -33,7 +33,7 @@ func (s grants) ForceRelease(ctx context.Context, pool string, slot int, release
 		}
 		released = e.grant
 		released.CancelWhy = whyCancelled
-		return tx.applyForcedRelease(ctx, release, e, settle)
+		return tx.applyForcedRelease(ctx, release, e, decideState)
 	})
 	return released, err
 }

@@ -27,10 +27,10 @@ func (l LapseCutoffs) rowsJSON() (rowsJSON string, latest time.Time) {
 	return rowsToJSONArray(list), latest
 }
 
-// Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest first. settle decides the states of their tasks.
+// Reap ends at most limit grants whose lease has ended according to cutoffs, the earliest first. decideState decides the states of their tasks.
 // Replicas may call Reap concurrently, because it skips grants that another transaction ends or renews. If one grant cannot be ended, Reap
 // ends the other grants and also returns the error.
-func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settle DecideTaskState) ([]Reaped, error) {
+func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, decideState DecideTaskState) ([]Reaped, error) {
 	rows, latest := cutoffs.rowsJSON()
 	tasks, err := collect(ctx, s.readSession(), singleColumn[int64], `
 		SELECT g.task FROM {lapses} JOIN grants g ON `+longestLease+` = lapses.lease_ms
@@ -42,20 +42,20 @@ func (s grants) Reap(ctx context.Context, cutoffs LapseCutoffs, limit int, settl
 	if len(tasks) == 0 {
 		return nil, nil
 	}
-	reaped, err := s.reapTasks(ctx, tasks, cutoffs, settle)
+	reaped, err := s.reapTasks(ctx, tasks, cutoffs, decideState)
 	if err == nil || len(tasks) == 1 || ctx.Err() != nil {
 		return reaped, err
 	}
 	var failures []error
 	for _, task := range tasks {
-		one, err := s.reapTasks(ctx, []int64{task}, cutoffs, settle)
+		one, err := s.reapTasks(ctx, []int64{task}, cutoffs, decideState)
 		reaped, failures = append(reaped, one...), append(failures, err)
 	}
 	return reaped, errors.Join(failures...)
 }
 
 // reapTasks ends the grants of the tasks taskIDs in one transaction, except grants whose lease has not ended according to cutoffs.
-func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, settle DecideTaskState) ([]Reaped, error) {
+func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCutoffs, decideState DecideTaskState) ([]Reaped, error) {
 	var endings []grantEnding
 	err := s.write(ctx, func(tx session) (err error) {
 		endings, err = tx.lockLapsedGrants(ctx, taskIDs, cutoffs)
@@ -63,7 +63,7 @@ func (s grants) reapTasks(ctx context.Context, taskIDs []int64, cutoffs LapseCut
 			return err
 		}
 		for i := range endings {
-			endings[i].setTaskState(settle, 0)
+			endings[i].setTaskState(decideState, 0)
 		}
 		return tx.endGrants(ctx, endings)
 	})

@@ -12,14 +12,14 @@ import (
 const maxRecording = 8
 
 // RecordResults records the results that devices report, and returns one outcome per result, in their order. An outcome without Err is
-// committed. settle decides the state of each task.
+// committed. decideState decides the state of each task.
 //
 // The first result of each task is recorded in one common transaction, except results without a grant in force, with a dropped output, or
 // with locked rows. These results and the later results of a task get a transaction each, in their order, so that a slow or failing result
 // does not affect the others.
-func (s grants) RecordResults(ctx context.Context, results []Result, settle DecideTaskState) []ResultOutcome {
+func (s grants) RecordResults(ctx context.Context, results []Result, decideState DecideTaskState) []ResultOutcome {
 	outcomes := make([]ResultOutcome, len(results))
-	left := s.recordResultsInOneTx(ctx, results, outcomes, settle)
+	left := s.recordResultsInOneTx(ctx, results, outcomes, decideState)
 	var running rescue.Group
 	free := make(chan struct{}, maxRecording)
 	for _, indexes := range left {
@@ -27,7 +27,7 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Deci
 		running.Go(func() error {
 			defer func() { <-free }()
 			for _, i := range indexes {
-				outcomes[i] = s.recordResult(ctx, results[i], settle)
+				outcomes[i] = s.recordResult(ctx, results[i], decideState)
 			}
 			return nil
 		})
@@ -39,7 +39,7 @@ func (s grants) RecordResults(ctx context.Context, results []Result, settle Deci
 // recordResultsInOneTx records results in one transaction and sets their outcomes. unrecordedIndexesByTask has, for each task, the indexes of
 // the results that it did not record. If the answer to the COMMIT was lost, unrecordedIndexesByTask is empty, and the devices send the results
 // again.
-func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, settle DecideTaskState) (unrecordedIndexesByTask map[int64][]int) {
+func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outcomes []ResultOutcome, decideState DecideTaskState) (unrecordedIndexesByTask map[int64][]int) {
 	unrecordedIndexesByTask = make(map[int64][]int, len(results))
 	var firsts []reportedRow
 	for i, r := range results {
@@ -51,7 +51,7 @@ func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outc
 	var endings []grantEnding
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
-			endings, err = tx.endReportedGrants(ctx, firsts, results, settle)
+			endings, err = tx.endReportedGrants(ctx, firsts, results, decideState)
 			return err
 		})
 	})
@@ -73,7 +73,7 @@ func (s grants) recordResultsInOneTx(ctx context.Context, results []Result, outc
 
 // endReportedGrants ends the grants in force of firstResults. firstResults has the first result of each task, and N is the index of a result in
 // results. endReportedGrants skips locked grants. To lock a row, it never waits, so it cannot be part of a deadlock.
-func (s session) endReportedGrants(ctx context.Context, firstResults []reportedRow, results []Result, settle DecideTaskState) ([]grantEnding, error) {
+func (s session) endReportedGrants(ctx context.Context, firstResults []reportedRow, results []Result, decideState DecideTaskState) ([]grantEnding, error) {
 	endings, err := collect(ctx, s, endingScanDest, `
 		SELECT reported.n, NOT EXISTS (SELECT 1 FROM tasks o WHERE o.device = t.device AND o.state = `+hiddenPending+` AND o.id <> t.id)
 			AND d.blocked IS NOT TRUE, `+endingTaskColumns+`, `+grantOnlyColumns+`
@@ -84,7 +84,7 @@ func (s session) endReportedGrants(ctx context.Context, firstResults []reportedR
 		return nil, err
 	}
 	for i := range endings {
-		endings[i].applyResult(results[endings[i].n], settle)
+		endings[i].applyResult(results[endings[i].n], decideState)
 	}
 	return endings, s.endGrants(ctx, endings)
 }
@@ -92,11 +92,11 @@ func (s session) endReportedGrants(ctx context.Context, firstResults []reportedR
 // maxLateResults is the maximum number of stored results per device and kind (late or unknown).
 const maxLateResults = 100
 
-func (s grants) recordResult(ctx context.Context, result Result, settle DecideTaskState) ResultOutcome {
+func (s grants) recordResult(ctx context.Context, result Result, decideState DecideTaskState) ResultOutcome {
 	var outcome ResultOutcome
 	err := rescue.Call(func() error {
 		return s.write(ctx, func(tx session) (err error) {
-			outcome, err = tx.handleResult(ctx, result, settle)
+			outcome, err = tx.handleResult(ctx, result, decideState)
 			return err
 		})
 	})
@@ -106,8 +106,8 @@ func (s grants) recordResult(ctx context.Context, result Result, settle DecideTa
 	return outcome
 }
 
-// handleResult records one result. settle decides the state of the task.
-func (s session) handleResult(ctx context.Context, result Result, settle DecideTaskState) (ResultOutcome, error) {
+// handleResult records one result. decideState decides the state of the task.
+func (s session) handleResult(ctx context.Context, result Result, decideState DecideTaskState) (ResultOutcome, error) {
 	// Every transaction that creates or ends a grant locks its task first. So while this transaction holds the lock, no other transaction
 	// creates or ends the grant.
 	task, err := s.lockTask(ctx, result.Task)
@@ -122,7 +122,7 @@ func (s session) handleResult(ctx context.Context, result Result, settle DecideT
 		return ResultOutcome{}, fmt.Errorf("locking the grant: %w", err)
 	}
 	if grant.Task != 0 && grant.Token == result.Token && grant.Device == result.Device {
-		return s.endGrantByResult(ctx, result, task, grant, settle)
+		return s.endGrantByResult(ctx, result, task, grant, decideState)
 	}
 	return s.recordResultAfterEnd(ctx, result, task, grant)
 }
@@ -138,9 +138,9 @@ func (s session) lockGrant(ctx context.Context, task int64) (Grant, error) {
 }
 
 // endGrantByResult ends grant, the grant of task, because of result.
-func (s session) endGrantByResult(ctx context.Context, result Result, task endingTask, grant Grant, settle DecideTaskState) (ResultOutcome, error) {
+func (s session) endGrantByResult(ctx context.Context, result Result, task endingTask, grant Grant, decideState DecideTaskState) (ResultOutcome, error) {
 	e := grantEnding{task: task, grant: grant}
-	e.applyResult(result, settle)
+	e.applyResult(result, decideState)
 	if err := s.endGrants(ctx, []grantEnding{e}); err != nil {
 		return ResultOutcome{}, err
 	}

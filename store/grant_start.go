@@ -35,17 +35,17 @@ type PolicyOwner struct {
 	Limits  json.RawMessage
 }
 
-// startScanDest returns pointers to the fields of start for startsSQL.
-func startScanDest(start *GrantStart) (scanDest []any) {
+// grantStartScanDest returns pointers to the fields of start for grantStartsSQL.
+func grantStartScanDest(start *GrantStart) (scanDest []any) {
 	return []any{
 		&start.Token, &start.LeaseID, &start.Task, &start.Batch, &start.Pool, &start.Device, &start.Kind, &start.Payload, &start.Tags,
 		&start.Attributes, &start.Profile, &start.PoolLimits, &start.Limits, &start.ProfileLimits, &start.Now, &start.GrantedAt,
 	}
 }
 
-// startsSQL returns the query for the starts of grants and attempts that satisfy conditionSQL (with $1 and $2). orderAndLimitSQL (ORDER BY and
-// LIMIT) applies to each of the two tables.
-func startsSQL(conditionSQL, orderAndLimitSQL string) string {
+// grantStartsSQL returns the query for the starts of grants and attempts that satisfy conditionSQL (with $1 and $2). orderAndLimitSQL (ORDER BY
+// and LIMIT) applies to each of the two tables.
+func grantStartsSQL(conditionSQL, orderAndLimitSQL string) string {
 	each := func(table string) string {
 		return `SELECT * FROM (SELECT token, lease, task, device, granted_at FROM ` + table + ` WHERE ` + conditionSQL + orderAndLimitSQL + `) AS ` + table + `_found`
 	}
@@ -64,7 +64,7 @@ func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limi
 	if beforeToken == 0 {
 		beforeToken = 1 << 53
 	}
-	found, err := collect(ctx, s.readSession(), startScanDest, poolStartsSQL(), pool, beforeToken, limit)
+	found, err := collect(ctx, s.readSession(), grantStartScanDest, poolStartsSQL(), pool, beforeToken, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the starts of pool %s: %w", pool, err)
 	}
@@ -73,12 +73,12 @@ func (s grants) Starts(ctx context.Context, pool string, beforeToken int64, limi
 }
 
 func poolStartsSQL() string {
-	return startsSQL(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
+	return grantStartsSQL(`pool = $1 AND token < $2`, ` ORDER BY token DESC LIMIT $3`)
 }
 
 // StartByLease returns the start of the task with this lease id. It returns ErrNotFound if no grant of the task had this lease id.
 func (s grants) StartByLease(ctx context.Context, task int64, leaseID string) (GrantStart, error) {
-	found, err := collect(ctx, s.readSession(), startScanDest, startsSQL(`task = $1 AND lease = $2`, ``), task, leaseID)
+	found, err := collect(ctx, s.readSession(), grantStartScanDest, grantStartsSQL(`task = $1 AND lease = $2`, ``), task, leaseID)
 	if err != nil {
 		return GrantStart{}, fmt.Errorf("reading the start of lease %s: %w", leaseID, err)
 	}

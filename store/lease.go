@@ -225,21 +225,21 @@ func (s grants) SetLeaseWait(ctx context.Context, lease LeaseTask, waitFor time.
 	return err
 }
 
-// YieldPlace lets the callers behind a waiting lease go first, until OpenLease is called again for this lease. task is the task of the
+// YieldPlace lets the callers behind a waiting lease go first, until OpenLease is called again for this lease. taskID is the task of the
 // lease. The lease keeps its position for PositionTTL - AskAgainWithin. yielded is false if the callers behind the lease were already
 // allowed to go first.
-func (s grants) YieldPlace(ctx context.Context, task int64) (yielded bool, err error) {
-	defer wrapError(&err, "yielding the place of lease %d", task)
+func (s grants) YieldPlace(ctx context.Context, taskID int64) (yielded bool, err error) {
+	defer wrapError(&err, "yielding the place of lease %d", taskID)
 	err = s.write(ctx, func(tx session) error {
 		n, err := tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $2 * {ms}`,
-			task, (PositionTTL - AskAgainWithin).Milliseconds())
+			taskID, (PositionTTL - AskAgainWithin).Milliseconds())
 		if yielded = n > 0; err != nil || yielded {
 			return err
 		}
 		// The not_after of a lease that was requested without a wait is less than PositionTTL / 2 from now. This statement must not change that
 		// not_after, because DropLease deletes the lease only if its not_after is unchanged.
 		_, err = tx.exec(ctx, `UPDATE tasks SET not_after = {now} + $2 * {ms} WHERE id = $1 AND state = 'pending' AND not_after > {now} + $3 * {ms}`,
-			task, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
+			taskID, (PositionTTL - AskAgainWithin).Milliseconds(), (PositionTTL / 2).Milliseconds())
 		return err
 	})
 	return yielded, err

@@ -21,10 +21,10 @@ func (c CallerBound) IsFull() bool { return c.Bound != nil && c.Held+c.Ahead >= 
 const maxCountedAhead = 1000
 
 // CallerBoundOf reads the CallerBound of the caller that waits with this task.
-func (s grants) CallerBoundOf(ctx context.Context, pool string, task int64) (_ CallerBound, err error) {
+func (s grants) CallerBoundOf(ctx context.Context, pool string, taskID int64) (_ CallerBound, err error) {
 	defer wrapError(&err, "counting the callers of pool %s", pool)
 	return queryOne(ctx, s.readSession(), func(c *CallerBound) []any { return []any{&c.Bound, &c.Held, &c.Ahead} },
-		callerBoundSQL(), pool, task, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
+		callerBoundSQL(), pool, taskID, (PositionTTL - AskAgainWithin).Milliseconds(), maxCountedAhead)
 }
 
 func callerBoundSQL() string {

@@ -71,10 +71,10 @@ func (s *Store) Retain(ctx context.Context, keepFor time.Duration, limit int) (d
 	if keepFor == 0 {
 		return deleted, nil
 	}
-	if deleted.Events, err = s.retainEvents(ctx, keepFor, limit); err != nil {
+	if deleted.Events, err = s.deleteOldEvents(ctx, keepFor, limit); err != nil {
 		return deleted, fmt.Errorf("removing old events: %w", err)
 	}
-	if deleted.Tasks, deleted.Batches, err = s.retainBatches(ctx, keepFor, limit); err != nil {
+	if deleted.Tasks, deleted.Batches, err = s.deleteOldBatches(ctx, keepFor, limit); err != nil {
 		return deleted, fmt.Errorf("removing old batches: %w", err)
 	}
 	return deleted, nil

@@ -97,13 +97,13 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 		next = ExpiryPosition{Batch: found.batch + 1}
 	}
 	f.Until = stretch.End
-	expired, err = s.expireWaited(ctx, f, maxSearched)
+	expired, err = s.expireTasksByMaxWait(ctx, f, maxSearched)
 	return expired, next, err
 }
 
-// expireWaited ends the tasks of one batch, selected by filter, that waited longer than the MaxWait of the batch. It searches at most
+// expireTasksByMaxWait ends the tasks of one batch, selected by filter, that waited longer than the MaxWait of the batch. It searches at most
 // maxSearched tasks.
-func (s tasks) expireWaited(ctx context.Context, filter TaskFilter, maxSearched int) (expired int, err error) {
+func (s tasks) expireTasksByMaxWait(ctx context.Context, filter TaskFilter, maxSearched int) (expired int, err error) {
 	q := &query{}
 	late, err := collect(ctx, s.customPlanSession(), singleColumn[int64], `SELECT t.id FROM (`+filter.candidateIDsSQL(q, maxSearched)+`) AS w {task w} {batch of t} WHERE `+withinMaxWait+` IS NOT TRUE`, q.args...)
 	if err != nil || len(late) == 0 {

@@ -118,7 +118,7 @@ func (r *run) answerHTTP(w http.ResponseWriter, request *http.Request) {
 	x := newExchange(devices.ID(request.PathValue("device")), body)
 	x.isHTTP, x.token, x.wait = true, devhttp.Bearer(request.Header.Get("Authorization")), devhttp.PreferredWait(request.Header)
 	x.transmit = func(a answer) { answers <- a }
-	r.runInLoop(func() { r.receive(x) })
+	r.runInLoop(func() { r.checkReport(x) })
 	select {
 	case a := <-answers:
 		a.writeHTTP(w)

@@ -46,7 +46,7 @@ func (r *run) startMQTT() (stop func(), err error) {
 			}
 			client.Publish(devices.ReplyTopic(device), 1, false, a.encode())
 		}
-		r.runInLoop(func() { r.receive(x) })
+		r.runInLoop(func() { r.checkReport(x) })
 	})
 	subscribed.WaitTimeout(timeout)
 	if err := subscribed.Error(); err != nil {

@@ -68,7 +68,7 @@ func (r *run) isOver() bool { return r.fault != nil || r.ended() != nil }
 // isReached returned true. answer answers the reports. If answer is nil, the reports are answered as by a server without tasks.
 func (r *run) handleUntil(limit time.Duration, answer func(*exchange), isReached func() bool) (reached bool) {
 	if r.answer = answer; answer == nil {
-		r.answer = func(x *exchange) { r.send(x, r.replyTo(x)) }
+		r.answer = func(x *exchange) { r.sendReply(x, r.replyTo(x)) }
 	}
 	end := time.Now().Add(limit)
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -155,7 +155,7 @@ func (r *run) grant(toGrant *task, sendGrant func(*exchange, answer)) {
 	isGiven := false
 	r.handleUntil(2*longEnough, func(x *exchange) {
 		if isGiven || len(x.Running) > 0 || !x.Accept {
-			r.send(x, r.replyTo(x))
+			r.sendReply(x, r.replyTo(x))
 			return
 		}
 		isGiven = true
@@ -171,7 +171,7 @@ func (r *run) grantAndWaitForResult(toGrant *task, rule string, sendGrant func(*
 	r.check(rule, toGrant.isEnded(), nil, "task %d: no result within %s of its grant", toGrant.ID, longEnough)
 }
 
-func (r *run) send(report *exchange, reply answer) {
+func (r *run) sendReply(report *exchange, reply answer) {
 	if report.transmit == nil {
 		return
 	}
@@ -192,7 +192,9 @@ func (r *run) send(report *exchange, reply answer) {
 
 // sendAfter returns a function that sends an answer to a report after delay.
 func (r *run) sendAfter(delay time.Duration) (sendGrant func(*exchange, answer)) {
-	return func(x *exchange, a answer) { r.delayedTo, r.delayed = time.Now().Add(delay), func() { r.send(x, a) } }
+	return func(x *exchange, a answer) {
+		r.delayedTo, r.delayed = time.Now().Add(delay), func() { r.sendReply(x, a) }
+	}
 }
 
 // recordReply updates the tasks with the acknowledgements, renewals, cancels and the grant in reply, which answers report. A lease begins

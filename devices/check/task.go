@@ -15,7 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-type plan struct {
+type taskPlan struct {
 	seconds     int           // time for which the task keeps its connection to the external system; default 1
 	lease       time.Duration // default 20 s
 	reportAfter time.Duration // report_after_ms of the reply with the grant; default replyPeriod
@@ -26,7 +26,7 @@ type plan struct {
 // task is a task that the check grants, and what the device did with it.
 type task struct {
 	devices.Task
-	plan
+	taskPlan
 
 	forbidden  string          // the rule that forbids to start the task; "": it may start
 	leaseRule  string          // the rule that is broken if the device works after end
@@ -47,18 +47,18 @@ type task struct {
 }
 
 // newTask returns a task that is not granted yet. Its token is above the tokens of earlier tasks.
-func (r *run) newTask(wanted plan) *task {
+func (r *run) newTask(wanted taskPlan) *task {
 	const gap = 10 // leaves room for tokens between two tasks
 	wanted.seconds, wanted.lease, wanted.reportAfter = cmp.Or(wanted.seconds, 1), cmp.Or(wanted.lease, 20*time.Second), cmp.Or(wanted.reportAfter, replyPeriod)
 	outcomes := []devices.Outcome{devices.OutcomeRecorded, devices.OutcomeDuplicate, devices.OutcomeLate, devices.OutcomeUnknown, devices.OutcomeRejected}
 	n := int64(len(r.tasks) + 1)
-	t := &task{plan: wanted, leaseRule: "lease-end", outcome: outcomes[n%int64(len(outcomes))]}
+	t := &task{taskPlan: wanted, leaseRule: "lease-end", outcome: outcomes[n%int64(len(outcomes))]}
 	t.Task = devices.Task{ID: n, Token: r.FirstToken + gap*n, Pool: "check", Slot: 1, Kind: "lab", Payload: r.payload(wanted), Attempt: 1, LeaseMS: wanted.lease.Milliseconds()}
 	r.tasks[t.Token] = t
 	return t
 }
 
-func (r *run) payload(wanted plan) []byte {
+func (r *run) payload(wanted taskPlan) []byte {
 	text, _ := json.Marshal(map[string]any{"system": r.system, "seconds": wanted.seconds, "output_bytes": wanted.output, "fail": "", "padding": strings.Repeat("x", wanted.padding)})
 	return text // plain values: Marshal cannot fail
 }

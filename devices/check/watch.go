@@ -7,8 +7,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// receive checks and answers one report of the examined device. Reports of other devices get no answer.
-func (r *run) receive(report *exchange) {
+// checkReport checks and answers one report of the examined device. Reports of other devices get no answer.
+func (r *run) checkReport(report *exchange) {
 	if r.Device == "" {
 		r.Device = report.device
 	}

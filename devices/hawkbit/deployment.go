@@ -12,7 +12,7 @@ func (x *exchange) getDeployment() (answer, error) {
 	if err != nil || newest.ID != x.action || !newest.IsOpen || newest.Payload == nil {
 		return notFoundAnswer(), err
 	}
-	_, stop, err := x.renew(newest, 0)
+	_, stop, err := x.renewGrant(newest, 0)
 	switch {
 	case err != nil:
 		return answer{}, err
@@ -50,7 +50,7 @@ func (x *exchange) getCancelAction() (answer, error) {
 	if err != nil || newest.ID != x.action || !newest.IsOpen {
 		return notFoundAnswer(), err
 	}
-	_, stop, err := x.renew(newest, 0)
+	_, stop, err := x.renewGrant(newest, 0)
 	if err != nil || stop == "" || isGrantLost(stop) {
 		return notFoundAnswer(), err
 	}
@@ -75,7 +75,7 @@ func (x *exchange) postCancelFeedback() (answer, error) {
 	if newest.ID != x.action || !newest.IsOpen {
 		return x.goneAnswer(newest.ID, "cancel"), nil
 	}
-	_, stop, err := x.renew(newest, 0)
+	_, stop, err := x.renewGrant(newest, 0)
 	switch {
 	case err != nil:
 		return answer{}, err

@@ -58,7 +58,7 @@ func (x *exchange) postFeedback() (answer, error) {
 	case !newest.IsOpen:
 		return x.goneAnswer(newest.ID, "the action has ended"), nil
 	}
-	_, stop, err := x.renew(newest, got.progress())
+	_, stop, err := x.renewGrant(newest, got.progress())
 	if err == nil && isGrantLost(stop) {
 		_, err = x.updateAction(0, 0)
 		return x.goneAnswer(newest.ID, stop), err

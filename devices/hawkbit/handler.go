@@ -181,9 +181,9 @@ func (x *exchange) updateAction(task, token int64) (Action, error) {
 	return updated, asUnavailable(err)
 }
 
-// renew renews the grant of an action. stopReason is empty if the grant is in force and its task may continue. Otherwise it is the reason
+// renewGrant renews the grant of an action. stopReason is empty if the grant is in force and its task may continue. Otherwise it is the reason
 // why the task must stop, such as devices.CancelCancelled.
-func (x *exchange) renew(action Action, progress float64) (reply devices.Reply, stopReason string, err error) {
+func (x *exchange) renewGrant(action Action, progress float64) (reply devices.Reply, stopReason string, err error) {
 	reply, err = x.handleReport(devices.Report{Running: []devices.Running{{Task: action.Task, Token: action.Token, Progress: progress}}})
 	switch {
 	case err != nil:

@@ -62,7 +62,7 @@ func ParsePayload(raw []byte) (Payload, error) {
 		return p, errors.New("payload.deployment.chunks: must have at least one chunk")
 	}
 	for i, c := range p.Deployment.Chunks {
-		if err := c.check(fmt.Sprintf("payload.deployment.chunks[%d]", i)); err != nil {
+		if err := c.checkFields(fmt.Sprintf("payload.deployment.chunks[%d]", i)); err != nil {
 			return p, err
 		}
 	}
@@ -89,8 +89,8 @@ func encodeJSON(value any) ([]byte, error) {
 	return bytes.TrimSpace(text.Bytes()), err
 }
 
-// check returns an error that begins with field if the chunk is invalid.
-func (c Chunk) check(field string) error {
+// checkFields returns an error that begins with field if the chunk is invalid.
+func (c Chunk) checkFields(field string) error {
 	for name, value := range map[string]string{"part": c.Part, "version": c.Version, "name": c.Name} {
 		if value == "" {
 			return fmt.Errorf("%s.%s: must not be empty", field, name)
@@ -100,15 +100,15 @@ func (c Chunk) check(field string) error {
 		return fmt.Errorf("%s.artifacts: must have at least one artifact", field)
 	}
 	for i, a := range c.Artifacts {
-		if err := a.check(fmt.Sprintf("%s.artifacts[%d]", field, i)); err != nil {
+		if err := a.checkFields(fmt.Sprintf("%s.artifacts[%d]", field, i)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// check returns an error that begins with field if the artifact is invalid.
-func (a Artifact) check(field string) error {
+// checkFields returns an error that begins with field if the artifact is invalid.
+func (a Artifact) checkFields(field string) error {
 	link, err := url.Parse(a.URL)
 	switch {
 	case a.Filename == "":

@@ -40,7 +40,7 @@ func (x *exchange) poll() (answer, error) {
 // addLinks adds to links the resources that the device is to request, according to reply. reply answers a poll for which the ledger was
 // read. nextPollMS is the time until the next poll, in milliseconds.
 func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPollMS int64, err error) {
-	task, token, ok := heldGrant(reply)
+	task, token, ok := grantInReply(reply)
 	if !ok {
 		return reply.ReportAfterMS, nil
 	}
@@ -64,7 +64,7 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPol
 	if newest.Payload == nil { // the device got the task over another wire, or its profile has no metadata_only any more: its lease is not renewed
 		return reply.ReportAfterMS, nil
 	}
-	renewed, stop, err := x.renew(newest, 0) // also checks that the grant is still in force
+	renewed, stop, err := x.renewGrant(newest, 0) // also checks that the grant is still in force
 	switch {
 	case err != nil:
 		return 0, err
@@ -76,9 +76,9 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPol
 	return renewed.ReportAfterMS, nil
 }
 
-// heldGrant returns the task and the token of the grant that the device holds according to reply, the reply to its poll. If it holds no
+// grantInReply returns the task and the token of the grant that the device holds according to reply, the reply to its poll. If it holds no
 // grant, both are 0. ok is false if reply does not show whether the device holds a grant.
-func heldGrant(reply devices.Reply) (task, token int64, ok bool) {
+func grantInReply(reply devices.Reply) (task, token int64, ok bool) {
 	switch {
 	case reply.Task != nil:
 		return reply.Task.ID, reply.Task.Token, true

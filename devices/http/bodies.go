@@ -36,8 +36,8 @@ func newBodyShares(maxTotal, maxPerDevice int) bodyShares {
 	return bodyShares{devices: fair.NewSharesWithoutReserve(maxTotal, maxPerDevice), fleet: fair.NewSharesWithoutReserve(maxTotal, max(1, maxTotal/2))}
 }
 
-// take counts one body of this caller until end is called. If a bound is reached, ok is false and nothing is counted.
-func (s bodyShares) take(caller devices.Caller) (end func(), ok bool) {
+// reserve counts one body of this caller until end is called. If a bound is reached, ok is false and nothing is counted.
+func (s bodyShares) reserve(caller devices.Caller) (end func(), ok bool) {
 	leaveDevice, ok := s.devices.TryStart(string(caller.Device), false)
 	if !ok || caller.Via != devices.ViaFleetToken {
 		return leaveDevice, ok
@@ -49,10 +49,10 @@ func (s bodyShares) take(caller devices.Caller) (end func(), ok bool) {
 	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
-// read returns the body of a report. If the body is cut off, the error is devices.ErrIncomplete, and the device should send the same report
+// readBody returns the body of a report. If the body is cut off, the error is devices.ErrIncomplete, and the device should send the same report
 // again. If a bound is reached, the error refuses the report with busy_server.
-func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
-	leave, ok := b.all.take(caller)
+func (b *bodyLimiter) readBody(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
+	leave, ok := b.all.reserve(caller)
 	if !ok {
 		return nil, busyError("too many incomplete bodies: of this device, of its fleet token or in total")
 	}
@@ -60,7 +60,7 @@ func (b *bodyLimiter) read(response http.ResponseWriter, request *http.Request, 
 	from := http.MaxBytesReader(response, request.Body, devices.MaxBody+1)
 	body, err := io.ReadAll(io.LimitReader(from, shortBody))
 	if err == nil && len(body) == shortBody {
-		leave, ok := b.long.take(caller)
+		leave, ok := b.long.reserve(caller)
 		if !ok {
 			return nil, busyError("too many long reports at once: of this device, of its fleet token or in total")
 		}

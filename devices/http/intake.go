@@ -55,7 +55,7 @@ func (i *Intake) authenticate(request *http.Request, device devices.ID, token st
 
 // ReadBody returns the body of request. It refuses the request if too many bodies are incomplete.
 func (i *Intake) ReadBody(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
-	return i.bodies.read(response, request, caller)
+	return i.bodies.readBody(response, request, caller)
 }
 
 // Enter counts a report as in progress until Leave is called. It refuses the report if MaxReports are in progress.

@@ -58,7 +58,7 @@ func (h *Reports) answerReport(response http.ResponseWriter, request *http.Reque
 	if err != nil {
 		return devices.Reply{}, err
 	}
-	caller, err := h.Admit(request, device, bearer(request))
+	caller, err := h.Admit(request, device, bearerToken(request))
 	if err != nil {
 		return devices.Reply{}, err
 	}
@@ -106,7 +106,7 @@ func Bearer(header string) string {
 	return strings.TrimSpace(token)
 }
 
-func bearer(request *http.Request) string { return Bearer(request.Header.Get("Authorization")) }
+func bearerToken(request *http.Request) string { return Bearer(request.Header.Get("Authorization")) }
 
 // WriteRefusal writes refusal as the HTTP response (RFC 9457). after is the time after which the device should report again.
 func WriteRefusal(response http.ResponseWriter, refusal devices.ReportRefusal, after time.Duration) {

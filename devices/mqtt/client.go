@@ -131,7 +131,7 @@ func (c *Client) stayConnected(ctx context.Context) {
 		} else if subscribed {
 			id = newClientID()
 		}
-		if !sleep(ctx, time.Duration(rand.Int64N(int64(pause)))) {
+		if !waitFor(ctx, time.Duration(rand.Int64N(int64(pause)))) {
 			return
 		}
 		pause = min(2*pause, reconnectMax)
@@ -162,7 +162,7 @@ func (c *Client) stop(ctx context.Context) error {
 	c.connecting.Wait()
 	conn := c.current.Load()
 	if conn.isOpen() && conn.unsubscribe(ctx, c.filter) == nil {
-		sleep(ctx, lastReportsWait)
+		waitFor(ctx, lastReportsWait)
 	}
 	err := errors.Join(c.intake.stop(ctx), c.outbox.stop(ctx))
 	if conn != nil {
@@ -174,8 +174,8 @@ func (c *Client) stop(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for duration. completed is false if ctx ends first.
-func sleep(ctx context.Context, duration time.Duration) (completed bool) {
+// waitFor waits for duration. completed is false if ctx ends first.
+func waitFor(ctx context.Context, duration time.Duration) (completed bool) {
 	timer := time.NewTimer(duration)
 	defer timer.Stop()
 	select {

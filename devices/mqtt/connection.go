@@ -134,7 +134,7 @@ func (c *Client) pahoOptions(ctx context.Context, clientID string, mqttConn *con
 		SetOrderMatters(true).
 		SetAutoAckDisabled(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
-			c.options.Panicked.Run("receiving", func() { c.intake.receive(m) }) // runs in a goroutine of paho
+			c.options.Panicked.Run("receiving", func() { c.intake.receiveReport(m) }) // runs in a goroutine of paho
 		}).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { mqttConn.lost <- err }).
 		SetCustomOpenConnectionFn(func(broker *url.URL, _ paho.ClientOptions) (net.Conn, error) {

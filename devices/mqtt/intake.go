@@ -85,7 +85,7 @@ func (in *intake) handleOrRefuseAfterPatience(ctx context.Context, report receiv
 
 // refuseQueued refuses report, and then the reports from queue until done is closed.
 func (in *intake) refuseQueued(report receivedReport, queue <-chan receivedReport, done <-chan struct{}) {
-	in.refuse(report, devices.ReasonUnavailable)
+	in.replyRefusal(report, devices.ReasonUnavailable)
 	for {
 		select {
 		case <-done:
@@ -96,14 +96,14 @@ func (in *intake) refuseQueued(report receivedReport, queue <-chan receivedRepor
 				return
 			}
 			next.endWaiting()
-			in.refuse(next, devices.ReasonUnavailable)
+			in.replyRefusal(next, devices.ReasonUnavailable)
 		}
 	}
 }
 
-// receive enqueues, refuses or drops a received message. It never blocks, because paho calls it from the goroutine that also reads the broker's
-// acknowledgements.
-func (in *intake) receive(received paho.Message) {
+// receiveReport enqueues, refuses or drops a received message. It never blocks, because paho calls it from the goroutine that also reads the
+// broker's acknowledgements.
+func (in *intake) receiveReport(received paho.Message) {
 	device, err := devices.ParseReportTopic(received.Topic())
 	switch {
 	case err != nil:
@@ -160,8 +160,8 @@ func (in *intake) refuseRateLimited(report receivedReport, reason string) {
 	report.ack()
 }
 
-// refuse answers and acknowledges a report without the handler. It does not wait for room in the outbox.
-func (in *intake) refuse(report receivedReport, reason devices.Reason) {
+// replyRefusal answers and acknowledges a report without the handler. It does not wait for room in the outbox.
+func (in *intake) replyRefusal(report receivedReport, reason devices.Reason) {
 	in.countUnhandled(string(reason))
 	in.outbox.enqueueOrDrop(newReplyMessage(report, in.refusalReply(report, reason)))
 	report.ack()

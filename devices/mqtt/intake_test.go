@@ -60,7 +60,7 @@ func TestReceiveDropsAndAcknowledges(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := newIntake(options, nil)
-		in.receive(&test.message)
+		in.receiveReport(&test.message)
 		if test.message.acks != 1 || !slices.Equal(counted.reasons, []string{test.want}) {
 			t.Errorf("%s: counted as %v, %d acks", name, counted.reasons, test.message.acks)
 		}

@@ -18,7 +18,7 @@ func devicesMistakes() []Mistake {
 		},
 		{
 			Package: "devices/hawkbit", Func: "exchange.addLinks",
-			Old:    `renewed, stop, err := x.renew(newest, 0)`,
+			Old:    `renewed, stop, err := x.renewGrant(newest, 0)`,
 			New:    `renewed, stop, err := reply, "", error(nil)`,
 			Breaks: "a poll over DDI does not renew the lease of the device, and gets the link of a grant that may have ended",
 			Tests:  []string{"internal/app"},
@@ -59,7 +59,7 @@ func devicesMistakes() []Mistake {
 			Tests:  []string{"devices/http", "operators/api", "internal/app"},
 		},
 		{
-			Package: "devices/http", Func: "bodyLimiter.read",
+			Package: "devices/http", Func: "bodyLimiter.readBody",
 			Old:    `err == nil || errors.As`,
 			New:    `err == nil || len(body) > 0 || errors.As`,
 			Breaks: "a body that broke off is refused as invalid JSON, so the device never sends its results again",
@@ -90,7 +90,7 @@ func devicesMistakes() []Mistake {
 			Breaks: "a reply over MQTT with an error does not name the report that it answers",
 		},
 		{
-			Package: "devices/mqtt", Func: "intake.receive",
+			Package: "devices/mqtt", Func: "intake.receiveReport",
 			Old:    `case received.Retained():`,
 			New:    `case received.Retained() && len(received.Payload()) == 0:`,
 			Breaks: "a report that the broker delivers as retained is handled",

@@ -101,12 +101,12 @@ func storeMistakes() []Mistake {
 			Breaks: "an event that is inserted before the first block is not found", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "Event.appendLine",
+			Package: "store", Func: "Event.appendAuditLine",
 			Old: `e.Task, e.Token`, New: `e.Task`,
 			Breaks: "a changed fencing token in the log of events is not found", Tests: ledger,
 		},
 		{
-			Package: "store", Func: "events.retainEvents",
+			Package: "store", Func: "events.deleteOldEvents",
 			Old: `WHERE last < $1`, New: `WHERE last <= $1`,
 			Breaks: "after retention, the chain of seals has no start", Tests: ledger,
 		},
