@@ -46,7 +46,7 @@ func (r *retagFlags) retagDevices(s *session) error {
 		}
 		change.Set[name] = value
 	}
-	return r.bulkFlags.changeDevices(s.console, "Retag", "retagged", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
+	return r.changeDevices(s.console, "Retag", "retagged", func(filter operators.DeviceFilter, dryRun bool) (operators.DevicesChanged, error) {
 		n, err := s.Devices.Retag(s.cmd.Context(), filter, change, dryRun)
 		return operators.DevicesChanged{Devices: n}, err
 	})
