@@ -48,7 +48,7 @@ func (s *SharedPostgres) NewCopy(tb testing.TB, original string, fill func(*sql.
 	tb.Helper()
 	server := s.Server(tb)
 	once, _ := s.originals.LoadOrStore(original, &sync.Once{})
-	once.(*sync.Once).Do(func() { //nolint:forcetypeassert // the map has only values of this type
+	once.(*sync.Once).Do(func() { //nolint:errcheck // the map has only values of this type
 		server.createDatabase(tb, original, "template0")
 		db, err := sql.Open("postgres", server.DSN(original))
 		if err != nil {
