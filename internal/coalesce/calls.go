@@ -37,7 +37,7 @@ type Calls[Key comparable, In, Out any] struct {
 
 	mu     sync.Mutex
 	queues map[Key]*keyQueue[In, Out] // only keys with a call in progress
-	latest int                        // number of callers of the latest call, of any key
+	latest int                        // number of callers of the latest call (at least 1), of any key
 }
 
 // keyQueue holds the callers that wait for a call with the same key. The mutex of Calls guards it.
@@ -59,15 +59,20 @@ type caller[In, Out any] struct {
 // request, or if ctx has less time left than Timeout when the call starts, request is not sent. Once a call has included request, Do waits for
 // the outcome even if ctx ends.
 //
-// If no call of key is in progress, Do makes the call in its own goroutine, so a single caller needs no other goroutine.
+// If no call of key is in progress, Do makes the call in its own goroutine, so a single caller needs no other goroutine. A call that waits for
+// Linger has a goroutine of its own.
 func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out, error) {
 	deadline, _ := ctx.Deadline()
 	w := &caller[In, Out]{in: request, deadline: deadline, done: make(chan struct{})}
 	if ctx.Err() != nil {
 		return w.out, fmt.Errorf("waiting for a combined call: %w", ctx.Err())
 	}
-	if c.enqueue(key, w) {
-		c.makeNextCall(key)
+	switch mustCall := c.enqueue(key, w); {
+	case !mustCall:
+	case c.mustLinger(key): // ctx may end meanwhile, so another goroutine makes the call
+		c.OnPanic.Go("making a combined call", func() { c.runCalls(key) })
+	default:
+		c.callAndRetry(key, c.takeNextCallers(key)) //nolint:contextcheck // the call also serves other callers, so the ctx of this caller must not end it
 		if c.continueOrStop(key) {
 			c.OnPanic.Go("making a combined call", func() { c.runCalls(key) })
 		}
@@ -122,21 +127,17 @@ func (c *Calls[Key, In, Out]) dequeue(key Key, waiter *caller[In, Out]) (wasWait
 	return i >= 0
 }
 
-// runCalls makes calls for the waiting callers of key until none waits.
+// runCalls makes calls for the waiting callers of key, under load after Linger, until none waits.
 func (c *Calls[Key, In, Out]) runCalls(key Key) {
 	for c.continueOrStop(key) {
-		c.makeNextCall(key)
+		if c.mustLinger(key) {
+			<-time.After(c.Linger)
+		}
+		c.callAndRetry(key, c.takeNextCallers(key))
 	}
 }
 
-// makeNextCall makes one call for the callers of key that wait, under load after Linger.
-func (c *Calls[Key, In, Out]) makeNextCall(key Key) {
-	if c.mustLinger(key) {
-		<-time.After(c.Linger)
-	}
-	c.callAndRetry(key, c.takeNextCallers(key))
-}
-
+// mustLinger reports whether the next call of key must wait for Linger.
 func (c *Calls[Key, In, Out]) mustLinger(key Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +175,9 @@ func (c *Calls[Key, In, Out]) takeNextCallers(key Key) []*caller[In, Out] {
 		}
 	}
 	callers := q.waiting[:n:n]
-	q.waiting, c.latest = q.waiting[n:], n
+	if q.waiting = q.waiting[n:]; n > 0 {
+		c.latest = n
+	}
 	return callers
 }
 

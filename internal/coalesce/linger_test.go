@@ -2,6 +2,7 @@ package coalesce
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -57,5 +58,29 @@ func TestACallLingersOnlyUnderLoad(t *testing.T) {
 		begin(1)
 		expect("one after a call with one", 1, 4, 2, 4, 1, 1)
 		<-time.After(duration)
+	})
+}
+
+// TestACallerThatGivesUpWhileItsCallLingersIsNotCalledFor checks that a call does not include a caller whose ctx ends while the call waits for
+// more callers. It also checks that a call of nobody does not count as the latest call.
+func TestACallerThatGivesUpWhileItsCallLingersIsNotCalledFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		c := newCalls(func(_ context.Context, _ string, all []int) ([]int, error) {
+			calls++
+			return all, nil
+		}, 10, 0)
+		c.Linger, c.MinWaiting, c.latest = time.Millisecond, 4, 2
+		ctx, cancel := context.WithTimeout(t.Context(), c.Linger/2)
+		defer cancel()
+		if _, err := c.Do(ctx, "k", 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want that its context ended", err)
+		}
+		<-time.After(c.Linger)
+		synctest.Wait()
+		if calls != 0 || len(c.queues) > 0 || c.latest != 2 {
+			t.Errorf("%d calls, %d queues are left, the latest call had %d callers", calls, len(c.queues), c.latest)
+		}
 	})
 }
