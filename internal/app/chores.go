@@ -139,8 +139,8 @@ const (
 	memoryEvery = time.Second
 
 	// memoryGoal is the memory limit of the process in bytes, unless the process needs more. A dispatcher with a million
-	// devices needs less. Without a limit, the garbage collector would let the heap grow to twice the live data, and would
-	// not return the memory.
+	// devices needs less. Without a limit, the garbage collector would let the heap grow to five times the live data
+	// (gcPercent), and would not return the memory.
 	memoryGoal = 160 << 20
 
 	// gcPercent is the growth of the heap, in percent of the live data, after which garbage is collected. The live data of

@@ -108,7 +108,7 @@ func (b *Breakers) Do(ctx context.Context, key string, maxSends int, send func()
 	if !ok {
 		return ErrOpen
 	}
-	err = ErrOpen // the error for leave if send panics
+	err = ErrOpen // the error for endCall if send panics
 	defer func() { one.endCall(ctx, probe, err) }()
 	err = send()
 	for n := 1; n < maxSends && !probe && ctx.Err() == nil && IsUnanswered(err) && !one.isOpen(); n++ {

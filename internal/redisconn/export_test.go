@@ -24,10 +24,10 @@ func (b *Breakers) BreakerOf(ctx context.Context, key string) Breaker {
 // Breaker makes the type breaker available to the tests.
 type Breaker struct{ *breaker }
 
-// Enter calls enter.
+// Enter calls tryBeginCall.
 func (b Breaker) Enter() (probe, ok bool) { return b.tryBeginCall() }
 
-// Leave calls leave.
+// Leave calls endCall.
 func (b Breaker) Leave(ctx context.Context, probe bool, err error) { b.endCall(ctx, probe, err) }
 
 // IsOpen reports whether the breaker is open: then calls fail at once.
