@@ -139,13 +139,9 @@ const (
 	memoryEvery = time.Second
 
 	// memoryGoal is the memory limit of the process in bytes, unless the process needs more. A dispatcher with a million
-	// devices needs less. Without a limit, the garbage collector would let the heap grow to five times the live data
-	// (gcPercent), and would not return the memory.
+	// devices needs less. Without a limit, the garbage collector would let the heap grow to twice the live data, and would
+	// not return the memory.
 	memoryGoal = 160 << 20
-
-	// gcPercent is the growth of the heap, in percent of the live data, after which garbage is collected. The live data of
-	// a dispatcher is small, so the default of 100 would collect ten times a second under load. The memory limit bounds the heap.
-	gcPercent = 400
 
 	// memoryOverhead is the memory that is needed in addition to heap and stacks, for data of the garbage
 	// collector.
@@ -155,14 +151,26 @@ const (
 // adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, so that garbage is collected more often near
 // memoryGoal. If GOMEMLIMIT or GOGC is set, the pass does not change that setting.
 func adjustMemoryLimit(context.Context) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	if metrics.Read(used); os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit(int64(used[0].Value.Uint64() + used[1].Value.Uint64())))
+	metrics.Read(used)
+	live, stacks := int64(used[0].Value.Uint64()), int64(used[1].Value.Uint64())
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent(live))
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit(live + stacks))
 	}
 	return nil
+}
+
+// gcPercent returns the growth of the heap, in percent of the live data, after which garbage is collected. The live data of a
+// busy dispatcher is about 10 MB, so the default of 100 would collect ten times a second. The heap may grow fivefold if that
+// is less than memoryGoal. Large requests need the default.
+func gcPercent(liveBytes int64) int {
+	if 5*liveBytes <= memoryGoal {
+		return 400
+	}
+	return 100
 }
 
 // memoryLimit returns the memory limit for a process that uses usedBytes. The limit is well above usedBytes, because
