@@ -16,11 +16,11 @@ func urgentWant(batch, task int64) slots.Want {
 
 func (s *redisSemaphore) readLane(t *testing.T, pool string) slots.UrgentLane {
 	t.Helper()
-	standing, err := s.ReadQueuePlaces(t.Context(), pool, "nobody", []slots.Want{{Batch: 99, Task: 99}})
+	places, err := s.ReadQueuePlaces(t.Context(), pool, "nobody", []slots.Want{{Batch: 99, Task: 99}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return standing.Lane
+	return places.Lane
 }
 
 // TestTheLaneGoesFirstWithinItsShare checks that free slots are offered to devices with urgent tasks first, before a batch of any weight,
@@ -161,11 +161,11 @@ func TestPositionsCountTheLane(t *testing.T) {
 
 func (s *redisSemaphore) readPosition(t *testing.T, pool string, w slots.Want) int {
 	t.Helper()
-	standing, err := s.ReadQueuePlaces(t.Context(), pool, fmt.Sprintf("d%d", w.Task), []slots.Want{w})
+	places, err := s.ReadQueuePlaces(t.Context(), pool, fmt.Sprintf("d%d", w.Task), []slots.Want{w})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return standing.Positions[0]
+	return places.Positions[0]
 }
 
 // TestALaneThatChangesIsCounted checks a batch that becomes urgent, and later normal again. The numbers of held slots and of waiters of

@@ -43,7 +43,7 @@ func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, ta
 		args.Wants[i] = newWantArgs(w)
 	}
 	var reply queuePlacesReply
-	known, err := s.runAndDecode(ctx, s.scripts.standing, pool, args, &reply)
+	known, err := s.runAndDecode(ctx, s.scripts.queuePlaces, pool, args, &reply)
 	if err == nil && known && len(reply.Positions) != len(tasks) {
 		err = fmt.Errorf("the reply has %d positions for %d tasks", len(reply.Positions), len(tasks))
 	}
@@ -53,7 +53,7 @@ func (s *Semaphore) ReadQueuePlaces(ctx context.Context, pool, device string, ta
 	if !known {
 		return QueuePlaces{}, nil
 	}
-	places := QueuePlaces{PoolKnown: true, Capacity: reply.Capacity, Held: reply.Held, UnreservedSlots: reply.Left, Positions: reply.Positions, FirstIndex: reply.First - 1}
+	places := QueuePlaces{PoolKnown: true, Capacity: reply.Capacity, Held: reply.Held, UnreservedSlots: reply.Unreserved, Positions: reply.Positions, FirstIndex: reply.First - 1}
 	places.Waiting, places.Lane = reply.Size, UrgentLane{Held: reply.State.Lane, Room: reply.Room, Waiting: reply.State.Urgent}
 	if w := reply.Waiter; w != nil {
 		places.WaitingTask, places.ReportDueIn = w.taskID(), millisToDuration(w.Due-reply.Now)
@@ -70,16 +70,16 @@ type queuePlacesArgs struct {
 }
 
 type queuePlacesReply struct {
-	Capacity  int          `json:"capacity"`
-	Held      int          `json:"held"`
-	Left      int          `json:"left"`
-	Now       int64        `json:"now"`
-	First     int          `json:"first"`
-	Positions luaList[int] `json:"positions"`
-	Waiter    *waiterReply `json:"waiter"`
-	Size      int          `json:"size"`
-	Room      int          `json:"room"`
-	State     struct {
+	Capacity   int          `json:"capacity"`
+	Held       int          `json:"held"`
+	Unreserved int          `json:"unreserved"`
+	Now        int64        `json:"now"`
+	First      int          `json:"first"`
+	Positions  luaList[int] `json:"positions"`
+	Waiter     *waiterReply `json:"waiter"`
+	Size       int          `json:"size"`
+	Room       int          `json:"room"`
+	State      struct {
 		Lane   int `json:"lane"`
 		Urgent int `json:"urgent"`
 	} `json:"state"`

@@ -69,7 +69,7 @@ func replayCalls() map[string]replayCall {
 		"acquire":              {true, acquireCall("a", "old.1", "a", "b")},
 		"acquire from unknown": {false, acquireCall("a")},
 		"stand in line":        {true, enterQueue},
-		"standing": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
+		"queue places": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {
 			return s.ReadQueuePlaces(ctx, pool, "a", []slots.Want{{Batch: 1, Task: 1}})
 		}},
 		"release": {true, func(ctx context.Context, s *slots.Semaphore, pool string) (any, error) {

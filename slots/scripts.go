@@ -41,12 +41,12 @@ var (
 	restoreLua string
 	//go:embed lua/adopt.lua
 	adoptLua string
-	//go:embed lua/standing.lua
-	standingLua string
+	//go:embed lua/queue_places.lua
+	queuePlacesLua string
 )
 
 type scripts struct {
-	serve, refresh, snapshot, configure, restore, adopt, standing *redis.Script
+	serve, refresh, snapshot, configure, restore, adopt, queuePlaces *redis.Script
 }
 
 func newScripts() scripts { return newScriptsWithCore(coreLua) }
@@ -60,7 +60,7 @@ func newScriptsWithCore(coreLua string) scripts {
 	queue := order + "local queue = (function(core, turn, order)\n" + queueLua + "end)(core, turn, order)\n"
 	return scripts{
 		configure: redis.NewScript(core + configureLua), restore: redis.NewScript(core + restoreLua), adopt: redis.NewScript(core + adoptLua),
-		serve: redis.NewScript(queue + serveLua), refresh: redis.NewScript(turn + refreshLua), standing: redis.NewScript(queue + standingLua), snapshot: redis.NewScript(queue + snapshotLua),
+		serve: redis.NewScript(queue + serveLua), refresh: redis.NewScript(turn + refreshLua), queuePlaces: redis.NewScript(queue + queuePlacesLua), snapshot: redis.NewScript(queue + snapshotLua),
 	}
 }
 

@@ -50,8 +50,7 @@ local order = {}
 local UNIT = 1000000
 -- Number that is subtracted from the ratio of an urgent batch that has precedence. It is larger than any ratio.
 local PRECEDENCE_BONUS = 16384
--- Score of a closed batch in KEYS[9], the contest of the batches for the next slot. order.first_entry reads only
--- lower scores.
+-- Score of a closed batch in KEYS[9] (the contest). order.first_entry reads only lower scores.
 local CLOSED_RATIO = 2 * PRECEDENCE_BONUS
 
 -- order.member_range: returns the two bounds with which ZRANGEBYLEX selects the members of a class (T, O, P or
@@ -98,9 +97,8 @@ local function exact_text(n)
   return string.format('%.17g', n)
 end
 
--- contest_member: returns the member of batch b in KEYS[9] (the contest of the batches for the next slot). Its form
--- is "virtual time|batch", 37 characters. The time has 20 digits, so that members with equal scores are sorted by
--- time.
+-- contest_member: returns the member of batch b in KEYS[9] (the contest): "virtual time|batch", 37 characters. The
+-- time has 20 digits, so that members with equal scores are sorted by time.
 local function contest_member(b)
   return string.format('%020.0f|', b.time) .. b.name
 end
@@ -115,7 +113,7 @@ end
 -- lowest ratio gets the next slot. The ratio of an urgent batch with precedence is negative.
 -- order.update_batches must compute the ratios in the contest (KEYS[9]) by the same formula.
 function order.held_per_weight(q, b)
-  return b.held / b.weight - (b.lane == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
+  return b.held / b.weight - (b.lane_flag == 'U' and order.urgent_room(q) > 0 and PRECEDENCE_BONUS or 0)
 end
 
 -- order.is_below_share: reports whether batch b would still hold less than its share after one more grant. The
@@ -128,7 +126,7 @@ end
 -- urgent_contribution: returns what batch b adds to the sums state.lane (held and offered slots) and
 -- state.urgent (waiters) of all urgent batches.
 local function urgent_contribution(q, b)
-  if b.lane == 'U' then
+  if b.lane_flag == 'U' then
     return b.held, b.closed and 0 or count_waiters(q, b.name)
   else
     return 0, 0
@@ -159,7 +157,7 @@ end
 -- want.lane unless that is nil. The fields of a batch:
 --  name            id of the batch, 16 digits
 --  weight, time    weight and virtual time of the batch
---  lane            U if the batch is urgent, else empty
+--  lane_flag       U if the batch is urgent, else empty
 --  closed          true if the batch may start no task
 --  held            number of held and offered slots
 --  has_notifiable, has_waiters  see read_waiters
@@ -178,7 +176,7 @@ function order.load_batch(q, name, want)
       name = name,
       weight = tonumber(weight),
       time = tonumber(time),
-      lane = lane_flag,
+      lane_flag = lane_flag,
       closed = closed_flag == 'X',
       held = held_and_offered(q, name),
     }
@@ -191,7 +189,7 @@ function order.load_batch(q, name, want)
   end
   if want then
     b.weight = want.weight
-    b.lane = want.lane and 'U' or ''
+    b.lane_flag = want.lane and 'U' or ''
     q.state.percent = want.lane or q.state.percent
   end
   return b
@@ -230,7 +228,7 @@ function order.update_batches(q)
     s.weights = s.weights + weight - b.counted_weight
     s.lane = s.lane + urgent_slots - b.urgent_slots
     s.urgent = s.urgent + urgent_waiters - b.urgent_waiters
-    if b.member and b.member ~= (b.has_notifiable and plain_member .. b.lane) then
+    if b.member and b.member ~= (b.has_notifiable and plain_member .. b.lane_flag) then
       -- If the batch was urgent, it had two members. The second member is b.member without its last
       -- character U, that is the first 37 characters.
       redis.call('ZREM', q.contest, b.member, string.sub(b.member, 1, 37))
@@ -238,7 +236,7 @@ function order.update_batches(q)
     b.counted_weight = weight
     b.urgent_slots = urgent_slots
     b.urgent_waiters = urgent_waiters
-    b.member = b.has_notifiable and plain_member .. b.lane
+    b.member = b.has_notifiable and plain_member .. b.lane_flag
     q.changed[name] = nil
     if b.has_notifiable then
       local ratio = b.closed and CLOSED_RATIO or b.held / b.weight
@@ -255,7 +253,7 @@ function order.update_batches(q)
     end
     q.fields[#q.fields + 1], q.fields[#q.fields + 2] =
       name,
-      core.text(b.weight) .. '|' .. core.text(b.time) .. '|' .. b.lane .. (b.closed and 'X' or '')
+      core.text(b.weight) .. '|' .. core.text(b.time) .. '|' .. b.lane_flag .. (b.closed and 'X' or '')
   end
 end
 
@@ -289,8 +287,8 @@ function order.delete_idle_batches(q)
   end
 end
 
--- order.first_entry: returns the first member of KEYS[9] (the contest of the batches for the next slot) and the id
--- of its batch. It returns nil if no batch can be offered a slot.
+-- order.first_entry: returns the first member of KEYS[9] (the contest) and the id of its batch. It returns nil if
+-- no batch can be offered a slot.
 function order.first_entry(q)
   -- Negative scores belong to members of urgent batches with precedence. These members are skipped if urgent
   -- batches have their whole share already.
@@ -307,14 +305,14 @@ function order.first_entry(q)
   return entry, entry and string.sub(entry, 22, 37)
 end
 
--- order.delete_entry: deletes a member of KEYS[9] (the contest of the batches for the next slot) whose batch has no
--- waiter that can be notified, so that order.first_entry does not return it again.
+-- order.delete_entry: deletes a member of KEYS[9] (the contest) whose batch has no waiter that can be notified, so
+-- that order.first_entry does not return it again.
 function order.delete_entry(q, entry)
   redis.call('ZREM', q.contest, entry)
 end
 
--- order.best_want: returns the index of the want (a task that needs a slot) that is first in the order of the
--- pool, and whether its batch is urgent and has precedence. wants must not be empty.
+-- order.best_want: returns the index of the want that is first in the order of the pool, and whether its batch is
+-- urgent and has precedence. wants must not be empty.
 function order.best_want(q, wants)
   local best_index, least_ratio, best_key
   order.update_batches(q)
@@ -331,8 +329,8 @@ function order.best_want(q, wants)
   return best_index, least_ratio < 0
 end
 
--- order.position: returns two numbers for a want (a task that needs a slot). The first is its estimated position
--- in the queue of the pool; 1 is the next grant. The second is its rank, from 1, among the waiters of its batch.
+-- order.position: returns two numbers for a want. The first is its estimated position in the queue of the pool; 1
+-- is the next grant. The second is its rank, from 1, among the waiters of its batch.
 function order.position(q, device, want)
   order.update_batches(q)
   local b = order.load_batch(q, want.batch, want)
@@ -343,13 +341,13 @@ function order.position(q, device, want)
   local weights = math.max(q.state.weights - b.counted_weight, 0) + b.weight
   -- The batch has `lead` slots less than its share, so the next `lead` grants are assumed to go to the batch.
   -- For an urgent batch, `lead` is at least `room`.
-  local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane == 'U' and room or 0)
+  local lead = math.max(q.pool.capacity * b.weight / weights - b.held, b.lane_flag == 'U' and room or 0)
   -- After the first `lead` grants, the batch gets b.weight of every `weights` grants of the pool.
   if rank > lead then
     rank = math.floor(lead + (rank - lead) * weights / b.weight)
   end
   -- Waiters of urgent batches get at most `room` slots before this batch.
-  if b.lane == '' then
+  if b.lane_flag == '' then
     rank = rank + math.min(room, q.state.urgent)
   end
   return math.max(math.min(rank, order.queue_size(q) + 1), 1), batch_rank

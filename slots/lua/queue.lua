@@ -106,9 +106,9 @@ local function offered_count(q)
   return q.offered
 end
 
--- queue.left: returns the number of slots that are neither held nor offered. After a decrease of the capacity,
+-- queue.unreserved_slots: returns the number of slots that are neither held nor offered. After a decrease of the capacity,
 -- the number can be negative.
-function queue.left(q)
+function queue.unreserved_slots(q)
   return q.pool.capacity - q.pool.held - offered_count(q)
 end
 
@@ -516,7 +516,7 @@ end
 -- poller, and the slot is kept for this poller. If it chooses none, the slot is offered to a waiter of class T (can
 -- be notified): the first one of the batch whose turn it is. If there is no such waiter, the slot stays free.
 function queue.offer(q)
-  for _ = 1, math.min(queue.left(q), order.queue_size(q), MAX_PER_CALL) do
+  for _ = 1, math.min(queue.unreserved_slots(q), order.queue_size(q), MAX_PER_CALL) do
     order.update_batches(q)
     local first_entry = nil
     local first_batch = nil

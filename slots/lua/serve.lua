@@ -99,7 +99,7 @@ local function serve(asker)
   local chosen_index = w
     and w.offer
     and (not has_precedence and waiting_index or (has_precedence or w.kept) and best_index)
-    or queue.left(q) > 0 and best_index
+    or queue.unreserved_slots(q) > 0 and best_index
   local want = asker.wants[chosen_index or best_index]
   local r = {
     lease = want.lease,
