@@ -3,12 +3,14 @@
 // waiter gets it. turn.lua decides when a waiter must ask again. serve.lua performs one step of a pool.
 //
 // The number of held slots is the number of holders. It is not a counter, because a counter could differ from the holders. A slot is freed
-// only with the complete id of the lease that holds it.
+// only with the complete id of the lease that holds it. The end of a lease frees nothing: the caller must release the lease.
 //
-// While Redis keeps its data, the package guarantees: No more than capacity leases are granted, and no slot number is granted twice. The end
-// of a lease frees nothing by itself. A call that is sent several times has one effect, and each sending returns the same answer. There is one
-// exception: a repeated release returns false, because the earlier sending freed the lease. If Redis does not know a pool or has lost a part
-// of it, the pool grants nothing (StatusUnknown) until Restore is called.
+// While Redis keeps its data, no more than capacity leases are granted, and no slot number is granted twice. A pool is unknown if it is new or
+// lost one of the four keys of core.lua. It then grants nothing (StatusUnknown) until Restore is called. A lost key of the queue only delays
+// grants.
+//
+// A call that is sent several times has one effect. If no other call changes the pool in between, each sending returns the same answer, with
+// two exceptions: a repeated release returns false, and an unsent offer is returned again only after 500 ms.
 //
 // A failover of Redis can lose the latest writes although the pool stays known. The caller corrects this from its ledger, the database of its
 // grants, with Snapshot, Adopt and Serve. So a decision of this package is fast, but not final.

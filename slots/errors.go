@@ -4,8 +4,8 @@ import "errors"
 
 var (
 	// ErrUnavailable reports that Redis sent no reply (network, timeout, exhausted connection
-	// pool), or replied that it cannot work (loading, read-only, cluster down, out of memory, no
-	// permission). The call may or may not have taken effect.
+	// pool), an error (loading, read-only, cluster down, out of memory, no permission) or a reply
+	// that cannot be decoded. The call may or may not have taken effect.
 	ErrUnavailable = errors.New("semaphore unavailable")
 	// ErrUnknownPool reports that Redis does not know the pool. The pool needs Restore.
 	ErrUnknownPool = errors.New("the semaphore does not know the pool")

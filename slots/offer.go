@@ -25,8 +25,8 @@ const (
 	ReachPark = reach.Park
 )
 
-// Offer is a free slot that is reserved for a waiting device. An offer is no grant: the device must ask for the slot. A poller is a device
-// that cannot be notified. A slot that is kept for a poller is also an offer (lua/queue.lua), but OfferSlots does not return such offers.
+// Offer is a free slot that is reserved for a waiting device. An offer is no grant: the device must ask for the slot. A slot that is kept for
+// a poller (lua/queue.lua) is also an offer, but it is not sent: OfferSlots does not return it.
 type Offer struct {
 	Device      string
 	Batch, Task int64 // batch and task that the device waits with
@@ -71,8 +71,9 @@ type QueueState struct {
 	Offers     []Offer // offers to send: new offers and, again every 500 ms, offers for which no update OfferSent has arrived
 }
 
-// OfferSlots applies the updates, ends lapsed offers, and offers free slots. It offers at most 100 slots for each 500 updates. A device whose
-// offer has lapsed gets no other offer until it asks again. A slot can still be kept for this device until its next report.
+// OfferSlots applies the updates, ends lapsed offers, and offers free slots. It offers at most 100 slots, and 100 more for each further 500
+// updates. A device whose offer has lapsed gets no other offer until it asks again. A slot can still be kept for this device until its next
+// report.
 func (s *Semaphore) OfferSlots(ctx context.Context, pool string, pace Pace, updates []Update) (QueueState, error) {
 	var args []updateArgs
 	missed := false
@@ -152,8 +153,8 @@ func (r *serveReply) offers() []Offer {
 }
 
 // FindWaitingPools returns the pools that have waiters, and the pools that need a call of OfferSlots. A pool needs this call if it has an
-// offer, or if it has a free slot and a waiter that can be notified. FindWaitingPools needs at most two round trips to each node. If a node
-// does not answer, its pools are left out, and err is set.
+// offer, or if it has a free slot and a waiter that can be notified. The other pools need it only to remove waiters that no longer report.
+// FindWaitingPools needs at most two round trips to each node. If a node does not answer, its pools are left out, and err is set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
 	sizes, failed := s.readNumberOfEachPool(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
 	for i, n := range sizes {
@@ -199,7 +200,7 @@ func (s *Semaphore) readNumberOfEachPool(ctx context.Context, pools []string, ad
 	return numbers, err
 }
 
-// PoolsWithOffer returns the elements of pools that have an offer for the device. It needs one round trip to each node.
+// PoolsWithOffer returns the elements of pools that have an offer for the device, even a lapsed one. It needs one round trip to each node.
 func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) (poolsWithOffer []string, err error) {
 	if len(pools) == 0 {
 		return nil, nil

@@ -29,8 +29,8 @@ type LedgerGrant struct {
 }
 
 // Configure sets the capacity of a pool if config.Version is newer than the stored version. Otherwise changed is false. A lower capacity
-// revokes no lease. The pool then grants nothing until fewer slots are held than the new capacity allows. If Redis does not know the pool,
-// Configure returns ErrUnknownPool.
+// revokes no lease. The pool then grants nothing until fewer slots are held than the new capacity allows. Configure offers no slot: after an
+// increase, call OfferSlots. If Redis does not know the pool, Configure returns ErrUnknownPool.
 func (s *Semaphore) Configure(ctx context.Context, pool string, config Config) (changed bool, err error) {
 	if err := checkConfig(pool, config); err != nil {
 		return false, err

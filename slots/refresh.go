@@ -18,8 +18,8 @@ type WaiterRefresh struct {
 // has, for each device, the time after which the device must ask again. If this time is 0, the caller must call Serve for the device, because
 // the device does not wait, or because Serve might give it a slot or another place.
 //
-// Refresh does not check that Redis knows the pool. It must not be called for a device that waits with an urgent task, because the place of
-// such a device depends on the share of the urgent batches.
+// Refresh does not check that Redis knows the pool, or that the tasks of a device are unchanged. It must not be called for a device that waits
+// with an urgent task, because its place depends on the share of the urgent batches.
 func (s *Semaphore) Refresh(ctx context.Context, pool string, pace Pace, refreshes []WaiterRefresh) (askAfter []time.Duration, err error) {
 	if err := checkPoolName(pool); err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ type Pace struct {
 	MinWait      time.Duration // minimum time until a refused device asks again
 	ReportPeriod time.Duration // time between two reports of a device; if it is 0, no device waits
 	LongestSleep time.Duration // the longest time until a device far back in the queue asks again; 0 raises no maximum
-	OfferTTL     time.Duration // how long an offer reserves a slot; if it is 0, no slot is offered to devices that can be notified
+	OfferTTL     time.Duration // how long an offer reserves a slot, a sixth after ten successive unused offers; if it is 0, no offer is sent
 }
 
 // Status is the result of a Request.

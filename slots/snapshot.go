@@ -24,8 +24,7 @@ type Snapshot struct {
 	Capacity  int
 	Version   int64
 	Leases    []Lease // sorted by Slot
-	// Reserved lists the offered slots, including the slots that are kept for pollers (devices that cannot be notified). The offer with the
-	// lowest Left is first. Age is not set.
+	// Reserved lists the offered slots, including the slots that are kept for pollers. The offer with the lowest Left is first. Age is not set.
 	Reserved []Offer
 }
 

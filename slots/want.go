@@ -10,7 +10,7 @@ import (
 // Want is a task for which a device asks for a slot. Serve describes the order of Wants.
 type Want struct {
 	Lease  string        // unique per acquisition; must not contain '|'
-	TTL    time.Duration // duration of the lease, at least 1 ms; fractions of a millisecond are dropped
+	TTL    time.Duration // duration of the lease, only for Lease.Remaining; at least 1 ms; fractions of a millisecond are dropped
 	Batch  int64         // id of the batch, 0..2^53
 	Weight int           // weight of the batch, 1..2^20; 0 counts as 1
 	// LanePercent makes the batch urgent if it is 1..100. Urgent batches come before all other batches while all urgent batches together
@@ -22,7 +22,7 @@ type Want struct {
 
 // Joiner is a device that is added to the queue although it has not asked for a slot. Its Want needs no Lease and no TTL. A device that
 // already waits usually keeps the task with which it waits. It waits with the new task instead if it has no offer and the new task is urgent,
-// or if it has missed an offer and the new task is newer.
+// or if it missed an offer or was passed over, and the new task is newer.
 type Joiner struct {
 	Want
 	Device string

@@ -11,7 +11,7 @@
 --                has no other field
 -- KEYS[2]  free    ZSET  slot number, five digits -> 0 if the slot is free, 1 if the slot is held
 -- KEYS[3]  holder  HASH  slot number, five digits -> "acquired|ends|device|batch|lease":
---     acquired, ends  start and end of the lease in ms of Redis TIME; they are only displayed
+--     acquired, ends  start and end of the lease in ms of Redis TIME; no script decides by them
 --     device          the device or caller that has the slot
 --     batch           id of the batch, 16 digits
 --     lease           id of the lease

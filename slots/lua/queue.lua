@@ -7,16 +7,16 @@
 -- Terms of this file:
 --   waiter      a device that was refused a slot and waits for one
 --   offer       a free slot that is reserved for one waiter for some seconds
---   poller      a waiter to which no offer is sent: its device only polls, or it missed an offer, or an
---               update of kind 'away' arrived
+--   poller      a waiter with reach 0: its device only polls. A waiter with another reach counts as a poller
+--               from a missed offer or an update of kind 'away' until it asks or joins again
 --   kept slot   a free slot that is reserved for a poller until its next report: an offer without a message
 --   foreseen    number of the grant that is expected to give the waiter a slot. The grants of the pool are
 --               numbered: state.grants is the number of the latest grant
---   owed        a poller is owed a slot if its expected grant is overdue by `capacity` grants: at its latest
---               report, state.grants was at least foreseen + capacity
+--   owed        a poller with reach 0 is owed a slot if its expected grant is overdue by `capacity` grants: at
+--               its latest report, state.grants was at least foreseen + capacity
 
 -- KEYS[5]  queue  ZSET  all scores are 0, so the members are sorted as text:
---     "class|batch|order|device"  one waiter (a device that waits for a slot):
+--     "class|batch|order|device"  one waiter:
 --         class  T  the device can be notified of an offer, and has no offer
 --                O  the device has an offer
 --                P  a poller: the device has no offer, and no offer is sent to it
@@ -25,7 +25,7 @@
 --                priority of the task, '|', 16 digits of the task id
 --     "H|batch|lease"  one held slot: H, the id of the batch, and the id of the lease that holds the slot
 
--- KEYS[6]  waiter  HASH  device -> JSON object (a waiter: a device that waits for a slot):
+-- KEYS[6]  waiter  HASH  device -> JSON object (a waiter):
 --     device, batch, order, class  as in the member of KEYS[5]
 --     reach     way to notify the device: 0 none (it polls), 1 push, 2 parked report (a report that a replica
 --               answers later)
@@ -61,8 +61,8 @@
 -- Offers: keep_for_poller looks for a poller for which a free slot is kept. If no poller is suitable, the slot
 -- is offered to the first waiter that can be notified (class T). If there is no such waiter, the next device
 -- that asks gets the slot.
--- No poller waits forever: the field foreseen of a poller never increases, but each grant increases
--- state.grants. So each poller that waits is owed a slot in the end.
+-- No poller with reach 0 waits forever: its field foreseen never increases, but each grant increases
+-- state.grants. So it is owed a slot in the end.
 
 -- Invariants, before and after every script that changes the queue (repair_queue checks the sizes of the
 -- keys):
@@ -70,7 +70,7 @@
 --  Every held slot has one member with class H in KEYS[5].
 
 local queue = {}
--- Maximum number of slots that queue.offer offers, and of timers that handle_timers handles, in one script.
+-- Maximum number of slots that queue.offer offers, and of timers that handle_timers handles, in one call.
 local MAX_PER_CALL = 100
 -- Maximum number of waiters that keep_for_poller examines.
 local MAX_KEEP_CANDIDATES = 16
@@ -106,8 +106,8 @@ local function offered_count(q)
   return q.offered
 end
 
--- queue.unreserved_slots: returns the number of slots that are neither held nor offered. After a decrease of the capacity,
--- the number can be negative.
+-- queue.unreserved_slots: returns the number of slots that are neither held nor offered. After a decrease of the
+-- capacity, it can be negative.
 function queue.unreserved_slots(q)
   return q.pool.capacity - q.pool.held - offered_count(q)
 end
@@ -362,8 +362,7 @@ end
 --  want    the task for which the device needs a slot
 --  reach   way to notify the device; a device with reach 0 polls
 --  chance  number from 0 to 1 (next_report)
--- The field foreseen of a poller never increases, even if the task of the poller changes. So each poller is
--- owed a slot in the end.
+-- If reach is 0, the field foreseen never increases, even if the task changes.
 function queue.join(q, device, want, reach, chance)
   local w = queue.waiter(q, device)
   local foreseen = w and w.foreseen

@@ -61,8 +61,8 @@ for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
   -- A joiner that waits already keeps its place, except in two cases in which it has no offer:
   --  The new task is urgent.
-  --  The joiner missed an offer, and the new task is newer than the task with which it waits. The device may
-  --  have finished the older task. So a device that is gone misses at most one offer for each of its tasks.
+  --  The joiner missed an offer or is away, and the new task is newer than the task with which it waits. The
+  --  device may have finished the older task. So a device that is gone misses at most one offer per task.
   if w and w.batch == j.batch then
     order.set_closed(q, order.load_batch(q, j.batch, j), false)
   end
