@@ -16,7 +16,9 @@ import (
 const (
 	transport = "mqtt" // label in metrics
 
-	qosReport, qosReply, qosWake, qosExcess = 1, 1, 0, 0
+	// qosSubscription is the QoS of the subscription to reports. qosExcess replaces it during an excess (watchExcess). A report that was
+	// published with QoS 2 arrives with QoS 1.
+	qosSubscription, qosReply, qosWake, qosExcess = 1, 1, 0, 0
 
 	// The pause before the next attempt to connect is random, up to a bound that doubles from reconnectAfter to reconnectMax. So replicas
 	// do not reconnect in lockstep, and they reach a restarted broker within 5 s.
@@ -96,8 +98,7 @@ func (c *Client) Check() error {
 	return errors.New("not connected yet")
 }
 
-// Wake asks a device to report now. hold is the time for which a slot is reserved for the device. If hold is 0, no slot is reserved, and
-// the device is asked for another reason. Wake never blocks, and its message may be lost.
+// Wake asks a device to report now (hold: see devices.EncodeWake). It never blocks, and its message may be lost.
 func (c *Client) Wake(device devices.ID, hold time.Duration) {
 	c.outbox.enqueueOrDrop(message{topic: devices.ReplyTopic(device), qos: qosWake, body: devices.EncodeWake(hold)})
 }

@@ -47,7 +47,7 @@ func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed
 		return false, err
 	}
 	c.current.Store(conn)
-	if err := conn.subscribe(ctx, c.filter, qosReport); err != nil {
+	if err := conn.subscribe(ctx, c.filter, qosSubscription); err != nil {
 		conn.paho.Disconnect(disconnectWaitMS)
 		return false, err
 	}
@@ -66,7 +66,7 @@ func (c *Client) runConnection(ctx context.Context, clientID string) (subscribed
 func (c *Client) watchExcess(ctx context.Context, conn *connection) error {
 	check := time.NewTicker(excessCheckEvery)
 	defer check.Stop()
-	qos, calm := byte(qosReport), 0
+	qos, calm := byte(qosSubscription), 0
 	for {
 		select {
 		case err := <-conn.lost:
@@ -79,7 +79,7 @@ func (c *Client) watchExcess(ctx context.Context, conn *connection) error {
 		if calm++; c.intake.excess.Swap(0) >= excessReports {
 			wanted, calm = byte(qosExcess), 0
 		} else if calm >= calmChecks {
-			wanted = qosReport
+			wanted = qosSubscription
 		}
 		if wanted == qos {
 			continue

@@ -114,7 +114,7 @@ func (in *intake) receiveReport(received paho.Message) {
 		received.Ack()
 	case !in.options.Pace.Take(device, devices.ViaSession):
 		in.excess.Add(1)
-		in.refuseRateLimited(receivedReport{device: device, body: received.Payload(), ack: received.Ack}, pace.OverRate)
+		in.refuseWithRareAnswer(receivedReport{device: device, body: received.Payload(), ack: received.Ack}, pace.OverRate)
 	default:
 		in.enqueue(receivedReport{device: device, body: truncateBody(received.Payload()), ack: received.Ack})
 	}
@@ -139,20 +139,20 @@ func (in *intake) enqueue(report receivedReport) {
 	}
 	var mayWait bool
 	if report.endWaiting, mayWait = in.waiting.TryStart(string(report.device), false); !mayWait {
-		in.refuseRateLimited(report, string(devices.ReasonBusyServer))
+		in.refuseWithRareAnswer(report, string(devices.ReasonBusyServer))
 		return
 	}
 	select {
 	case in.queues[maphash.String(in.seed, string(report.device))%uint64(len(in.queues))] <- report:
 	default:
 		report.endWaiting()
-		in.refuseRateLimited(report, string(devices.ReasonBusyServer))
+		in.refuseWithRareAnswer(report, string(devices.ReasonBusyServer))
 	}
 }
 
-// refuseRateLimited refuses a report for a cause that one device can produce many times a second. It answers and decodes at most one such
+// refuseWithRareAnswer refuses a report for a cause that one device can produce many times a second. It answers and decodes at most one such
 // report of a device a second.
-func (in *intake) refuseRateLimited(report receivedReport, reason string) {
+func (in *intake) refuseWithRareAnswer(report receivedReport, reason string) {
 	in.countUnhandled(reason)
 	if in.options.Pace.MayAnswer(report.device, devices.ViaSession) {
 		in.outbox.enqueueOrDrop(newReplyMessage(report, in.refusalReply(report, devices.ReasonBusyServer)))
@@ -176,8 +176,7 @@ func (in *intake) refusalReply(report receivedReport, reason devices.Reason) dev
 	return devices.Reply{Re: decoded.ID, Reason: reason, Code: string(reason), ReportAfterMS: after.Milliseconds()}
 }
 
-// handle answers report. The report is acknowledged to the broker when its reply was handed to the connection, or was lost because no
-// connection is open.
+// handle answers report. onSentOrLost of the reply acknowledges the report to the broker.
 func (in *intake) handle(ctx context.Context, report receivedReport) {
 	ctx, cancel := context.WithTimeout(ctx, in.options.HandleTimeout)
 	defer cancel()

@@ -1,10 +1,11 @@
 // Package mqtt is the MQTT transport: it receives the reports of devices from an MQTT 3.1.1 broker with a shared subscription and publishes
-// the replies. It makes no decisions.
+// the replies. It decides nothing about tasks. It refuses a report itself if the report is above the rate of its device, finds no room in a
+// queue, or takes too long.
 //
 // A report is acknowledged to the broker (PUBACK) when its reply was handed to the connection or lost, or when the report was refused or
-// dropped. A broker limits the number of unacknowledged messages (mosquitto: 20). So if the handling of a report takes longer than
-// Options.Patience, this report and the reports that wait behind it are acknowledged and answered with `unavailable`. When the handling of the
-// first report ends, it still gets its real reply. Safety does not depend on this package, because the device repeats a lost report.
+// dropped. A broker limits the number of unacknowledged messages (mosquitto: 20). So a report that is not handled within Options.Patience,
+// and the reports that wait behind it, are acknowledged and answered with `unavailable`. The first report still gets its real reply later.
+// Safety does not depend on this package, because the device repeats a lost report.
 package mqtt
 
 import (
@@ -39,7 +40,7 @@ type Options struct {
 	KeepAlive     time.Duration // in whole seconds. A hanging replica is given up after 1.5 keepalives, a silent broker after 1.75. Default 10 s
 	BusyAfter     time.Duration // report_after_ms of a device that this package refuses, +- 50 %; default 10 s
 
-	Pace        *pace.Limiter   // limits the reports of each device; nil means no limit
+	Pace        *pace.Limiter   // refuses the excess reports of a device, counted for each Via; nil means no limit
 	Handler     devices.Handler // called concurrently, but for one device in the order of arrival
 	Logger      *slog.Logger    // default: no log
 	OnConnected func()          // called after each successful subscription, when reports begin to arrive; optional
