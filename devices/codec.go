@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeReport decodes and checks one report. If the whole report is refused, the error is an *Error, and the returned Report has only its
-// ID, so that the reply can name it. An invalid entry of the list results or running gets a code in its field Invalid, and keeps its task
+// DecodeReport decodes and checks one report. If the whole report is refused, the error is an *Error, and only the ID of the returned Report
+// is valid, so that the reply can name it. An invalid entry of the list results or running gets a code in its field Invalid, and keeps its task
 // and token if they are readable.
 //
 // An empty body means {}. In every field except output, the values null, "", {} and [] mean the same as an absent field. In output, only

@@ -14,7 +14,7 @@ const (
 	CodeInvalidTopic       = "invalid_topic"
 )
 
-// The codes of an invalid entry of a report: the values of Result.Invalid, Running.Invalid and Ack.Code.
+// The codes of an entry of a report: the values of Ack.Code and, if the entry is invalid, of Result.Invalid and Running.Invalid.
 const (
 	CodeNotAnObject       = "not_an_object"
 	CodeInvalidTask       = "invalid_task"
@@ -22,5 +22,5 @@ const (
 	CodeInvalidStatus     = "invalid_status"
 	CodeInvalidError      = "invalid_error"
 	CodeInvalidRetryAfter = "invalid_retry_after"
-	CodeOutputDropped     = "output_dropped" // The output is longer than MaxOutput: it is dropped, and the status is recorded.
+	CodeOutputDropped     = "output_dropped" // The output is longer than MaxOutput and dropped. The entry is valid.
 )

@@ -26,7 +26,7 @@ type Handler interface {
 	// DelayAfterRefusal returns the time after which the device of a refused report should report again.
 	DelayAfterRefusal(reason Reason) time.Duration
 	// CountReport counts a report in the metrics of a transport. reason is the reason of the reply, the code of a refusal over HTTP, or the
-	// cause for which a message is dropped. took is the time for handling the report, without the time for which it was parked.
+	// cause for which the transport itself drops or refuses the report. took is the time for handling it, without the time parked.
 	CountReport(transport, reason string, took time.Duration)
 }
 
@@ -51,7 +51,8 @@ const (
 	WireHawkbit Wire = "hawkbit" // the DDI of Eclipse hawkBit
 )
 
-// WireName returns c.Wire if it is set. Otherwise it returns WireMQTT for a caller with a session, and WireHTTP for any other caller.
+// WireName returns c.Wire if it is set. Otherwise it returns WireMQTT for a caller with a session, and WireHTTP for any other caller. So a
+// further transport must set c.Wire.
 func (c Caller) WireName() Wire {
 	switch {
 	case c.Wire != "":

@@ -43,7 +43,7 @@ const (
 	OutcomeDuplicate Outcome = "duplicate"
 	OutcomeLate      Outcome = "late"
 	OutcomeUnknown   Outcome = "unknown"
-	OutcomeRejected  Outcome = "rejected" // the entry of the result is invalid; Ack.Code is the cause
+	OutcomeRejected  Outcome = "rejected" // the entry is invalid, whatever its Status; Ack.Code is the cause
 )
 
 // The values of Cancel.Why: the reasons why a running task must stop.
@@ -71,7 +71,7 @@ type Reply struct {
 	Code          string    `json:"code,omitempty"`       // code of a refusal over MQTT, or of a fault in a report that was still handled
 	Detail        string    `json:"detail,omitempty"`     // explains Code to people
 
-	FromMark bool `json:"-"` // the ledger was not read: as far as Redis knows, nothing changed for the device since its last report
+	FromMark bool `json:"-"` // of HandleReport: Reason (none or full) follows from the device's mark in Redis, and the ledger was not read
 }
 
 // Limited names the policy that refuses the start of a task, and the time at which the refusal ends.

@@ -37,7 +37,7 @@ const (
 
 // Report is one decoded and checked message of a device.
 type Report struct {
-	ID            string // Chosen by the device; may be empty. Over MQTT, a report without an ID gets no task, but is otherwise handled.
+	ID            string // Chosen by the device; may be empty. If the caller has ViaSession, a report without an ID gets no task.
 	Results       []Result
 	Running       []Running
 	Accept        bool            // If it is false, nothing is granted or redelivered.

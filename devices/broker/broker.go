@@ -1,5 +1,5 @@
-// Package broker is the embedded MQTT broker of `dispatcher dev`: mochi with rules that deny by default. It stores nothing on disk and
-// keeps no session of a disconnected client.
+// Package broker is the embedded MQTT broker of `dispatcher dev` and package check: mochi with rules that deny by default. It stores nothing
+// on disk and keeps no session of a disconnected client.
 //
 // A device connects with its id as user name. Its client id is its id, or begins with its id and a '/' (mosquitto_sub -i my-meter/sub). It
 // may publish to its own report topic and subscribe to its own reply topic, and nothing else. A denied subscription is answered with a
@@ -37,7 +37,8 @@ const (
 	authenticateTimeout = 5 * time.Second  // for one call of Options.Authenticate
 
 	// The broker reads more slowly from a device that sends faster than publishRate, so that TCP slows the device down. At full speed, the
-	// messages of this device would displace messages of other devices in the queue of the dispatcher's client.
+	// messages of this device would displace messages of other devices in the queue of the dispatcher's client. Reports have another
+	// limit: Options.Pace of package mqtt.
 	publishRate  = 200 // messages a second of all connections of one device
 	publishBurst = 400
 	publishPause = 100 * time.Millisecond // a client above the rate is not read for this time
@@ -57,7 +58,7 @@ type Options struct {
 	Authenticate func(ctx context.Context, device devices.ID, password string) error
 	// OnRefused is called for each refused session, with the error of Authenticate or the broken rule. It may be nil.
 	OnRefused func(ctx context.Context, r RefusedSession)
-	Internal  Credentials // user name and password of the dispatcher's own client
+	Internal  Credentials
 	Logger    *slog.Logger
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 )
 
-// Lengths of time.
 const (
 	replyPeriod = time.Second             // report_after_ms of ordinary replies
 	tolerance   = 1500 * time.Millisecond // for the stop of a task, which checks once a second whether it must stop

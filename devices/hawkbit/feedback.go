@@ -38,8 +38,8 @@ func (f feedbackBody) progress() float64 {
 // if the action is cancelled between its two requests for the deployment.
 const skipped = "Skipped Update."
 
-// postFeedback handles feedback to the action in the path. Feedback that ends the action becomes a result of the task. Any other feedback renews
-// the grant. Feedback to an action that is not the newest changes nothing.
+// postFeedback handles feedback to the action in the path. Feedback that ends the action becomes a result of the task. Any other feedback
+// (also rejected) renews the grant. Feedback to an action that is not the newest changes nothing.
 func (x *exchange) postFeedback() (answer, error) {
 	got, newest, err := x.readFeedback()
 	if err != nil {

@@ -95,7 +95,7 @@ type exchange struct {
 	request  *http.Request
 	caller   devices.Caller
 	action   int64          // the number of the action in the path; 0 if the path has none or it is invalid
-	reason   devices.Reason // reason of the last reply, for metrics
+	reason   devices.Reason // reason of the last reply to a report that renewed no grant, for metrics; ReasonNone before
 }
 
 // serve answers one request.
@@ -196,7 +196,7 @@ func (x *exchange) renewGrant(action Action, progress float64) (reply devices.Re
 	return reply, "", devices.ErrUnavailable
 }
 
-// isGrantLost reports whether stopReason, a result of renew, means that the grant is no longer in force.
+// isGrantLost reports whether stopReason, a result of renewGrant, means that the grant is no longer in force.
 func isGrantLost(stopReason string) bool {
 	return stopReason == devices.CancelExpired || stopReason == devices.CancelStale
 }
@@ -209,7 +209,6 @@ func asUnavailable(err error) error {
 	return fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
 }
 
-// notFoundAnswer returns the answer to a request for an action that the device does not have, or for a resource that the action does not have.
 func notFoundAnswer() answer { return answer{status: http.StatusNotFound} }
 
 // goneAnswer logs feedback for an action that is no longer active, and returns the answer to it.

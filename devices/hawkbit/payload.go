@@ -107,7 +107,6 @@ func (c Chunk) checkFields(field string) error {
 	return nil
 }
 
-// checkFields returns an error that begins with field if the artifact is invalid.
 func (a Artifact) checkFields(field string) error {
 	link, err := url.Parse(a.URL)
 	switch {
@@ -160,7 +159,6 @@ type deploymentBody struct {
 	} `json:"deployment"`
 }
 
-// chunkBody is a chunk as DDI clients read it.
 type chunkBody struct {
 	Part      string         `json:"part"`
 	Version   string         `json:"version"`
@@ -169,7 +167,6 @@ type chunkBody struct {
 	Artifacts []artifactBody `json:"artifacts"`
 }
 
-// artifactBody is an artifact as DDI clients read it.
 type artifactBody struct {
 	Filename string          `json:"filename"`
 	Hashes   Hashes          `json:"hashes"`

@@ -49,8 +49,8 @@ func (s bodyShares) reserve(caller devices.Caller) (end func(), ok bool) {
 	return func() { leaveDevice(); leaveFleet() }, ok
 }
 
-// readBody returns the body of a report. If the body is cut off, the error is devices.ErrIncomplete, and the device should send the same report
-// again. If a bound is reached, the error refuses the report with busy_server.
+// readBody returns the body of a report. If the body is cut off, the error is devices.ErrIncomplete. If a bound is reached, the
+// error refuses the report with busy_server.
 func (b *bodyLimiter) readBody(response http.ResponseWriter, request *http.Request, caller devices.Caller) ([]byte, error) {
 	leave, ok := b.all.reserve(caller)
 	if !ok {

@@ -59,7 +59,7 @@ type reportResult struct {
 	RetryAfterMS int64    `json:"retry_after_ms,omitempty" minimum:"0" maximum:"86400000" doc:"Only with status returned: how long the device wants to wait before another attempt"`
 }
 
-// reportRun documents an entry of `running`, the list of a report with the tasks that the device runs.
+// reportRun documents an entry of the list running of a report.
 type reportRun struct {
 	_        struct{} `additionalProperties:"true"`
 	Task     int64    `json:"task" minimum:"1"`

@@ -68,7 +68,7 @@ func (i *Intake) Enter() error {
 	}
 }
 
-// Leave must be called after each successful Enter. It ends the count of the report as in progress.
+// Leave must be called after each successful Enter.
 func (i *Intake) Leave() { <-i.inProgress }
 
 // Refuse answers request with the refusal for err, and counts it for the transport.
@@ -88,7 +88,7 @@ func (i *Intake) Refuse(response http.ResponseWriter, request *http.Request, tra
 	WriteRefusal(response, refusal, i.Handler.DelayAfterRefusal(refusal.DelayAs))
 }
 
-// errOverRate is the error for a report of a device that reports more often than Options.Pace allows. It wraps a busyError.
+// errOverRate refuses a report that exceeds Options.Pace. It wraps a busyError.
 var errOverRate = fmt.Errorf("refused: %w", busyError("this device reports too often"))
 
 func busyError(detail string) error {

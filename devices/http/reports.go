@@ -1,4 +1,5 @@
-// Package http is the HTTP transport of reports. It makes no decisions: devices.Handler makes them.
+// Package http is the HTTP transport of reports. It decides nothing about tasks. Its Intake bounds what each device uses of a replica, also
+// for package hawkbit.
 package http
 
 import (
@@ -18,7 +19,7 @@ import (
 
 const transport = "http" // label in metrics
 
-// Options configures Reports. Handler, OnRefused and Logger are required.
+// Options configures an Intake. Handler, OnRefused and Logger are required.
 type Options struct {
 	Handler   devices.Handler
 	OnRefused func(r *http.Request, device string, err error) // called for each refusal with ReasonForbidden
@@ -29,11 +30,11 @@ type Options struct {
 	// used.
 	Authenticate func(r *http.Request, device devices.ID, token string) (devices.Caller, error)
 	LongPollMax  time.Duration // longest wait of a parked report (long poll), in whole seconds. If it is 0, no report is parked.
-	Pace         *pace.Limiter // limits the reports of each device; nil means no limit
+	Pace         *pace.Limiter // refuses the excess reports of a device, counted for each Via; nil means no limit
 	MaxReports   int           // maximum number of concurrent reports; parked reports do not count. Further reports are refused with busy_server. Default 512
 }
 
-// Reports answers reports of devices. With a million devices this is the only hot path, so it uses plain net/http.
+// Reports answers reports of devices. It uses plain net/http, because it is a hot path.
 type Reports struct{ *Intake }
 
 // New returns the handler for the pattern POST /v1/devices/{device}/report.
