@@ -19,8 +19,7 @@ const maxPerCall = 200
 // callKey contains the values that all questions of one call share.
 type callKey struct{ scope, mode string }
 
-// coalescer combines questions that arrive at the same time into one call to Redis. A question is a check, a settlement or a take (a
-// request to a limit set).
+// coalescer combines questions that arrive at the same time into one call to Redis. A question is a check, a settlement or a take.
 type coalescer[Question, Reply any] struct {
 	coalesce.Calls[callKey, []Question, []Reply]
 }

@@ -37,7 +37,6 @@ func (c *connection) runScriptForNumbers(ctx context.Context, maxSends int, luaS
 }
 
 // runScript sends the script luaScript. If Redis does not answer, runScript sends it again, so the script must be harmless to run twice.
-// scopeName is the pool or limit set of the keys.
 func (c *connection) runScript(ctx context.Context, luaScript script, scopeName string, keys, args []any) (*redis.Cmd, error) {
 	return c.runScriptAtMost(ctx, maxSends, luaScript, scopeName, keys, args)
 }

@@ -69,7 +69,7 @@ func (e *epochs) watchNode(client *redis.Client) *node {
 	return one.(*node) //nolint:errcheck // e.nodes has no other values
 }
 
-// currentEpoch returns the name of the present epoch of the Redis node that stores the scope (a pool or limit set).
+// currentEpoch returns the name of the present epoch of the Redis node that stores the scope.
 func (e *epochs) currentEpoch(ctx context.Context, scopeName string) (name string, err error) {
 	client, err := e.nodeClient(ctx, scopeName)
 	if err != nil {

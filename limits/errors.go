@@ -13,7 +13,7 @@ var (
 	// ErrUnavailable reports that Redis sent no reply, or replied that it cannot work. A reservation may have been made or not, and a take
 	// may have been counted or not.
 	ErrUnavailable = errors.New("limits unavailable")
-	// ErrBusy reports that another process is filling a rule from the history.
+	// ErrBusy reports that the counts of a rule are being filled from the history.
 	ErrBusy = errors.New("the counts of limits are being rebuilt")
 
 	// errNoPeriod reports that the time of Redis is in none of the calendar periods that a script received. The reply has corrected the

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// keyPrefix returns the prefix of all keys of a scope (a pool or limit set). The prefix contains a hash tag, so all keys are on one node of a
-// Cluster.
+// keyPrefix returns the prefix of all keys of a scope. The prefix contains a hash tag, so all keys are on one node of a Cluster.
 func keyPrefix(scopeName string) string { return "limits:{" + scopeName + "}:" }
 
 // scopeKeys returns the keys of a scope that lua/keys.lua describes as KEYS[1] to KEYS[3]. The slice has capacity for extraCapacity more keys.

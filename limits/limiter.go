@@ -8,8 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 )
 
-// SettleWithin is the maximum time for which a reservation may stay open. If a reservation of a scope is open for
-// longer, all new checks of the scope return StatusUnsettled until it is settled.
+// SettleWithin is the maximum time for which a reservation may stay open before new checks of its scope return StatusUnsettled.
 const SettleWithin = 12 * time.Second
 
 // Limiter contains the parts that work on the counts in one Redis. They are safe for concurrent use, also by several processes.

@@ -21,8 +21,7 @@ func (m *takesModel) slidingWindows(i int) []policy.Window {
 
 func subjectName(i int, account string) string { return fmt.Sprint(i, " ", account) }
 
-// expectedAnswer returns, as text, the answer that the limiter must give to a take (a request to a limit set). If
-// isCounted is true, the model also counts the take.
+// expectedAnswer returns, as text, the answer that the limiter must give to a take. If isCounted is true, the model also counts the take.
 func (m *takesModel) expectedAnswer(take modelTake, isCounted bool) string {
 	var since time.Time
 	a := limits.TakeResult{Allowed: true}
@@ -172,8 +171,7 @@ func (m *takesModel) countingWindow(i int, account string) (from, to time.Time, 
 	return period[0], period[1], n
 }
 
-// expectedStanding returns how much of rule i the account has used, and how long a take (a request to a limit set) with this cost must
-// wait.
+// expectedStanding returns how much of rule i the account has used, and how long a take with this cost must wait.
 func (m *takesModel) expectedStanding(i int, account string, cost int64) limits.WindowUse {
 	windows := m.slidingWindows(i)
 	if len(windows) == 0 {

@@ -66,7 +66,7 @@ func TestHistoriesOfTakesOnARedisThatRestarts(t *testing.T) {
 	})
 }
 
-// takesModel is the plain model of takes (requests to limit sets).
+// takesModel is the plain model of takes.
 type takesModel struct {
 	takesState
 
@@ -156,8 +156,7 @@ func (m *takesModel) drawTake(t *rapid.T) modelTake {
 	return one
 }
 
-// checkTakeAgain sends a take (a request to a limit set) with an id that was used before, sometimes with another cost. It compares the
-// answer with the model.
+// checkTakeAgain sends a take with an id that was used before, sometimes with another cost. It compares the answer with the model.
 func (m *takesModel) checkTakeAgain(t *rapid.T, isCounted bool) {
 	if len(m.takesWithID) == 0 {
 		return

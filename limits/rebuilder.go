@@ -235,7 +235,7 @@ func (r *rebuild) renewClaims(ctx context.Context) error {
 }
 
 // runFillStep runs one step of lua/fill.lua for a rule. fillsRule is true if this call fills the rule, and false if Redis already knows the
-// rule. If another process is filling the rule, the error is ErrBusy.
+// rule. If another process is filling the rule, or if the calendar periods in args do not contain the time of Redis, the error is ErrBusy.
 func (r *rebuild) runFillStep(ctx context.Context, step string, rule *Rule, subjectKeys []any, args ...any) (fillsRule bool, err error) {
 	keys := append(append(scopeKeys(r.scope, 1+len(subjectKeys)), rule.keysInScope(r.scope).ruleArg), subjectKeys...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)

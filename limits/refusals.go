@@ -46,7 +46,7 @@ func (r *RefusalCounts) Publish(ctx context.Context) error {
 }
 
 func (r *RefusalCounts) publishScope(ctx context.Context, scopeName string) error {
-	counts := r.counts.take(scopeName)
+	counts := r.counts.removeScope(scopeName)
 	if len(counts) == 0 {
 		return nil
 	}

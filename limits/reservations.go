@@ -6,6 +6,12 @@ import (
 	"slices"
 )
 
+// These are the modes of lua/reserve.lua.
+const (
+	modeReserve      = "R"
+	modePeekAtStarts = "P"
+)
+
 // Reservations reserves starts according to rules and settles these reservations.
 type Reservations struct {
 	conn        *connection
@@ -23,15 +29,14 @@ type Reservations struct {
 // reserved start counts as used until Count or Release settles it. A check that is sent again under the same lease passes again. After an
 // error, settle all leases, because each of them may have a reservation.
 func (r *Reservations) Reserve(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
-	return r.askByMode(ctx, pool, "R", checks)
+	return r.askByMode(ctx, pool, modeReserve, checks)
 }
 
 // Peek returns the answers that Reserve would return for the checks, and changes nothing.
 func (r *Reservations) Peek(ctx context.Context, pool string, checks []Check) ([]Answer, error) {
-	return r.askByMode(ctx, pool, "P", checks)
+	return r.askByMode(ctx, pool, modePeekAtStarts, checks)
 }
 
-// askByMode sends the checks of a pool. mode is the mode of lua/reserve.lua: R reserves, P changes nothing.
 func (r *Reservations) askByMode(ctx context.Context, pool, mode string, checks []Check) ([]Answer, error) {
 	if err := validateAll(pool, checks); err != nil || len(checks) == 0 {
 		return nil, err
@@ -40,7 +45,7 @@ func (r *Reservations) askByMode(ctx context.Context, pool, mode string, checks 
 	if err != nil {
 		return nil, err
 	}
-	if mode != "P" && r.refusals.countRefusals(pool, checks, answers) {
+	if mode != modePeekAtStarts && r.refusals.countRefusals(pool, checks, answers) {
 		_ = r.refusals.publishScope(ctx, pool) // the counts are only for display, so an error must not fail the check
 	}
 	return answers, nil
@@ -71,7 +76,7 @@ func (r *Reservations) askInEpoch(ctx context.Context, key callKey, checks []Che
 	if err = r.epochs.requireEpoch(ctx, key.scope, epoch); err == nil {
 		return answers, nil
 	}
-	if key.mode == "R" {
+	if key.mode == modeReserve {
 		_, _ = r.settleAll(ctx, key, newSettlements(checks, false, 0)) // if this fails, Overdue returns the reservations later
 	}
 	return nil, err

@@ -62,7 +62,7 @@ func newScripts(settleWithin time.Duration) scripts {
 		return all
 	}
 	return scripts{
-		reserve: modes(head+functions+reserveLua, "R", "P"),
+		reserve: modes(head+functions+reserveLua, modeReserve, modePeekAtStarts),
 		take:    modes(takesLua+timesLua+commonLua+slideLua+takeLua, modeTake, modePeek, modeReturn),
 		settle:  newScript(head + functions + settleLua),
 		fill:    newScript(head + functions + fillLua), overdue: newScript(head + timesLua + baseLua + overdueLua),

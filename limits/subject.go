@@ -24,7 +24,7 @@ type Facts struct {
 	Facts              map[string]string // facts of a take: the only values that rules of CompileSet use
 }
 
-// Subject is what a rule counts separately, for example one account. The policy of the rule names the fields of a start or take whose values
+// Subject is what a rule counts separately, for example one account, or one model at one site. The policy of the rule names the fields of a start or take whose values
 // identify the subject.
 type Subject struct {
 	digest string // hash of the values, so that Redis stores no payload
@@ -56,7 +56,6 @@ type value struct {
 	found bool
 }
 
-// digest is a hash of a list of values.
 type digest [16]byte
 
 func (d digest) String() string { return base64.RawURLEncoding.EncodeToString(d[:]) }

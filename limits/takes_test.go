@@ -60,7 +60,7 @@ func TestTakesSayWhatRemains(t *testing.T) {
 	})
 }
 
-// TestATakeUnderAnIDCountsOnce checks a take (a request to a limit set) with an id that is sent several times. It must count once. If
+// TestATakeUnderAnIDCountsOnce checks a take with an id that is sent several times. It must count once. If
 // another cost or other facts are sent under the same id, this must be detected.
 func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestATakeUnderAnIDCountsOnce(t *testing.T) {
 	})
 }
 
-// TestPartsOfATakeAreGivenBackInTotal checks several returns of one take (a request to a limit set), for rules of all kinds. The cost of a
+// TestPartsOfATakeAreGivenBackInTotal checks several returns of one take, for rules of all kinds. The cost of a
 // return is a total, so all returns together must give back the highest of their costs, and never more than the take counted.
 func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 	t.Parallel()
@@ -177,8 +177,7 @@ func namedHourlyPolicy(name string, maxStarts int64) policy.Policy {
 	return p
 }
 
-// TestWhatIsNoTakingIsRefused checks that an invalid take (a request to a limit set) is refused before anything
-// is sent to Redis.
+// TestWhatIsNoTakingIsRefused checks that an invalid take is refused before anything is sent to Redis.
 func TestWhatIsNoTakingIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := newClockLimiter(t, arbitraryTime())

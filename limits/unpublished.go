@@ -34,8 +34,8 @@ func (u *unpublished[T]) updateValue(scopeName, key string, update func(T) T) (k
 	return len(values)
 }
 
-// take returns the values of a scope, by key, and deletes them.
-func (u *unpublished[T]) take(scopeName string) (values map[string]T) {
+// removeScope removes and returns the values of a scope, by key.
+func (u *unpublished[T]) removeScope(scopeName string) (values map[string]T) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	values = u.all[scopeName]
@@ -43,7 +43,7 @@ func (u *unpublished[T]) take(scopeName string) (values map[string]T) {
 	return values
 }
 
-// publish calls publishScope for each scope that has values. publishScope must call take.
+// publish calls publishScope for each scope that has values. publishScope must call removeScope.
 func (u *unpublished[T]) publish(ctx context.Context, publishScope func(ctx context.Context, scope string) error) error {
 	u.mu.Lock()
 	scopes := slices.Collect(maps.Keys(u.all))

@@ -19,8 +19,7 @@ type Usage struct {
 	takes  *Takes
 }
 
-// ReadUses returns how much of its rule the subject of each item has used in a scope (a pool or limit set). Open reservations do not count
-// as used.
+// ReadUses returns how much of its rule the subject of each item has used in a scope. Open reservations do not count as used.
 func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
@@ -108,7 +107,7 @@ func (u *Usage) Publish(ctx context.Context) error {
 // publishScope adds the recorded subjects of a scope to the candidates in Redis. If a rule has too many candidates, publishScope keeps the
 // candidates with the highest current use.
 func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
-	_, full, err := u.storeUseScores(ctx, scopeName, u.uses.takeRecordedItems(scopeName))
+	_, full, err := u.storeUseScores(ctx, scopeName, u.uses.removeRecordedItems(scopeName))
 	if err != nil || len(full) == 0 {
 		return err
 	}

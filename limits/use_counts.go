@@ -51,9 +51,9 @@ func (r *ruleUses) pruneSubjects() {
 	}
 }
 
-// takeRecordedItems returns the rules and subjects that are recorded for a scope, and deletes these records.
-func (u *useCounts) takeRecordedItems(scopeName string) (items []Item) {
-	for _, uses := range u.take(scopeName) {
+// removeRecordedItems removes and returns the rules and subjects that are recorded for a scope.
+func (u *useCounts) removeRecordedItems(scopeName string) (items []Item) {
+	for _, uses := range u.removeScope(scopeName) {
 		for _, one := range uses.subjects {
 			items = append(items, Item{Rule: uses.rule, Subject: one.Subject})
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// maxRepairs is the maximum number of times that one check is repeated after repairLimiterState.
+// maxRepairs is the maximum number of times that one check is repeated after repairLimiterState. One repair fills the rules of only one owner.
 const maxRepairs = 2
 
 // Ledger reads starts and policies. *store.Store implements it.
@@ -28,7 +28,7 @@ type Ledger interface {
 	LimitSetVersions(ctx context.Context, sets []string) ([]store.LimitSetVersion, error)
 }
 
-// Limits holds the parts of a limiter, which keeps its counts in Redis. In the methods of these parts, a scope is a pool or a limit set.
+// Limits holds the parts of a limiter, which keeps its counts in Redis.
 type Limits struct {
 	Reservations Reservations
 	Takes        Takes

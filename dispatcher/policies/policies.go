@@ -162,8 +162,7 @@ func uncheckedObstacle(cause, remedy string) *decision.Obstacle {
 	return &decision.Obstacle{Code: decision.CodeUnavailable, Reason: devices.ReasonUnavailable, Detail: cause, Remedy: remedy}
 }
 
-// evaluateAnswer returns the result of check, to which the limiter gave answer. now is the ledger's time. If neverDrop is true, the task is
-// not dropped, even if a policy that drops refuses it.
+// evaluateAnswer returns the result of check, to which the limiter gave answer. now is the ledger's time.
 func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, neverDrop bool) checkResult {
 	j := checkResult{check: check}
 	switch answer.Status {
@@ -196,8 +195,9 @@ func evaluateAnswer(check limits.Check, answer limits.Answer, now time.Time, nev
 	return j
 }
 
-// decisiveRefusal returns lastRefusal, the refusal in answer that ends last. If some refusals drop the task, dropsTask is true, and only these
-// are compared. A refusal that is due to an open reservation drops no task, because the start may be allowed later.
+// decisiveRefusal returns lastRefusal, the refusal in answer that ends last, which is the only refusal that the obstacle names. If some refusals
+// drop the task, dropsTask is true, and only these are compared. A refusal that is due to an open reservation drops no task, because the start
+// may be allowed later.
 func decisiveRefusal(check limits.Check, answer limits.Answer, neverDrop bool) (lastRefusal limits.ItemRefusal, dropsTask bool) {
 	dropping := limits.Answer{Refusals: slices.DeleteFunc(slices.Clone(answer.Refusals), func(r limits.ItemRefusal) bool {
 		return neverDrop || r.Pending || !check.Items[r.Item].Rule.Drops()
@@ -232,13 +232,13 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 	if k.config.Limits == nil {
 		return nil, errNoLimits
 	}
-	for mends := 0; ; mends++ {
+	for repairs := 0; ; repairs++ {
 		answers, err := k.config.Limits.Reservations.Reserve(ctx, pool, checks)
 		if err != nil {
 			return nil, fmt.Errorf("reserving: %w", err)
 		}
 		again, err := k.repairLimiterState(ctx, pool, checks, answers)
-		if err == nil && again && mends < maxRepairs {
+		if err == nil && again && repairs < maxRepairs {
 			continue
 		}
 		if err != nil || again {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	rebuildLimit = 30 * time.Minute // maximum time to read the starts of a pool: enough for about 40 million starts
+	rebuildLimit = 30 * time.Minute // maximum duration of a rebuild: enough for about 40 million starts
 	rebuildWait  = 3 * time.Second  // maximum time that reports wait for a rebuild, counted from the beginning of the rebuild
 	pastPage     = 500              // starts read by one query; limited because each start may have a payload
 	pastDisorder = time.Minute      // maximum time by which a start with a lower token can be later than a start with a higher token
@@ -93,7 +93,7 @@ func (k *Checker) timeLeftForRebuild(rebuildName string) time.Duration {
 func (k *Checker) newGrantHistory(pool, ruleOwner string) limits.History {
 	return func(ctx context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
 		return func(yield func(limits.Start, error) bool) {
-			for s, err := range k.readPastStarts(ctx, pool, within) {
+			for s, err := range k.readPoolStarts(ctx, pool, within) {
 				if err != nil {
 					yield(limits.Start{}, err)
 					return
@@ -109,8 +109,8 @@ func (k *Checker) newGrantHistory(pool, ruleOwner string) limits.History {
 	}
 }
 
-// readPastStarts returns the starts in a pool that are not older than maxAge, newest first.
-func (k *Checker) readPastStarts(ctx context.Context, pool string, maxAge time.Duration) iter.Seq2[store.GrantStart, error] {
+// readPoolStarts returns the starts in a pool that are not older than maxAge, newest first.
+func (k *Checker) readPoolStarts(ctx context.Context, pool string, maxAge time.Duration) iter.Seq2[store.GrantStart, error] {
 	return func(yield func(store.GrantStart, error) bool) {
 		for before := int64(0); ; {
 			page, err := k.config.Ledger.Starts(ctx, pool, before, pastPage)
@@ -220,9 +220,9 @@ func (k *Checker) SettleAllReservations(ctx context.Context) (SettleResult, erro
 }
 
 // settlePool settles the overdue reservations of a pool, and counts its recent starts again. If a rule may have missed an older start,
-// settlePool deletes the counts of the rule. The next check then rebuilds them from the ledger.
+// settlePool makes the rule unknown. The next check then rebuilds its counts from the ledger.
 func (k *Checker) settlePool(ctx context.Context, pool string, result *SettleResult) error {
-	missed, found := k.uncounted.takeMissedRules(pool)
+	missed, found := k.uncounted.removeMissedRules(pool)
 	old := found && k.config.Now().Sub(missed.since) > recentStarts-settleMargin
 	err := k.countRecentStartsAgain(ctx, pool, result)
 	if err == nil && old {
@@ -239,7 +239,7 @@ func (k *Checker) countRecentStartsAgain(ctx context.Context, pool string, resul
 	if err := k.settleOverdueReservations(ctx, pool); err != nil {
 		return err
 	}
-	for s, err := range k.readPastStarts(ctx, pool, recentStarts) {
+	for s, err := range k.readPoolStarts(ctx, pool, recentStarts) {
 		if err != nil {
 			return err
 		}

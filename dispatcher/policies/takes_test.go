@@ -18,7 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// refusingTakes is a limiter that refuses every take (a request to a limit set). The last policy of the set is the policy that refuses.
+// refusingTakes is a limiter that refuses every take. The last policy of the set is the policy that refuses.
 type refusingTakes struct{ Takes }
 
 func (refusingTakes) Take(_ context.Context, _ string, takings []limits.Taking) ([]limits.TakeResult, error) {

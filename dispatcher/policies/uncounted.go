@@ -9,10 +9,10 @@ import (
 	"github.com/fleetslots/dispatcher/limits"
 )
 
-// uncountedStarts holds, by pool, the rules with on_error: open that may have missed a start. The ledger does not record which starts were
-// counted. SettleAllReservations counts a recent start again, which has no effect if the start was counted. If it counted an older start again,
-// that start could be counted twice. So SettleAllReservations deletes the counts of the rules of an older start, and the next check rebuilds
-// these counts from the ledger.
+// uncountedStarts holds, by pool, the rules that may have missed a start. Only a start whose rules all have on_error: open can be missed. Any
+// other start has a reservation, which is settled when it is overdue. The ledger does not record which starts were counted.
+// SettleAllReservations counts a recent start again, which has no effect if the start was counted. An older start could be counted twice. So
+// SettleAllReservations makes the rules of an older start unknown, and the next check rebuilds their counts from the ledger.
 type uncountedStarts struct {
 	mu    sync.Mutex
 	pools map[string]missedRules
@@ -31,7 +31,7 @@ func newUncountedStarts() *uncountedStarts {
 func (u *uncountedStarts) addMissedChecks(pool string, now time.Time, checks []limits.Check) {
 	rules := make(map[*limits.Rule]bool)
 	for _, c := range checks {
-		if allFailOpen(rulesOfItems(c.Items)) { // otherwise the start has a reservation, which is settled when it is overdue
+		if allFailOpen(rulesOfItems(c.Items)) {
 			for _, item := range c.Items {
 				rules[item.Rule] = true
 			}
@@ -54,8 +54,8 @@ func (u *uncountedStarts) addMissedRules(pool string, missed missedRules) {
 	u.pools[pool] = missed
 }
 
-// takeMissedRules removes and returns the rules of a pool that missed starts, because Redis did not answer when the starts were to be counted.
-func (u *uncountedStarts) takeMissedRules(pool string) (missed missedRules, found bool) {
+// removeMissedRules removes and returns the rules of a pool that missed starts, because Redis did not answer when the starts were to be counted.
+func (u *uncountedStarts) removeMissedRules(pool string) (missed missedRules, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	missed, found = u.pools[pool]

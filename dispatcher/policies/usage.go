@@ -46,14 +46,14 @@ func subjectDependsOnTask(rule *limits.Rule) bool {
 // readUses returns the current usage of the subject of each item. If Redis lacks the counts of a rule, readUses first rebuilds them from the
 // ledger.
 func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.SubjectUse, error) {
-	for mends := 0; ; mends++ {
+	for repairs := 0; ; repairs++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)
 		unknown := slices.IndexFunc(uses, func(u limits.SubjectUse) bool { return u.Unknown })
 		if err != nil || unknown < 0 {
 			return uses, err
 		}
 		owner := uses[unknown].Rule.Owner
-		if mends == maxRepairs {
+		if repairs == maxRepairs {
 			return nil, fmt.Errorf("reading the usage of %s: %w", owner, limits.ErrBusy)
 		}
 		if err := k.rebuildRules(ctx, pool, owner, rulesOfItems(items)); err != nil {

@@ -23,7 +23,7 @@
 -- Returns  a list of two numbers: the time of Redis (ms), then the result of the step:
 --     1  the step is done
 --     0  the rule is known already
---     2  another process fills the rule, or the step is not possible in the state of the rule
+--     2  another process fills the rule, or its state or spec does not allow the step
 --
 -- Invariants:
 --   A process does the steps in this order, with one token: begin, fill (any number of times), settle,
