@@ -119,7 +119,7 @@ func TestWaitsInMarks(t *testing.T) {
 	})
 }
 
-// TestManyMarksAtOnce checks that Mark can mark thousands of devices of one Redis hash. In a fleet of a million
+// TestManyMarksAtOnce checks that MarkDevices can mark thousands of devices of one Redis hash. In a fleet of a million
 // devices, each of the 256 hashes has 4,000 devices, which one script marks.
 func TestManyMarksAtOnce(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestManyMarksAtOnce(t *testing.T) {
 	})
 }
 
-// TestHashesAreMarkedTogether checks a call of Mark in which one Redis hash fails: all other hashes are marked.
+// TestHashesAreMarkedTogether checks a call of MarkDevices in which one Redis hash fails: all other hashes are marked.
 func TestHashesAreMarkedTogether(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, h *marks.Hashes, at servers.RedisAt) {

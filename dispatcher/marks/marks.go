@@ -34,7 +34,7 @@ type Cache interface {
 type Config struct {
 	Ledger   Ledger
 	Cache    Cache
-	OnNews   func(device string) // is called for each device with news; if device is empty, there may be news of any device
+	OnNews   func(device string) // is called with the device of each row of news that names one; if device is empty, there may be news of any device
 	Now      func() time.Time    // for elapsed time only
 	Panicked rescue.PanicHandler
 }
@@ -47,7 +47,7 @@ type Follower struct {
 	waitCalls coalesce.Calls[struct{}, DeviceWait, struct{}]
 
 	updateMu    sync.Mutex // held while the marks are updated
-	lastNews    int64      // id of the last news that OnNews was called for; guarded by updateMu
+	lastNews    int64      // id up to which handleNews has handled the news, or 0; guarded by updateMu
 	minPosition int64      // position in the news that all hashes have reached; guarded by updateMu
 }
 
@@ -224,7 +224,7 @@ func (f *Follower) readAndHandleNews(ctx context.Context) error {
 // readNews reads the news after the lowest position that a hash or this process has reached. A hash that does not exist is ignored, because
 // it is rebuilt.
 func (f *Follower) readNews(ctx context.Context, positionByHash [hashCount]int64) (page store.NewsPage, err error) {
-	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, OnNews was not called for any news yet
+	began, since := f.config.Now(), cmp.Or(f.lastNews, math.MaxInt64) // if f.lastNews is 0, this process has not handled any news yet
 	for _, c := range positionByHash {
 		if c != missingHash {
 			since = min(since, c)
@@ -234,13 +234,13 @@ func (f *Follower) readNews(ctx context.Context, positionByHash [hashCount]int64
 		return page, fmt.Errorf("reading the news: %w", err)
 	}
 	f.trust.addReading(newsReading{began: began, newest: page.Newest, ledger: page.Now})
-	f.callOnNewsHandler(page)
+	f.handleNews(page)
 	return page, nil
 }
 
-// callOnNewsHandler calls OnNews with the device of each row that this process has not handled before. If rows are missing, or if the rows come
-// from another ledger, it calls OnNews with an empty name.
-func (f *Follower) callOnNewsHandler(page store.NewsPage) {
+// handleNews calls OnNews with the device of each row that names one and that this process has not handled before. If rows are missing, or if
+// the rows come from another ledger, it calls OnNews with an empty name. It also adds the news of pools to trust.
+func (f *Follower) handleNews(page store.NewsPage) {
 	isGap := f.lastNews < page.Oldest-1 || f.lastNews > page.Newest // some news were deleted, or this is another ledger
 	if isGap {
 		f.config.OnNews("")

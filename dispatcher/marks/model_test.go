@@ -135,7 +135,7 @@ func (r *replicaModel) ReadPositions(context.Context) (all [hashCount]int64, err
 	return all, nil
 }
 
-// Mark marks the devices of all hashes in random order, because the nodes of a Redis Cluster work concurrently. Any
+// MarkDevices marks the devices of all hashes in random order, because the nodes of a Redis Cluster work concurrently. Any
 // of the hashes may fail.
 func (r *replicaModel) MarkDevices(_ context.Context, from, to int64, all []HashDevices) (failed error) {
 	for _, i := range r.world.rand.Perm(len(all)) {
@@ -417,8 +417,7 @@ func (w *worldModel) handleReport(by *replicaModel) {
 	}
 }
 
-// runRounds runs the model with random events for a number of rounds. It returns the number of idle answers and the
-// number of rounds in which tasks were open.
+// runRounds runs the model with random events for a number of rounds. In busyRounds of them, tasks were open.
 func (w *worldModel) runRounds(rounds int) (idleAnswers, busyRounds int) {
 	for range rounds {
 		w.causeEvents()

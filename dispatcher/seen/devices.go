@@ -24,9 +24,7 @@ type Recent interface {
 	Add(ctx context.Context, sightings []Sighting) error
 }
 
-// Devices collects the times at which devices reported, so that an idle report causes no write. The next flush writes the time of a device
-// that can be notified. The time of a device that only polls is written about once a minute. A crash loses the times that were not flushed,
-// but the next reports replace them. Devices is safe for concurrent use.
+// Devices collects the times at which devices reported, so that an idle report causes no write. It is safe for concurrent use.
 type Devices struct {
 	ledger  Ledger
 	recent  Recent       // if nil, there is no list of the devices that reported last
@@ -44,8 +42,9 @@ func NewDevices(ledger Ledger, recent Recent, now func() time.Time) *Devices {
 	return &Devices{ledger: ledger, recent: recent, all: all, reached: reached, fresh: newLastReports(), Tokens: newTokenUses(ledger, now)}
 }
 
-// Record records a report of a device whose reach (how it can be notified) is already in the ledger. If FlushReached has just written a
-// different reach, or is about to write one, Record does the same as RecordReach.
+// Record records a report of a device whose reach (how it can be notified) is already in the ledger. It omits most reports of a device that
+// only polls, but none with a QuietUntil of store.SeenPrecision or more after At, because the device would seem to have failed. If
+// FlushReached has just written a different reach, or is about to write one, Record does the same as RecordReach.
 func (d *Devices) Record(device string, report store.LastReport) {
 	d.reached.correctPendingReach(device, report)
 	if report.Reach == store.ReachNone && report.QuietUntil.Sub(report.At) < store.SeenPrecision {
@@ -66,15 +65,15 @@ func (d *Devices) RecordReach(device string, report store.LastReport) {
 	d.reached.setLastReport(device, report)
 }
 
-// LastReport returns the latest report of a device that Flush has not written yet. It is zero if there is none.
+// LastReport returns the latest report of a device that Record did not omit and Flush has not written yet. It is zero if there is none.
 func (d *Devices) LastReport(device string) store.LastReport { return d.all.lastReport(device) }
 
 // lastReports holds the devices that reported since the last flush.
 type lastReports struct {
 	mu      sync.Mutex
 	seen    map[string]store.LastReport
-	written map[string]store.LastReport // entries of the last flush, including a flush that is running; if nil, they are not kept
-	polled  *polledDevices              // if nil, every report is recorded
+	written map[string]store.LastReport // entries of the last flush, even while it runs; nil except in Devices.reached
+	polled  *polledDevices              // which pollers to omit; nil except in Devices.all
 }
 
 func newLastReports() *lastReports { return &lastReports{seen: make(map[string]store.LastReport)} }
@@ -86,8 +85,7 @@ func (s *lastReports) setLastReport(device string, report store.LastReport) {
 }
 
 // correctPendingReach records the last report of a device if a different reach of this device waits for a flush or was written by the last
-// flush. If correct did not record the report, the ledger would keep the different reach, because the caller may have read the ledger before
-// that flush.
+// flush. Otherwise the ledger would keep the different reach, because the caller may have read the ledger before that flush.
 func (s *lastReports) correctPendingReach(device string, report store.LastReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,6 @@ import (
 // MaxRecent is the maximum number of devices in the list.
 const MaxRecent = 1000
 
-// key is the Redis key of the list.
 const key = "recent:devices"
 
 //go:embed add.lua

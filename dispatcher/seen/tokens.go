@@ -11,8 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// usePrecision is the precision of the stored time at which an operator token was used. In a period of this length, the uses of a token cause at
-// most one write.
+// usePrecision is the precision of the stored time at which an operator token was used. In a period of this length, a replica writes the uses
+// of a token at most once.
 const usePrecision = time.Minute
 
 // TokenUses counts the requests with each operator token until the counts are written to the ledger. It is safe for concurrent use.
