@@ -34,7 +34,6 @@ func (d *Departures) AddClosedReport(report *ParkedReport) {
 	}
 }
 
-// stopOffersInParts calls stopOffersTo for all reports, in parts.
 func (d *Departures) stopOffersInParts(ctx context.Context, _ string, reports []parked.Report) (failed error) {
 	for part := range slices.Chunk(reports, departuresAtOnce) {
 		failed = errors.Join(failed, d.stopOffersTo(ctx, part))

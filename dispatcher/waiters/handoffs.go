@@ -17,8 +17,7 @@ type Handoffs struct {
 	debug   *slog.Logger // for the steps of each handoff
 }
 
-// newHandoffs creates the histogram of handoffs in set. debug is the logger for the steps of a handoff. The buckets are narrow around a few
-// milliseconds, the normal duration.
+// newHandoffs creates the histogram of handoffs in set. The buckets are narrow around a few milliseconds, the normal duration.
 func newHandoffs(set *meters.Set, debug *slog.Logger) *Handoffs {
 	return &Handoffs{debug: debug, seconds: set.Histogram(
 		[]float64{0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 60}, "handoff_duration_seconds",

@@ -48,7 +48,7 @@ type Policies interface {
 
 // Parking exchanges messages about parked reports between replicas. *parked.Board implements it.
 type Parking interface {
-	RegisterNewestReport(ctx context.Context, device string, numberTTL time.Duration) (number int64, gap bool, err error)
+	RegisterNewestReport(ctx context.Context, device string, numberTTL time.Duration) (number int64, previousJustEnded bool, err error)
 	RecordClosedConnections(ctx context.Context, reports []parked.Report) (gone []parked.Report, err error)
 	Wake(ctx context.Context, calls []parked.WakeMessage) error
 }
@@ -85,14 +85,14 @@ type Config struct {
 // Notifier offers free slots to waiting devices. It is safe for concurrent use. It starts work in the background only when one of its methods
 // is called, and none after Stop.
 type Notifier struct {
-	Pools         *Pools         // state of the pools at this replica
-	ParkedReports *ParkedReports // parked reports of this replica
-	Relay         *Relay         // parks and wakes reports over all replicas
-	Handoffs      *Handoffs      // durations of handoffs
-	Offers        *Offers        // carries out offers of free slots
-	Slots         *Slots         // acquires and releases slots
-	Filler        *Filler        // finds devices for free slots
-	Departures    *Departures    // devices whose connections broke
+	Pools         *Pools
+	ParkedReports *ParkedReports
+	Relay         *Relay
+	Handoffs      *Handoffs
+	Offers        *Offers
+	Slots         *Slots
+	Filler        *Filler
+	Departures    *Departures
 
 	background *background
 }

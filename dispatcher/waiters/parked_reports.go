@@ -183,7 +183,7 @@ func (s *ParkedReports) OnNewerReport(device string, number int64) {
 	}
 }
 
-// OnWake wakes the reports at this replica to which messages are addressed.
+// OnWake implements parked.Listener.
 func (s *ParkedReports) OnWake(messages []parked.WakeMessage) { s.wakeOwnReports(messages) }
 
 // wakeOwnReports wakes the reports at this replica to which messages are addressed. It returns the messages to other reports.

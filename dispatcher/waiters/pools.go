@@ -33,14 +33,13 @@ type Pools struct {
 type poolState struct {
 	listed          bool                     // the ledger has the pool
 	longestSleep    time.Duration            // setting of the pool (slots.Pace); 0 until the ledger was read
-	waiting         bool                     // devices wait in the queue of the pool, according to the last pass and later calls of MarkWaiting
+	waiting         bool                     // devices wait in the queue of the pool, according to the last pass and later calls of RecordWaitingDevice
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
 	search          *searchProgress          // progress of the search for sleeping devices; if nil, the search begins anew
 	urgentRestUntil time.Time                // before this time, no search for devices with urgent tasks begins
 }
 
-// newPools returns an empty Pools. pace has the durations that are the same for every pool.
 func newPools(pace slots.Pace) *Pools { return &Pools{pace: pace, all: make(map[string]*poolState)} }
 
 // stateOfPool returns the state of a pool, and creates it if necessary. The caller must hold mu.
@@ -220,7 +219,6 @@ func (p *Pools) RecordHoldTime(pool, taskKind string, holdTime time.Duration) {
 }
 
 // updatedMeanHoldTime returns the moving average after a new sample. meanBefore is the average before, or 0 if there was no earlier sample.
-// sample is the sample, a hold time.
 func updatedMeanHoldTime(meanBefore, sample time.Duration) time.Duration {
 	meanBefore = cmp.Or(meanBefore, sample)
 	return meanBefore + time.Duration(holdWeight*float64(sample-meanBefore))

@@ -10,7 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 )
 
-// callersAtOnce is the maximum number of callers that are woken when a slot of a caller becomes free.
+// callersAtOnce is the maximum number of callers that one call of WakeCallers wakes.
 const callersAtOnce = 64
 
 // Relay parks reports at this replica, and wakes reports at all replicas.
@@ -27,15 +27,15 @@ type Relay struct {
 // number.
 func (r *Relay) Park(ctx context.Context, report *ParkedReport, numberTTL time.Duration) error {
 	var number int64
-	var gap bool
+	var previousJustEnded bool
 	if r.board != nil {
 		var err error
-		if number, gap, err = r.board.RegisterNewestReport(context.WithoutCancel(ctx), report.Device, numberTTL); err != nil {
+		if number, previousJustEnded, err = r.board.RegisterNewestReport(context.WithoutCancel(ctx), report.Device, numberTTL); err != nil {
 			return err
 		}
 	}
 	r.localReports.markParked(report, number)
-	if gap { // a late update about an ended connection may have stopped the offers to the device
+	if previousJustEnded { // a late update about an ended connection may have stopped the offers to the device
 		r.localReports.wakeOwnReports([]parked.WakeMessage{{Device: report.Device}})
 	}
 	return nil

@@ -14,8 +14,8 @@ const (
 	batchesPerSearch = 100              // maximum number of batches in one search
 	tasksPerSearch   = 400              // number of tasks that one search examines, divided among its batches
 	fewestTasks      = 4                // minimum number of tasks of each batch that one search examines, even if this exceeds tasksPerSearch
-	missedReports    = 3                // number of missed reports after which a device is not woken
-	seenSlack        = 10 * time.Second // maximum delay with which a last-seen time is written to the ledger (seen.Devices.Flush)
+	missedReports    = 3                // number of missed reports after which no search returns a device
+	seenSlack        = 10 * time.Second // maximum delay with which the last-seen time of a device that can be notified is written (seen.Devices.Flush)
 
 	// When a search has reached its end, the next search begins after a rest. The rest takes restPerTask for each examined task, so at most
 	// about 200 tasks a second are examined.
@@ -29,7 +29,7 @@ type sleepingDeviceFinder struct {
 	pools       *Pools
 	forecast    *forecast
 	ledger      Ledger
-	seenWithin  time.Duration // a device whose last report is older is not woken; time for which the device was asked not to report does not count
+	seenWithin  time.Duration // no search returns a device whose last report is older; time for which the device was asked not to report does not count
 	urgentShare int           // percent of a pool for which urgent batches go before all other batches
 	now         func() time.Time
 }

@@ -36,8 +36,8 @@ type Report struct {
 	Number int64
 }
 
-// endRemembered is the time for which Redis remembers that a connection has ended. In this time, RegisterNewestReport returns gap = true. All
-// messages about the end of the connection are sent within this time.
+// endRemembered is the time for which Redis remembers that a connection has ended, so that RegisterNewestReport returns previousJustEnded =
+// true. All messages about the end of the connection are sent within this time.
 const endRemembered = 10 * time.Second
 
 func reportNumberKey(device string) string { return "parked:{" + device + "}" }
