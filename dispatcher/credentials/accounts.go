@@ -32,7 +32,7 @@ type Accounts interface {
 	Delete(ctx context.Context, device devices.ID) error
 	// AsksLedger reports whether the broker asks the ledger about each new session and needs no accounts. Then Set does nothing.
 	AsksLedger() bool
-	// Disconnect ends the sessions that were opened with an older secret. Set leaves them open.
+	// Disconnect ends the sessions of a device whose older tokens are no longer valid. It does nothing if Set has ended them.
 	Disconnect(ctx context.Context, device devices.ID) error
 }
 

@@ -103,7 +103,7 @@ func (r *Registry) admitByOwnToken(ctx context.Context, deviceID devices.ID, dev
 	if device.OwnToken {
 		return nil
 	}
-	if _, err := r.tokenUses.Do(ctx, struct{}{}, string(deviceID)); err != nil {
+	if _, err := r.firstTokenUses.Do(ctx, struct{}{}, string(deviceID)); err != nil {
 		return fmt.Errorf("%w: recording the use of a token: %w", devices.ErrUnavailable, err)
 	}
 	return nil

@@ -26,15 +26,15 @@ func newCombinedRegistrations(ledger tokenLedger, onPanic rescue.PanicHandler) *
 	return &combinedRegistrations{Call: ensure, MayRetryAlone: again, MaxConcurrent: 2, MaxSize: 64, Timeout: registerLimit, OnPanic: onPanic}
 }
 
-// combinedTokenUses records the first use of devices' own tokens. It combines concurrent calls into one call to the ledger.
-type combinedTokenUses = coalesce.Calls[struct{}, string, struct{}]
+// combinedFirstUses records the first use of devices' own tokens. It combines concurrent calls into one call to the ledger.
+type combinedFirstUses = coalesce.Calls[struct{}, string, struct{}]
 
-func newCombinedTokenUses(ledger tokenLedger, onPanic rescue.PanicHandler) *combinedTokenUses {
+func newCombinedFirstUses(ledger tokenLedger, onPanic rescue.PanicHandler) *combinedFirstUses {
 	mark := func(ctx context.Context, _ struct{}, ids []string) ([]struct{}, error) {
 		return make([]struct{}, len(ids)), ledger.MarkOwnTokens(ctx, ids...)
 	}
 	again := func(error) bool { return true } // recording a use again changes nothing
-	return &combinedTokenUses{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: onPanic}
+	return &combinedFirstUses{Call: mark, MayRetryAlone: again, MaxConcurrent: 1, MaxSize: 256, Timeout: registerLimit, OnPanic: onPanic}
 }
 
 // registerDevice registers the caller's device, if necessary, and admits the caller. It returns devices.ErrForbidden if the caller is a session and

@@ -85,7 +85,7 @@ type Registry struct {
 	config                Config
 	accounts              *accounts
 	combinedRegistrations *combinedRegistrations
-	tokenUses             *combinedTokenUses
+	firstTokenUses        *combinedFirstUses
 	registrations         *registrationLimiter
 }
 
@@ -93,7 +93,7 @@ type Registry struct {
 func New(config Config) *Registry {
 	return &Registry{
 		tokenCache: newTokenCache(config.Ledger, config.Now), config: config, accounts: newAccounts(config.Accounts, config.Ledger),
-		combinedRegistrations: newCombinedRegistrations(config.Ledger, config.Panicked), tokenUses: newCombinedTokenUses(config.Ledger, config.Panicked),
+		combinedRegistrations: newCombinedRegistrations(config.Ledger, config.Panicked), firstTokenUses: newCombinedFirstUses(config.Ledger, config.Panicked),
 		registrations: newRegistrationLimiter(config),
 	}
 }

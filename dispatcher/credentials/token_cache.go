@@ -31,7 +31,7 @@ type tokenCache struct {
 	devices    map[uint64]lastActor
 	read       time.Time // time at which the last read of changes began; the zero value means that there was no read
 	ledgerTime time.Time // the ledger's time when the last read of changes began, or slightly later
-	next       int64     // position from which the next read begins
+	next       int64     // position in the changes of tokens from which the next read begins
 	version    int       // changes each time tokens are dropped
 }
 
@@ -65,8 +65,8 @@ func newTokenCache(source tokenLedger, now func() time.Time) *tokenCache {
 	}
 }
 
-// findCachedToken returns the cached token with this hash. isValid is true if the token is known to be valid. cacheVersion changes
-// each time tokens are dropped from the cache. The caller passes it to cacheToken.
+// findCachedToken returns the cached token with this hash. isValid is true if the token is known to be valid. The caller passes cacheVersion
+// to cacheToken.
 func (k *tokenCache) findCachedToken(hash [sha256.Size]byte) (cached store.Token, isValid bool, cacheVersion int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,8 +104,8 @@ func (k *tokenCache) checkTokenInLedger(ctx context.Context, caller devices.Call
 	return checkTokenOwner(caller, t, err)
 }
 
-// hasValidToken reports whether the caller is known to have a valid token of its device. cacheVersion changes each time tokens are
-// dropped from the cache. The caller of hasValidToken passes it to cacheValidTokenOfCaller.
+// hasValidToken reports whether the caller is known to have a valid token of its device. cacheVersion is an argument of
+// cacheValidTokenOfCaller.
 func (k *tokenCache) hasValidToken(caller devices.Caller) (isValid bool, cacheVersion int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -189,7 +189,7 @@ func (k *tokenCache) RecordReach(caller devices.Caller, reach store.Reach) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if key, actor := k.lastActorEntry(caller); actor.isAdmitted {
-		actor.reach = int8(reach) // int8 holds each of the three values of Reach
+		actor.reach = int8(reach)
 		k.devices[key] = actor
 	}
 }
@@ -205,9 +205,9 @@ func putWithLimit[K comparable, V any](entries map[K]V, maxEntries int, key K, v
 	}
 }
 
-// ForgetAdmission forgets who was admitted for the device, so that its next report reads the device from the ledger. If device is empty,
-// ForgetAdmission forgets the admissions of all devices. It is called for each row of the news, because every change of who may act for a
-// device adds a row.
+// ForgetAdmission forgets who was admitted for the device, so that its next report reads the device from the ledger. If device is empty, it
+// forgets the admissions of all devices. It is called for each row of the news that names a device, because every change of who may act for a
+// device adds such a row.
 func (k *tokenCache) ForgetAdmission(device string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -230,7 +230,7 @@ func (k *tokenCache) dropDevice(device devices.ID) {
 	maps.DeleteFunc(k.tokens, func(_ [sha256.Size]byte, e cachedToken) bool { return e.Device == string(device) })
 }
 
-func (k *tokenCache) nextNewsPosition() int64 {
+func (k *tokenCache) nextChangesPosition() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.next
@@ -264,7 +264,7 @@ func (k *tokenCache) applyTokenChanges(readBegan time.Time, fromPosition int64, 
 // DropChangedTokens drops the tokens that any replica has changed since the last call. If it succeeds, the cache is trusted for the duration
 // trustedFor.
 func (k *tokenCache) DropChangedTokens(ctx context.Context) error {
-	begun, from := k.now(), k.nextNewsPosition()
+	begun, from := k.now(), k.nextChangesPosition()
 	changes, err := k.source.ChangedTokens(ctx, from)
 	if err != nil {
 		return fmt.Errorf("reading changed tokens: %w", err)

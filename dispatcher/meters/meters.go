@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Set creates metrics whose names begin with "dispatcher_". It is safe for concurrent use.
+// Set creates metrics whose names begin with "dispatcher_". A label "pool" must be the first label, so that ForgetPool finds the series. Set
+// is safe for concurrent use.
 type Set struct {
 	registerer prometheus.Registerer
 
@@ -31,21 +32,21 @@ func New(registerer prometheus.Registerer) *Set {
 	return &Set{registerer: registerer, tally: make(map[string]Tally)}
 }
 
-// Counter creates and registers a counter. If one of labels is "pool", it must be the first, so that Forget finds its series.
+// Counter creates and registers a counter.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.registerMetric(c, labels)
 	return c
 }
 
-// Histogram creates and registers a histogram. If one of labels is "pool", it must be the first, so that Forget finds its series.
+// Histogram creates and registers a histogram.
 func (s *Set) Histogram(buckets []float64, name, help string, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "dispatcher_" + name, Help: help, Buckets: buckets}, labels)
 	s.registerMetric(h, labels)
 	return h
 }
 
-// Gauge creates and registers a gauge. If one of labels is "pool", it must be the first, so that Forget finds its series.
+// Gauge creates and registers a gauge.
 func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dispatcher_" + name, Help: help}, labels)
 	s.registerMetric(g, labels)
@@ -78,8 +79,8 @@ func (s *Set) OnNewPool(initPool func(pool string)) {
 func (s *Set) InitPool(pool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, show := range s.poolInits {
-		show(pool)
+	for _, initPool := range s.poolInits {
+		initPool(pool)
 	}
 }
 

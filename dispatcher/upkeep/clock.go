@@ -104,8 +104,7 @@ func (g *clockGuard) addClockOffset(reading clockOffset) {
 		return
 	}
 	g.back += max(last.low.Sub(reading.high), 0)
-	// Offsets that are not lower than the reading are replaced by it. The offsets rise along the list, so the replaced offsets are at its end. The
-	// reading is the lowest offset since the first replaced offset began.
+	// The offsets rise along the list, so the replaced offsets are at its end. The reading is the lowest offset since the first of them began.
 	if first := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return !o.low.Before(reading.low) }); first >= 0 {
 		reading.since = g.offsets[first].since
 		g.offsets = g.offsets[:first]
@@ -122,7 +121,7 @@ func (g *clockGuard) takeClockStepBack() (minStepBack time.Duration) {
 	return back
 }
 
-// indexOfOffsetAt returns the index of the offset that was valid at the own time `moment`. This offset is also the lowest offset since then.
+// indexOfOffsetAt returns the index of the offset that was valid at the own time ownTime. This offset is also the lowest offset since then.
 func (g *clockGuard) indexOfOffsetAt(ownTime time.Duration) int {
 	later := slices.IndexFunc(g.offsets, func(o clockOffset) bool { return o.since > ownTime })
 	if later < 0 {

@@ -10,7 +10,6 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// clockStart returns the time at which the ledger's clock starts in these tests.
 func clockStart() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
 // clockReading is one reading of the ledger's clock. All times are relative to the start.

@@ -19,9 +19,9 @@ const (
 // idleCounts holds the counts of waiting devices. Each pass of this replica continues them.
 type idleCounts struct {
 	mu     sync.Mutex
-	last   time.Time                   // time of the last pass; zero before the first one
-	byPool map[string]*waitingCountLap // key: the name of the pool
-	resume string                      // the pool with which the next pass begins
+	last   time.Time // time of the last pass; zero before the first one
+	byPool map[string]*waitingCountLap
+	resume string // the pool with which the next pass begins
 }
 
 // maxLaps is the maximum number of pools whose counts are kept, to limit memory.
@@ -37,8 +37,8 @@ type waitingCountLap struct {
 func newIdleCounts() *idleCounts { return &idleCounts{byPool: make(map[string]*waitingCountLap)} }
 
 // CountIdleSlots adds up the slot-seconds in which slots were free although devices could have used them. For each pool it counts the devices
-// (not callers) that could be granted a task, hold no slot, and have reported within three report periods. It counts at most as many devices
-// as there are free slots.
+// (not callers) that could be granted a task, hold no slot, and have reported within three report periods plus store.SeenPrecision. It counts
+// at most as many devices as there are free slots.
 //
 // A call spends at most about idleLimit on the count, and the next call continues it. So the count may include a device that no longer waits.
 //

@@ -28,7 +28,7 @@ type Ledger interface {
 type taskLedger interface {
 	LeaseClock(ctx context.Context) (store.LeaseClock, error)
 	StoreClockPair(ctx context.Context, pair store.ClockPair) error
-	Reap(ctx context.Context, cutoffs store.LapseCutoffs, limit int, settle store.DecideTaskState) ([]store.Reaped, error)
+	Reap(ctx context.Context, cutoffs store.LapseCutoffs, limit int, decideState store.DecideTaskState) ([]store.Reaped, error)
 	Expire(ctx context.Context, limit int) (int, error)
 	ExpireWaited(ctx context.Context, after store.ExpiryPosition, maxSearched int) (int, store.ExpiryPosition, error)
 	EndCancelled(ctx context.Context, limit int) (int, error)

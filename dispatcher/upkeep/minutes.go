@@ -61,7 +61,7 @@ func (k *Keeper) CountEventsByMinute(ctx context.Context) error {
 	}
 }
 
-// SealEvents seals, in blocks, the events that CountMinutes of this replica has counted. The seals show whether the log is changed later.
+// SealEvents seals, in blocks, the events that CountEventsByMinute of this replica has counted. The seals show whether the log is changed later.
 func (k *Keeper) SealEvents(ctx context.Context) error {
 	m := k.minutes
 	m.mu.Lock()

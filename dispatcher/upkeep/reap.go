@@ -26,8 +26,8 @@ type ReapResult struct {
 	Ended   int // tasks that ended
 }
 
-// Reap ends the grants whose lease is over. It deletes each grant from the ledger, and then frees its slot. A replica that stops between these
-// steps does no harm, because reconciliation frees the slot.
+// Reap ends the grants of devices and callers whose lease is over. It deletes each grant from the ledger, and then frees its slot. If the
+// replica stops between these steps, reconciliation frees the slot, but the counts and wake messages of the grant are lost.
 func (k *Keeper) Reap(ctx context.Context) (ReapResult, error) {
 	var result ReapResult
 	lapses, err := k.readLapseCutoffs(ctx)
