@@ -60,7 +60,7 @@ const NamedSearchLimit = searchLimit
 // counts. If beforeID is not 0, it searches batches with id < beforeID. One call searches at most NamedSearchLimit batches.
 func (s batches) BatchesNamed(ctx context.Context, namePart string, filter BatchFilter, beforeID int64, limit int) ([]Batch, SearchBound, error) {
 	beforeID = cmp.Or(beforeID, math.MaxInt64)
-	stretch, err := s.searchBound(ctx, &query{args: []any{beforeID, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
+	bound, err := s.searchBound(ctx, &query{args: []any{beforeID, searchLimit}}, `SELECT id FROM batches WHERE id < $1 ORDER BY id DESC LIMIT $2`, "DESC")
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
@@ -68,7 +68,7 @@ func (s batches) BatchesNamed(ctx context.Context, namePart string, filter Batch
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("finding batches: %w", err)
 	}
-	return list, stretch, s.fillCounts(ctx, list)
+	return list, bound, s.fillCounts(ctx, list)
 }
 
 func batchesNamedSQL() string {

@@ -83,9 +83,9 @@ func (s devices) ReachableDevices(ctx context.Context, search ReachableSearch) (
 func reachableSQL() string {
 	return `
 	WITH looked AS (
-		SELECT * FROM (` + selectPendingTasks + ` AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
+		SELECT * FROM (` + selectOpenTasks + ` AND t.priority = $3 AND t.id > $4 ORDER BY t.id LIMIT $5) AS rest
 		UNION ALL
-		SELECT * FROM (` + selectPendingTasks + ` AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
+		SELECT * FROM (` + selectOpenTasks + ` AND t.priority < $3 ORDER BY t.priority DESC, t.id LIMIT $5) AS lower
 	)
 	SELECT t.device, CASE WHEN d.reach <> 0 AND d.quiet_until > {now} - $6 * {ms} AND ` + isEligibleSQL() + `
 			AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.device = t.device) THEN d.reach ELSE 0 END,
@@ -94,5 +94,5 @@ func reachableSQL() string {
 	ORDER BY t.priority DESC, t.id LIMIT $5`
 }
 
-const selectPendingTasks = `SELECT t.id, t.pool, t.batch, t.device, t.priority, t.own_priority, t.retry_at, t.not_before, t.not_after, t.attempts, t.returned, t.lease_ms
+const selectOpenTasks = `SELECT t.id, t.pool, t.batch, t.device, t.priority, t.own_priority, t.retry_at, t.not_before, t.not_after, t.attempts, t.returned, t.lease_ms
 	FROM tasks t WHERE t.pool = $1 AND t.batch = $2 AND t.state = 'pending'`

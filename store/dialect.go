@@ -26,10 +26,10 @@ import (
 //	{epoch}      the start of 1970, to turn milliseconds into a time: {epoch} + $1 * {ms}
 //	{minute of at}, {this minute}  minutes from 1970 to the column "at", or to now
 //	{since began} milliseconds from the column "began" to the column "at"
-//	{pending of points}  task t is pending, in the batch points.batch, and has an id >= points.at. Postgres gets a range of the index
+//	{pending of points}  task t is open, in the batch points.batch, and has an id >= points.at. Postgres gets a range of the index
 //	             (batch, state, id), because otherwise it may read along the primary key. SQLite gets plain conditions, because it
 //	             uses only the first column for such a range
-//	{pending of ids}  task t is pending and in the batch ids.id; written in two forms, as {pending of points} is
+//	{pending of ids}  task t is open and in the batch ids.id; written in two forms, as {pending of points} is
 //	{first word} the detail of the event e up to its first space
 //	{best (} {) o}  enclose a query for tasks, which runs for each row before it; its tasks are left-joined as o
 //	{columns of best}  the columns that the query between {best (} and {) o} must select

@@ -183,11 +183,11 @@ func (s events) EventSearchBound(ctx context.Context, filter EventFilter) (Searc
 	} else {
 		end = `SELECT first.id + ` + far + `, (SELECT max(id) FROM events WHERE id < ` + q.addArg(cmp.Or(filter.Before, math.MaxInt64)) + `) > first.id + ` + far
 	}
-	stretch, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
+	bound, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, end+` FROM `+first, q.args...)
 	if errors.Is(err, ErrNotFound) {
 		return SearchBound{}, nil
 	}
-	return stretch, err
+	return bound, err
 }
 
 // Events returns the events that match filter, in the order of ids. Beyond the EventSearchBound, some events may be missing. Ids are given

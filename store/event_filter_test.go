@@ -53,9 +53,9 @@ func TestFiltersOfEventsAreServedOrBounded(t *testing.T) {
 		} {
 			for _, test.filter.Newest = range []bool{false, true} {
 				filter := test.filter
-				stretch, err := l.EventSearchBound(l.Context(), filter)
+				bound, err := l.EventSearchBound(l.Context(), filter)
 				l.must(err)
-				filter.LimitTo(stretch)
+				filter.LimitTo(bound)
 				query, args, err := l.EventsQuery(l.Context(), filter)
 				l.must(err)
 				plan := l.explainAnalyze(query, args...)
@@ -74,20 +74,20 @@ func (l *ledger) readEventPages(f store.EventFilter) (found []int64, pages int) 
 	asked := f
 	for {
 		pages++
-		stretch, err := l.EventSearchBound(l.Context(), asked)
+		bound, err := l.EventSearchBound(l.Context(), asked)
 		l.must(err)
 		f := asked
-		f.LimitTo(stretch)
+		f.LimitTo(bound)
 		page, err := l.Events(l.Context(), f)
 		l.must(err)
 		for _, e := range page {
 			found = append(found, e.ID)
 		}
-		end := stretch.End
+		end := bound.End
 		switch {
 		case len(page) == f.Limit:
 			end = page[len(page)-1].ID
-		case !stretch.More:
+		case !bound.More:
 			return found, pages
 		}
 		if f.Newest {

@@ -82,8 +82,8 @@ func LeasesText() string { return leasesSQL() }
 // SampleText returns the query with which SampleWaiting finds tasks of the sample.
 func SampleText() string { return pointsText }
 
-// PendingRangesText returns the query with which SampleWaiting finds the first and the last waiting task of each batch.
-func PendingRangesText() string { return pendingRangesSQL }
+// PendingRangesText returns the query with which SampleWaiting finds the first and the last open task of each batch.
+func PendingRangesText() string { return openRangesSQL }
 
 // ReachableText returns the query of ReachableDevices.
 func ReachableText() string { return reachableSQL() }

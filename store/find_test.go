@@ -16,10 +16,10 @@ func TestBatchesAreFoundByPartsOfTheirNames(t *testing.T) {
 			l.queueBatch(store.Batch{Pool: "p", Name: name}, "x")
 		}
 		for part, want := range map[string]string{"firmware": "3 1", "FIRM": "3 1", "%": "4", "_": "5", "e": "4 3 2 1", "x": ""} {
-			found, stretch, err := l.BatchesNamed(l.Context(), part, store.BatchFilter{}, 0, 10)
+			found, bound, err := l.BatchesNamed(l.Context(), part, store.BatchFilter{}, 0, 10)
 			l.must(err)
-			if got := batchIDs(found); got != want || stretch.More {
-				l.Errorf("%q: %s, want %s; %+v", part, got, want, stretch)
+			if got := batchIDs(found); got != want || bound.More {
+				l.Errorf("%q: %s, want %s; %+v", part, got, want, bound)
 			}
 		}
 		found, _, err := l.BatchesNamed(l.Context(), "e", store.BatchFilter{}, 4, 2)

@@ -228,11 +228,11 @@ const (
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
 	notEnded      = ` AND (t.not_after IS NULL OR t.not_after > w.now)
 		AND (c.wait_until IS NULL OR c.wait_until > w.now OR t.attempts > 0 OR t.returned > 0 OR t.not_before + c.max_wait_ms * {ms} > w.now)`
-	indexOrder = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
-	neverTried = ` AND t.retry_at IS NULL` + indexOrder + ` LIMIT {shown and held}) AS few`
-	retried    = ` AND t.retry_at IS NOT NULL` + indexOrder + ` LIMIT 9) AS few`
-	bestTasks  = openTaskGroup + ` AND t.own_priority IS TRUE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS TRUE` + retried +
-		` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + neverTried + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + retried
+	indexOrder   = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
+	noStartTime  = ` AND t.retry_at IS NULL` + indexOrder + ` LIMIT {shown and held}) AS few`
+	hasStartTime = ` AND t.retry_at IS NOT NULL` + indexOrder + ` LIMIT 9) AS few`
+	bestTasks    = openTaskGroup + ` AND t.own_priority IS TRUE` + noStartTime + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS TRUE` + hasStartTime +
+		` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + noStartTime + ` UNION ALL ` + openTaskGroup + ` AND t.own_priority IS FALSE` + hasStartTime
 )
 
 // viewsText selects the views of the devices {names}. For each device, it goes from batch to batch in the index of open tasks, and reads

@@ -79,7 +79,7 @@ func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, S
 	if err != nil || filter.Newest && len(held) == filter.Limit || !filter.Newest && filter.After >= inForceIDBase {
 		return held, SearchBound{}, err
 	}
-	ended, stretch, err := s.endedHoldings(ctx, filter)
+	ended, bound, err := s.endedHoldings(ctx, filter)
 	if err != nil {
 		return nil, SearchBound{}, err
 	}
@@ -89,10 +89,10 @@ func (s pools) Holdings(ctx context.Context, filter HoldingFilter) ([]Holding, S
 	switch {
 	case filter.Newest:
 		ended = append(held, ended...)
-	case !stretch.More && len(ended) < filter.Limit:
+	case !bound.More && len(ended) < filter.Limit:
 		ended = append(ended, held...)
 	}
-	return ended[:min(len(ended), filter.Limit)], stretch, nil
+	return ended[:min(len(ended), filter.Limit)], bound, nil
 }
 
 func holdingScanDest(holding *Holding) (scanDest []any) {
@@ -125,7 +125,7 @@ func (s pools) holdingsInForce(ctx context.Context, filter HoldingFilter) ([]Hol
 
 func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holding, SearchBound, error) {
 	column, owner := filter.ownerColumn()
-	search, stretch, err := s.planEndEventSearch(ctx, filter)
+	search, bound, err := s.planEndEventSearch(ctx, filter)
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
@@ -134,7 +134,7 @@ func (s pools) endedHoldings(ctx context.Context, filter HoldingFilter) ([]Holdi
 	if err != nil {
 		return nil, SearchBound{}, fmt.Errorf("reading the history of %s %s: %w", column, owner, err)
 	}
-	return ended, stretch, nil
+	return ended, bound, nil
 }
 
 // planEndEventSearch returns the search for the events that ended holdings. The search is limited to searchedBound, the part of the log that

@@ -18,14 +18,14 @@ func (l *ledger) readHistory(f store.HoldingFilter) (all []store.Holding, pages 
 	l.Helper()
 	for {
 		pages++
-		page, stretch, err := l.Holdings(l.Context(), f)
+		page, bound, err := l.Holdings(l.Context(), f)
 		l.must(err)
 		all = append(all, page...)
-		end := stretch.End
+		end := bound.End
 		switch {
 		case len(page) == f.Limit:
 			end = page[len(page)-1].ID
-		case !stretch.More:
+		case !bound.More:
 			return all, pages
 		}
 		if f.Newest {
@@ -199,8 +199,8 @@ func TestHistoryIsServedOrBounded(t *testing.T) {
 	}
 }
 
-// TestHistoryGoesOnBehindWhatItLookedAt checks the history of a slot that is rarely used. One call searches one stretch (a range of event
-// ids), and the next call must continue behind this stretch.
+// TestHistoryGoesOnBehindWhatItLookedAt checks the history of a slot that is rarely used. One call searches one range of event ids,
+// and the next call must continue behind this range.
 func TestHistoryGoesOnBehindWhatItLookedAt(t *testing.T) {
 	t.Parallel()
 	l := openPostgres(t)

@@ -24,7 +24,7 @@ func (s pools) Occupancy(ctx context.Context, pool string, maxWaiting int) (Occu
 		return append(append(poolScanDest(&r.Pool), &r.Waiting, &r.Oldest), grantScanDest(&r.grant)...)
 	}, `
 		WITH wanted AS (
-			SELECT `+poolColumns+`, (`+waitingCountSQL(name, hideValueFromPlannerSQL("$2", "integer"))+`) AS waiting, (`+oldestPendingSQL(name)+`) AS oldest
+			SELECT `+poolColumns+`, (`+waitingCountSQL(name, hideValueFromPlannerSQL("$2", "integer"))+`) AS waiting, (`+oldestWaitingSQL(name)+`) AS oldest
 			FROM pools WHERE name = `+name+` AND deleted_at IS NULL)
 		SELECT w.*, `+grantColumns+` FROM wanted w
 			LEFT JOIN grants g ON g.pool = w.name LEFT JOIN tasks t ON t.id = g.task LEFT JOIN batches b ON b.id = g.batch
@@ -72,7 +72,7 @@ func waitingByDeviceSQL(poolExpr, limitExpr string) string {
 	SELECT count(*) FROM (` + startableDevicesSQL(poolExpr, limitExpr, "TRUE") + `) AS waiting`
 }
 
-// devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with a pending task in the pool poolExpr and a name >
+// devicesWithTasksCTE returns a WITH clause that defines the table who: the devices with an open task in the pool poolExpr and a name >
 // afterExpr. It steps from device to device in the index while conditionSQL is true.
 func devicesWithTasksCTE(poolExpr, afterExpr, conditionSQL string) string {
 	next := `(SELECT min(t.device) FROM tasks t WHERE t.state = 'pending' AND t.pool = ` + poolExpr

@@ -41,7 +41,7 @@ func (s pools) readOverviews(ctx context.Context, fromSQL, conditionSQL, maxWait
 	}, poolStatusCTE(fromSQL, conditionSQL)+`
 		SELECT `+poolColumns+`, `+poolStatusColumns()+`,
 			(`+waitingCountSQL("o.name", hideValueFromPlannerSQL(maxWaitingExpr+` / CASE WHEN (SELECT count(*) FROM stood) > `+manyPools+` THEN 100 ELSE 1 END`, "integer"))+`),
-			(`+oldestPendingSQL("o.name")+`)
+			(`+oldestWaitingSQL("o.name")+`)
 		FROM stood o ORDER BY name`, args...)
 }
 
@@ -51,8 +51,8 @@ func hideValueFromPlannerSQL(argumentExpr, sqlType string) string {
 	return `(SELECT CAST(` + argumentExpr + ` AS ` + sqlType + `))`
 }
 
-// oldestPendingSQL returns the query for the creation time of the oldest batch with a waiting task in the pool poolExpr.
-func oldestPendingSQL(poolExpr string) string {
+// oldestWaitingSQL returns the query for the creation time of the oldest batch with a waiting task in the pool poolExpr.
+func oldestWaitingSQL(poolExpr string) string {
 	return `
 	SELECT b.created_at FROM tasks t JOIN batches b ON b.id = t.batch
 	WHERE t.pool = ` + poolExpr + ` AND t.state = 'pending' AND NOT EXISTS (SELECT 1 FROM grants g WHERE g.task = t.id)
@@ -115,7 +115,7 @@ func poolStatsSQL(states []TaskState) (text string) {
 	}
 	return `
 	SELECT p.name, p.capacity, (SELECT {now}), coalesce(CAST(sum(CASE WHEN c.state = '` + queuedState + `' THEN c.n END) AS bigint), 0), coalesce(held.n, 0),
-		(` + oldestPendingSQL("p.name") + `)` + text + `
+		(` + oldestWaitingSQL("p.name") + `)` + text + `
 	FROM pools p
 		LEFT JOIN (` + poolCountsSQL + `) AS c ON c.pool = p.name
 		LEFT JOIN (SELECT pool, count(*) AS n FROM grants WHERE task > 0 GROUP BY pool) AS held ON held.pool = p.name

@@ -53,17 +53,17 @@ func (s tasks) CountRetriable(ctx context.Context, filter TaskFilter) (int64, er
 // countMatching counts the tasks that match filter and satisfy condSQL, an SQL condition.
 func (s tasks) countMatching(ctx context.Context, filter TaskFilter, condSQL string) (count int64, _ error) {
 	for {
-		stretch, err := s.taskSearchBound(ctx, filter)
+		bound, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
 			return 0, err
 		}
-		filter.Until = stretch.End
+		filter.Until = bound.End
 		q := filter.matchingQuery("count(*)", condSQL)
 		found, err := queryOne(ctx, s.customPlanSession(), singleColumn[int64], q.textWithoutLimit(), q.args...)
-		if err != nil || !stretch.More {
+		if err != nil || !bound.More {
 			return count + found, err
 		}
-		count, filter.After, filter.Until = count+found, stretch.End, 0
+		count, filter.After, filter.Until = count+found, bound.End, 0
 	}
 }
 
@@ -71,19 +71,19 @@ func (s tasks) countMatching(ctx context.Context, filter TaskFilter, condSQL str
 // For each chunk of tasks, it calls change with a session, the ids of the tasks, and the BulkResult that change must set.
 func (s tasks) changeTasksInChunks(ctx context.Context, filter TaskFilter, condSQL string, limit int, change func(tx session, taskIDs []int64, done *BulkResult) error) (total BulkResult, _ error) {
 	for left := limit; left > 0; {
-		stretch, err := s.taskSearchBound(ctx, filter)
+		bound, err := s.taskSearchBound(ctx, filter)
 		if err != nil {
 			return total, fmt.Errorf("finding tasks: %w", err)
 		}
-		filter.Until = stretch.End
+		filter.Until = bound.End
 		changed, err := s.changeTasksInRange(ctx, &filter, condSQL, left, change, &total)
 		if err != nil {
 			return total, fmt.Errorf("changing tasks in bulk: %w", err)
 		}
-		if left -= changed; left > 0 && !stretch.More {
+		if left -= changed; left > 0 && !bound.More {
 			return total, nil
 		}
-		filter.After, filter.Until = stretch.End, 0
+		filter.After, filter.Until = bound.End, 0
 	}
 	total.More = true
 	return total, nil

@@ -89,14 +89,14 @@ func (s tasks) ExpireWaited(ctx context.Context, after ExpiryPosition, maxSearch
 		f.After = after.Task
 	}
 	q := &query{}
-	stretch, err := s.searchBoundAfter(ctx, q, f.candidateIDsSQL(q, maxSearched), "", maxSearched)
+	bound, err := s.searchBoundAfter(ctx, q, f.candidateIDsSQL(q, maxSearched), "", maxSearched)
 	if err != nil {
 		return 0, after, fmt.Errorf("finding tasks that waited too long: %w", err)
 	}
-	if next = (ExpiryPosition{found.batch, stretch.End}); !stretch.More {
+	if next = (ExpiryPosition{found.batch, bound.End}); !bound.More {
 		next = ExpiryPosition{Batch: found.batch + 1}
 	}
-	f.Until = stretch.End
+	f.Until = bound.End
 	expired, err = s.expireTasksByMaxWait(ctx, f, maxSearched)
 	return expired, next, err
 }
@@ -113,8 +113,8 @@ func (s tasks) expireTasksByMaxWait(ctx context.Context, filter TaskFilter, maxS
 }
 
 // overdueText searches the next $2 batches with a MaxWait, beginning with batch $1. It selects the first batch that is past its MaxWait and has
-// pending tasks, and the batch at which the next search starts. It looks up tasks batch by batch, because for an EXISTS Postgres may read all
-// pending tasks.
+// open tasks, and the batch at which the next search starts. It looks up tasks batch by batch, because for an EXISTS Postgres may read all
+// open tasks.
 const overdueText = `
 	SELECT coalesce((
 			SELECT b.id FROM (SELECT id, wait_until FROM batches WHERE wait_until IS NOT NULL AND id >= $1 ORDER BY id LIMIT $2) AS b

@@ -273,9 +273,9 @@ func (s tasks) taskSearchBound(ctx context.Context, filter TaskFilter) (SearchBo
 			SELECT CASE WHEN first.id > $2 THEN first.id - $2 ELSE 1 END, (SELECT min(id) FROM tasks) < first.id - $2
 			FROM (SELECT id FROM tasks WHERE id <= $1 ORDER BY id DESC LIMIT 1) AS first`
 	}
-	stretch, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, query, from, searchLimit-1)
+	bound, err := queryOne(ctx, s.customPlanSession(), func(to *SearchBound) []any { return []any{&to.End, &to.More} }, query, from, searchLimit-1)
 	if errors.Is(err, ErrNotFound) {
 		return SearchBound{}, nil
 	}
-	return stretch, err
+	return bound, err
 }

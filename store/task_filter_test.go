@@ -88,9 +88,9 @@ func (l *ledger) expectBoundedFilters(statistics string) {
 	} {
 		for _, test.filter.Newest = range []bool{false, true} {
 			filter := test.filter
-			stretch, err := l.TaskSearchBound(l.Context(), filter)
+			bound, err := l.TaskSearchBound(l.Context(), filter)
 			l.must(err)
-			filter.LimitTo(stretch)
+			filter.LimitTo(bound)
 			query, args := store.TasksQuery(filter)
 			plan := l.explainAnalyze(query, args...)
 			if text := strings.Join(plan, "\n"); !strings.Contains(text, test.index) || strings.Contains(text, "Seq Scan on tasks") || maxRowsRead(plan) > test.rows {
@@ -154,18 +154,18 @@ func (l *ledger) readTaskPages(f store.TaskFilter) (found []int64, pages int) {
 	for asked := f; ; {
 		pages++
 		f := asked
-		stretch, err := l.TaskSearchBound(l.Context(), f)
+		bound, err := l.TaskSearchBound(l.Context(), f)
 		l.must(err)
-		f.LimitTo(stretch)
+		f.LimitTo(bound)
 		page := l.taskIDs(f)
 		found = append(found, page...)
 		switch {
 		case len(page) == f.Limit:
 			asked.ContinueAfter(page[len(page)-1])
-		case !stretch.More:
+		case !bound.More:
 			return found, pages
 		default:
-			asked.ContinueAfter(stretch.End)
+			asked.ContinueAfter(bound.End)
 		}
 	}
 }

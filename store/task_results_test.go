@@ -103,7 +103,7 @@ func TestASampleIsOfAllPartsOfABatch(t *testing.T) {
 	})
 }
 
-// TestResultsOfATime checks the results of one period. The search goes through one stretch (a range of task ids) per call. Each result must
+// TestResultsOfATime checks the results of one period. Each call searches one range of task ids. Each result must
 // be found exactly once.
 func TestResultsOfATime(t *testing.T) {
 	t.Parallel()
@@ -119,9 +119,9 @@ func TestResultsOfATime(t *testing.T) {
 		f := store.ResultFilter{Batch: b.ID, Since: noon.Add(7 * time.Minute), Until: noon.Add(9 * time.Minute), Limit: 1000}
 		found, last := 0, int64(0)
 		for pages := 0; ; pages++ {
-			stretch, err := l.ResultSearchBound(l.Context(), f)
+			bound, err := l.ResultSearchBound(l.Context(), f)
 			l.must(err)
-			f.LastTask = stretch.End
+			f.LastTask = bound.End
 			list, err := l.Results(l.Context(), f)
 			l.must(err)
 			for _, r := range list {
@@ -135,10 +135,10 @@ func TestResultsOfATime(t *testing.T) {
 				f.After = last
 				continue
 			}
-			if !stretch.More {
+			if !bound.More {
 				break
 			}
-			f.After = stretch.End
+			f.After = bound.End
 			if pages > 5 {
 				l.Fatal("no end")
 			}

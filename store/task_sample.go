@@ -14,7 +14,7 @@ const maxCapacity = 10_000 // maximum capacity of a pool
 // stratum is a batch from which a part of the sample is taken.
 type stratum struct {
 	batch       int64
-	first, last int64   // ids of the first and the last pending task of the batch
+	first, last int64   // ids of the first and the last open task of the batch
 	weight      float64 // number of waiting tasks in this batch and in the batches that it represents
 }
 
@@ -26,11 +26,11 @@ func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, m
 	if err != nil {
 		return nil, 0, err
 	}
-	pending, err := s.countPending(ctx, append(slices.Clone(oldest), others...))
+	waiting, err := s.countWaiting(ctx, append(slices.Clone(oldest), others...))
 	if err != nil {
 		return nil, 0, err
 	}
-	total := pending[scope.Batch]
+	total := waiting[scope.Batch]
 	if scope.Batch == 0 {
 		counts, err := s.TaskCounts(ctx, pool, maxCapacity)
 		if err != nil {
@@ -38,12 +38,12 @@ func (s tasks) spreadSample(ctx context.Context, scope TaskScope, pool string, m
 		}
 		total = counts.ByState[Pending]
 	}
-	spans, err := collect(ctx, s.readSession(), func(t *stratum) []any { return []any{&t.batch, &t.first, &t.last} }, pendingRangesSQL,
+	spans, err := collect(ctx, s.readSession(), func(t *stratum) []any { return []any{&t.batch, &t.first, &t.last} }, openRangesSQL,
 		idsToJSONArray(append(slices.Clone(oldest), others...)...))
 	if err != nil {
 		return nil, 0, err
 	}
-	setStratumWeights(spans, pending, len(oldest), total)
+	setStratumWeights(spans, waiting, len(oldest), total)
 	list, err := collect(ctx, s.readSession(), waitingTaskScanDest, pointsText, rowsToJSONArray(samplePoints(spans, maxTasks)))
 	slices.SortFunc(list, func(a, b waitingTask) int { return a.Compare(b.WaitingPosition) })
 	list = slices.CompactFunc(list, func(a, b waitingTask) bool { return a.Task == b.Task })
@@ -89,34 +89,34 @@ func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 		ORDER BY t.batch, t.priority DESC, t.id LIMIT 1)`
 }
 
-// countPending returns the number of waiting tasks of each batch.
-func (s tasks) countPending(ctx context.Context, batchIDs []int64) (countByBatch map[int64]int64, err error) {
+// countWaiting returns the number of waiting tasks of each batch.
+func (s tasks) countWaiting(ctx context.Context, batchIDs []int64) (countByBatch map[int64]int64, err error) {
 	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
 		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsToJSONArray(batchIDs...))
 	if err == nil {
 		err = batches(s).fillCounts(ctx, found)
 	}
-	pending := make(map[int64]int64, len(found))
+	waiting := make(map[int64]int64, len(found))
 	for _, b := range found {
-		pending[b.ID] = b.Counts[Pending]
+		waiting[b.ID] = b.Counts[Pending]
 	}
-	return pending, err
+	return waiting, err
 }
 
-// pendingRangesSQL selects the first and the last pending task of each batch.
-const pendingRangesSQL = `
+// openRangesSQL selects the first and the last open task of each batch.
+const openRangesSQL = `
 	SELECT ids.id,
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch, t.state, t.id LIMIT 1),
 		(SELECT t.id FROM tasks t WHERE {pending of ids} ORDER BY t.batch DESC, t.state DESC, t.id DESC LIMIT 1)
 	FROM {ids} ORDER BY ids.id`
 
 // setStratumWeights sets the weight of each stratum. The first oldestCount strata are the oldest batches. The weight of each of these strata is
-// the number of waiting tasks of its batch. The other strata share the waiting tasks of all later batches. totalPending is the number of waiting
+// the number of waiting tasks of its batch. The other strata share the waiting tasks of all later batches. totalWaiting is the number of waiting
 // tasks of all batches.
-func setStratumWeights(strata []stratum, pendingByBatch map[int64]int64, oldestCount int, totalPending int64) {
+func setStratumWeights(strata []stratum, waitingByBatch map[int64]int64, oldestCount int, totalWaiting int64) {
 	var oldestWeight, othersWeight float64
 	for i := range strata {
-		strata[i].weight = float64(pendingByBatch[strata[i].batch])
+		strata[i].weight = float64(waitingByBatch[strata[i].batch])
 		if i < oldestCount {
 			oldestWeight += strata[i].weight
 		} else {
@@ -127,7 +127,7 @@ func setStratumWeights(strata []stratum, pendingByBatch map[int64]int64, oldestC
 		return
 	}
 	for i := oldestCount; i < len(strata); i++ {
-		strata[i].weight *= max(0, float64(totalPending)-oldestWeight) / othersWeight
+		strata[i].weight *= max(0, float64(totalWaiting)-oldestWeight) / othersWeight
 	}
 }
 
