@@ -2,7 +2,7 @@
 // transaction of its own. On Postgres, replicas that start at the same time wait for each other with a session lock, so each migration is
 // applied once.
 //
-// Until the first release, a change edits the only migration of each tree. A released migration is never edited. A change then adds a file
+// Until the first tag in git, a change edits the only migration of each tree. A released migration is never edited. A change then adds a file
 // with the next number to each tree, and replicas of the previous version must work with it.
 package migrations
 

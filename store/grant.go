@@ -18,7 +18,7 @@ type Grant struct {
 	Device       string
 	Token        int64  // fencing token: unique, increasing per task and per slot
 	LeaseID      string // id of the lease, under which the semaphore holds the slot
-	Attempt      int    // 1 for the first counted attempt
+	Attempt      int    // 1 + Task.Attempts before the grant
 	Kind         string
 	Payload      json.RawMessage
 	GrantedAt    time.Time
@@ -44,7 +44,7 @@ type Candidate struct {
 	RetryAt            time.Time     // end of the backoff of the task, or its own not_before; zero means that it may start at once
 	RetryAtIsNotBefore bool          // RetryAt is the task's own not_before, and not the end of a backoff
 	Attempt            int           // number of the attempt that a grant of the task would begin
-	StartedBefore      bool          // the task was started before, perhaps in an attempt that was not counted
+	StartedBefore      bool          // Task.Attempts or Task.Returned is not 0
 	Lease              time.Duration // the length of the lease that a grant of the task would get
 	Standstill         time.Time     // after a restore the pool grants nothing before this time; zero means that there was no restore
 	PoolPaused         bool

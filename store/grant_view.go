@@ -17,8 +17,8 @@ func isEligibleSQL() string {
 // taskTimesAllow is the condition that retry_at and not_after of task t allow it to start now.
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
-// withinMaxWait is the condition that task t was started before, or has not waited longer than the MaxWait of batch b. The wait begins at
-// the not_before of the task, if it has one. notEnded repeats this condition for batch c.
+// withinMaxWait is the condition that attempts or returned of task t is not 0, or that t has not waited longer than the MaxWait of batch b. The
+// wait begins at the not_before of the task, if it has one. notEnded repeats this condition for batch c.
 const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
 // isStartableSQL returns the part of isEligibleSQL for batch b and pool p, for tasks without a lease length of their own.

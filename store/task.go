@@ -45,7 +45,7 @@ type Task struct {
 	Priority   int
 	State      TaskState
 	Attempts   int        // counted attempts that have ended
-	Returned   int        // attempts that were handed back and not counted
+	Returned   int        // attempts that were handed back and not counted, without returns because of a pause
 	NotBefore  *time.Time // applies in addition to NotBefore of the batch; nil means that the task has none
 	NotAfter   *time.Time // applies in addition to NotAfter of the batch; nil means that the task has none
 	RetryAt    *time.Time // end of a backoff; the task is not granted before this time
@@ -61,7 +61,7 @@ type Task struct {
 type Attempt struct {
 	Token     int64
 	Task      int64
-	Number    int // 1 for the first
+	Number    int // Attempt of its grant; several attempts of a task may have the same number
 	Device    string
 	Pool      string
 	Slot      int
@@ -96,8 +96,8 @@ func (c EndCause) isResult() bool {
 type EndedGrantFacts struct {
 	Cause        EndCause
 	CancelWhy    string // if not empty, the device was asked to stop
-	Attempts     int    // number of counted attempts before the attempt that ends
-	Returned     int    // number of attempts that were handed back before the attempt that ends
+	Attempts     int    // Task.Attempts before this end
+	Returned     int    // Task.Returned before this end
 	MaxAttempts  int
 	RetryOn      []string
 	OnLost       string
@@ -109,12 +109,12 @@ type EndedGrantFacts struct {
 type NextTaskState struct {
 	State    TaskState     // Pending or a terminal state
 	Delay    time.Duration // if State is Pending, the time from now for which the task is not granted again
-	Counted  bool          // whether the attempt counts against MaxAttempts
-	Returned bool          // whether the attempt counts as handed back
+	Counted  bool          // add 1 to Task.Attempts, which MaxAttempts limits
+	Returned bool          // add 1 to Task.Returned; both are false after a return because of a pause
 }
 
-// DecideTaskState decides the state of a task whose grant ends. It is called inside the transaction that ends the grant, so it must not block.
-// It must be safe for concurrent use.
+// DecideTaskState decides the state of a task whose grant ends, as decideNextTaskState of package dispatcher does. It is called inside the
+// transaction that ends the grant, so it must not block. It must be safe for concurrent use.
 type DecideTaskState func(EndedGrantFacts) NextTaskState
 
 // taskColumns are the columns of task t, its batch b and its grant g. The columns of g are NULL if the task has no grant.

@@ -114,13 +114,13 @@ CREATE TABLE batches (
     ended_at         timestamptz,
     is_deployment    boolean NOT NULL DEFAULT false
 );
--- Used by the pass (background job) that expires tasks, to find the batches whose not_after is over.
+-- Used by the pass that expires tasks, to find the batches whose not_after is over.
 CREATE INDEX batches_not_after ON batches (not_after) WHERE not_after IS NOT NULL;
--- Used by the pass (background job) that expires tasks, to find the batches whose wait_until is over.
+-- Used by the pass that expires tasks, to find the batches whose wait_until is over.
 CREATE INDEX batches_with_wait ON batches (id) WHERE wait_until IS NOT NULL;
--- Used by the pass (background job) that computes the next opening (opens_at and closes_at) again when it is due.
+-- Used by the pass that computes the next opening (opens_at and closes_at) again when it is due.
 CREATE INDEX batches_windows_due ON batches (windows_due) WHERE windows_due IS NOT NULL;
--- Used by the pass (background job) that ends the open tasks of cancelled batches.
+-- Used by the pass that ends the open tasks of cancelled batches.
 CREATE INDEX batches_cancelling ON batches (id) WHERE cancelling;
 -- Used by a background pass to find the batches of a pool that have policies.
 CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
@@ -128,7 +128,7 @@ CREATE INDEX batches_limited ON batches (pool) WHERE limits IS NOT NULL;
 CREATE INDEX batches_of_pool ON batches (pool, id);
 -- Used to list the batches of a kind.
 CREATE INDEX batches_of_kind ON batches (kind, id);
--- Used to find, in one pool, the newest batches that contain leases of callers (programs that lease slots).
+-- Used to find, in one pool, the newest batches that contain leases of callers.
 CREATE INDEX batches_of_system ON batches (pool, id) WHERE system;
 -- Used to list the urgent batches of all pools. Few batches are urgent, so this index is small.
 CREATE INDEX batches_urgent ON batches (id) WHERE lane = 'urgent';
@@ -158,10 +158,10 @@ CREATE TABLE batch_counts (
     PRIMARY KEY (batch, state)
 ) WITH (fillfactor = 50);
 
--- The number of tasks of each pool that ended in each final state, as of the last fold. A fold is a run of
--- the background job that adds the rows of batch_deltas to this table and deletes them. So the present number
--- is the sum of both tables. The row with the state 'queued' has the number of all tasks of the pool, open or
--- ended. Without this table, the overview of a pool would add up the counts of thousands of batches.
+-- The number of tasks of each pool that ended in each final state, as of the last fold. The present number is
+-- the sum of this table and batch_deltas, as in batch_counts. The row with the state 'queued' has the number of
+-- all tasks of the pool, open or ended. Without this table, the overview of a pool would add up the counts of
+-- thousands of batches.
 CREATE TABLE pool_counts (
     pool  text COLLATE "C" NOT NULL,
     state text COLLATE "C" NOT NULL,
@@ -169,10 +169,10 @@ CREATE TABLE pool_counts (
     PRIMARY KEY (pool, state)
 ) WITH (fillfactor = 50);
 
--- Changes of task counts that batch_counts and pool_counts do not include yet. A fold (a run of a background
--- job) adds these rows to the counts and deletes them. Each change is a row of its own, so that transactions
--- with results of the same batch never wait for one another. The table has no foreign key, because the check
--- of a foreign key would lock the row of the batch.
+-- Changes of task counts that batch_counts and pool_counts do not include yet. A fold adds these rows to the
+-- counts and deletes them. Each change is a row of its own, so that transactions with results of the same batch
+-- never wait for one another. The table has no foreign key, because the check of a foreign key would lock the
+-- row of the batch.
 -- batch: the id of the batch whose count also changes; 0 means that only the count of the pool changes.
 -- n: the number to add to the count; it can be negative.
 CREATE TABLE batch_deltas (
@@ -195,8 +195,8 @@ BEGIN
 END $$;
 CREATE TRIGGER batches_counted AFTER INSERT OR DELETE OR UPDATE OF total ON batches FOR EACH ROW EXECUTE FUNCTION count_queued();
 
--- The recent speed of each batch. A fold is a run of the background job that adds up task counts. For each batch
--- with ended tasks, a fold inserts one row. Rows are deleted after some minutes.
+-- The recent speed of each batch. For each batch with ended tasks, a fold inserts one row. Rows are deleted
+-- after some minutes.
 -- n: the number of tasks that succeeded, failed or timed out since the previous fold.
 CREATE TABLE batch_rates (
     batch bigint NOT NULL REFERENCES batches ON DELETE CASCADE,
@@ -213,7 +213,7 @@ CREATE INDEX batch_rates_at ON batch_rates (at);
 -- minute: the number of the minute, counted from 1970.
 -- granted: the number of grants that were made in the minute.
 -- ended: the number of grants that ended in the minute, including the grants that "lapsed" counts.
--- lapsed: the number of grants that the reaper (a background job) ended because their leases were over.
+-- lapsed: the number of grants that the reaper (the pass that ends grants) ended because their leases were over.
 -- failed: the number of attempts that failed in the minute: the device failed or rejected the task, or its lease
 --   was over. Some tasks are tried again.
 -- capacity: the capacity of the pool at the end of the minute.
@@ -238,10 +238,9 @@ CREATE TABLE minutes_counted (
 );
 INSERT INTO minutes_counted (id, event) VALUES (1, 0);
 
--- The progress of each batch over time. The lifetime of a batch is divided into steps. Each fold (a run of
--- the background job that adds up task counts) adds the tasks that ended since the previous fold to the row
--- of the present step. The steps become longer as the batch gets older, so that even a long batch has few
--- rows.
+-- The progress of each batch over time. The lifetime of a batch is divided into steps. Each fold adds the
+-- tasks that ended since the previous fold to the row of the present step. The steps become longer as the batch
+-- gets older, so that even a long batch has few rows.
 -- since_ms: the start of the step, in milliseconds after the beginning of the batch.
 -- at: the time of the last change in the step.
 -- ended: the number of tasks that ended in the step.
@@ -260,9 +259,9 @@ CREATE TABLE batch_progress (
 -- dispatched.
 -- own_priority: true if the task has a priority of its own; false means that it has the priority of its batch.
 -- payload, output: JSON texts. The type is json, not jsonb, so that the texts are returned byte for byte.
--- attempts: the number of attempts, without the attempts that "returned" counts.
--- returned: the number of attempts in which the device handed the task back because it could not do the task at
---   that time.
+-- attempts: the number of ended attempts that count against max_attempts.
+-- returned: the number of other attempts in which the device handed the task back, since the last retry by an
+--   operator. Neither column counts a return because of a pause of the pool.
 -- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
 --   end of the backoff after an attempt.
 -- lease_ms: the length of a lease of this task until its first renewal; null means that the batch or the pool
@@ -308,7 +307,7 @@ CREATE INDEX tasks_in_line ON tasks (pool, batch, priority DESC, id) WHERE state
 -- Used to count the devices that wait in a pool. The query jumps from each device to the next one, so it does
 -- not read all tasks.
 CREATE INDEX tasks_open_of_pool ON tasks (pool, device) WHERE state = 'pending';
--- Used by the pass (background job) that expires tasks, to find the open tasks whose own not_after is over.
+-- Used by the pass that expires tasks, to find the open tasks whose own not_after is over.
 CREATE INDEX tasks_not_after ON tasks (not_after) WHERE not_after IS NOT NULL AND state = 'pending';
 
 -- The trigger tasks_counted records every change of the state of a task in batch_deltas. A trigger does this,
@@ -339,7 +338,7 @@ CREATE SEQUENCE grant_token AS bigint MAXVALUE 9007199254740991 CACHE 1;
 -- max_until: the lease cannot be renewed beyond this time.
 -- lease_ms: the length of a renewal if its request does not ask for another length.
 -- longest_ms: the longest length that the lease ever had; null means that it is the value of lease_ms. The
---   reaper (the background job that ends grants) uses it to decide when the lease is over.
+--   reaper uses it to decide when the lease is over.
 -- redelivered: how often the grant was sent to the device again.
 -- cancel_why: the reason why the device is asked to stop; empty means that it is not asked to stop.
 CREATE TABLE grants (
@@ -683,8 +682,7 @@ VALUES (0, -1, 0, date_trunc('milliseconds', now()), '00000000000000000000000000
 
 -- Heartbeats of replicas. Each replica updates its own row every few seconds. If a row is no longer updated,
 -- its replica has crashed or cannot reach the database.
--- reaped_at: the time at which the replica last ran the background job that ends grants whose leases are over;
---   null means that it has not run yet.
+-- reaped_at: the time at which the replica last ran the reaper; null means that it has not run yet.
 -- tallies: the counters of the replica since it started.
 CREATE TABLE replicas (
     id         text PRIMARY KEY,
