@@ -141,8 +141,8 @@ func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices
 	})
 }
 
-// keepStagedAccounts keeps the broker accounts that the import stage created for these devices. It deletes the records that would delete these
-// accounts later. It returns ErrAccountConflict if such a record is missing.
+// keepStagedAccounts keeps the broker accounts that the import stage created for these devices: it deletes their notes (see Stage). It returns
+// ErrAccountConflict if a note is missing.
 func (s session) keepStagedAccounts(ctx context.Context, stage Stage, devices []string) error {
 	if stage == 0 || len(devices) == 0 {
 		return nil

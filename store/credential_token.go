@@ -254,7 +254,8 @@ func Covers(patterns []string, name string) bool {
 	return false
 }
 
-// changesKept is the time for which changes of tokens are kept. It must be longer than the time for which replicas cache a valid token.
+// changesKept is the time for which changes of tokens are kept. It must be longer than maxReadGap of package credentials,
+// the longest time between two reads of the changes.
 const changesKept = 2 * time.Hour
 
 // TokenChanges is the result of ChangedTokens: the tokens that were changed or deleted.

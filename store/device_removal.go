@@ -16,7 +16,7 @@ type DeviceDeletion struct {
 type DeviceRemoval struct {
 	Deleted   int // devices
 	Kept      int // devices with open tasks, which were not deleted
-	Cancelled int // waiting tasks, which were cancelled at once
+	Cancelled int // waiting tasks, which were cancelled at once; 0 in a dry run
 	Stopping  int // running tasks, asked to stop: each keeps its slot until its result arrives or its lease ends
 }
 
@@ -33,7 +33,8 @@ func (s devices) DeleteDevice(ctx context.Context, actor, id string, cancelOpenT
 	return removed, err
 }
 
-// DeleteDevices deletes the registered devices in ids and their tokens in one transaction. Grants, tasks, attempts and events stay.
+// DeleteDevices deletes the registered devices in ids and their tokens in one transaction. actor must be an operator. Grants, tasks, attempts
+// and events stay. Registry.DeleteDevices of package credentials also drops the cached tokens.
 func (s devices) DeleteDevices(ctx context.Context, actor string, ids []string, options DeviceDeletion) (removed DeviceRemoval, err error) {
 	return inTx(ctx, s.connection, func(tx session) (DeviceRemoval, error) { return tx.deleteDevices(ctx, actor, ids, options) })
 }

@@ -22,8 +22,8 @@ func (s devices) SearchDevices(ctx context.Context, filter DeviceFilter, maxSear
 }
 
 // SilentDevices searches at most maxSearched of the devices that match filter, in ascending order of ids. It returns the devices that never
-// reported, or that have been silent (LastReport.QuietUntil) for longer than silentFor. No index has quiet_until, because each report would
-// have to write to it.
+// reported, even if they were just registered, or that have been silent (LastReport.QuietUntil) for longer than silentFor. No index has
+// quiet_until, because each report would have to write to it.
 func (s devices) SilentDevices(ctx context.Context, filter DeviceFilter, silentFor time.Duration, maxSearched int) (DeviceSearchPage, error) {
 	return s.searchDevices(ctx, filter, `(quiet_until IS NULL OR quiet_until < {now} - %s * {ms})`, silentFor.Milliseconds(), maxSearched)
 }

@@ -68,7 +68,7 @@ type dialect struct {
 	tryFold                 string             // returns true if no other transaction folds, and locks folding until this one ends; empty if not needed
 	tagIndexSQL             string             // lets one transaction use the index of tags; empty if there is none
 	disableStatementTimeout string             // disables the statement timeout in one transaction
-	addTasks                string             // prepared once per batch, run once per task
+	addTasks                string             // inserts one task with the values of NewTask.insertArgs; prepared once per batch
 	canChainWrites          bool               // WITH accepts statements that write, so several can run as one
 	needsFlush              bool               // addTasks needs a last run without arguments
 	brackets                string             // the brackets around a list of numbers

@@ -31,7 +31,8 @@ func programActors() []string {
 	return []string{abortRuleActor, Canceller, "command line", "dashboard", systemActor, reaperActor, retentionActor, "serve --after-restore"}
 }
 
-// kindOfActor returns the kind of an actor that is not a device. CreateToken reserves the names of programs and unknownActor.
+// kindOfActor returns the kind of an actor that is not a device. CreateToken reserves the names of programs and unknownActor. Methods
+// for operators alone may write the kind operator without it.
 func kindOfActor(actorName string) ActorKind {
 	switch {
 	case actorName == unknownActor:

@@ -57,7 +57,7 @@ func (f EventFilter) addConditions(q *query) {
 }
 
 // WithIDRange adds bounds on the ids (After and Before), computed from filter.Since and filter.Until, so that the query does not read
-// events that are much older or newer.
+// events that are much older or newer. Call it before EventSearchBound.
 func (s events) WithIDRange(ctx context.Context, filter EventFilter) (EventFilter, error) {
 	if !filter.Since.IsZero() {
 		first, err := s.eventIDNear(ctx, filter.Since.Add(-clockSlack))

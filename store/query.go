@@ -75,8 +75,8 @@ func clampLimit(limit int) int {
 // searchLimit is the maximum number of rows that one call checks against a filter that has no index.
 const searchLimit = 50_000
 
-// SearchBound is the last id of the part of a list that one call searches. All statements of the call end their search there, and the next
-// call continues after this id.
+// SearchBound is the last id of the part of a list that one call searches. The caller reads the bound, restricts the filter to it (LimitTo or
+// LastTask), and then reads the list. The next call continues after this id.
 type SearchBound struct {
 	End  int64 // the last id that the call searches; 0 means no bound
 	More bool  // there are rows beyond End
