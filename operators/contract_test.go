@@ -120,7 +120,7 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 	c.checkTasks(batch)
 	c.checkSlots()
 	c.checkLeases()
-	c.checkAccounts()
+	c.checkProfilesAndTokens()
 	c.checkDeletions(batch)
 	for operation := range c.documentOperations() {
 		form := regexp.MustCompile("^" + regexp.MustCompile(`\\\{[^/]+\\\}`).ReplaceAllString(regexp.QuoteMeta(operation), "[^/]+") + "$")

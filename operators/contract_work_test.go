@@ -142,7 +142,7 @@ func (c *checkedClient) checkLeases() {
 	}
 }
 
-func (c *checkedClient) checkAccounts() {
+func (c *checkedClient) checkProfilesAndTokens() {
 	profile, err := c.Profiles.Put(c.ctx, "careful", operators.ProfileSettings{Limits: []operators.Policy{{Name: "same", Algorithm: "duplicate", PerMS: 1000, Max: 1}}})
 	c.expectResponse("Put profile", profile, err)
 	read, err := c.Profiles.Get(c.ctx, "careful")

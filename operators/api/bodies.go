@@ -17,14 +17,30 @@ import (
 	"github.com/fleetslots/dispatcher/internal/fair"
 )
 
+const (
+	smallBody      = 64 << 10 // in bytes
+	maxLargeBodies = 2        // large bodies that are read at once, at most one of each operator token; additional requests wait
+)
+
+// limitLargeBodies limits how many bodies of more than smallBody bytes, or of unknown length, are read at once. Additional
+// requests wait. A body of 1 MiB, the maximum, takes 50 MiB of memory if it is a list of empty objects.
+func (r *routes) limitLargeBodies(ctx huma.Context, next func(huma.Context)) error {
+	if request, _ := humago.Unwrap(ctx); request.ContentLength < 0 || request.ContentLength > smallBody {
+		return runWhenFree(r.largeTurns, ctx, next)
+	}
+	next(ctx)
+	return nil
+}
+
 // BodyLimits are the limits for a long body. A zero field means the value of DefaultBodyLimits.
 type BodyLimits struct {
-	MaxStreamBytes int64         // maximum bytes of a streamed batch
+	MaxStreamBytes int64         // maximum bytes of a batch in CSV or NDJSON
 	MaxTasks       int           // maximum number of tasks in one batch
 	MaxPause       time.Duration // maximum time in which a client may send nothing
 }
 
-// DefaultBodyLimits returns the limits that docs/protocol.md promises.
+// DefaultBodyLimits returns the limits that docs/protocol.md promises. The setting spool_dir, package doctor (minSpoolBytes) and
+// deploy/kubernetes depend on MaxStreamBytes.
 func DefaultBodyLimits() BodyLimits {
 	return BodyLimits{MaxStreamBytes: 2 << 30, MaxTasks: 1_000_000, MaxPause: 30 * time.Second}
 }

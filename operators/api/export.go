@@ -8,7 +8,6 @@ import (
 	"errors"
 	"mime"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -49,68 +48,11 @@ func acceptedStreamType(accept string) (mediaType string) {
 	return ""
 }
 
-type pagedQuery[I any] interface {
-	*I
-	paging() *Page
-	decodeToken() error
-}
-
-// registerList adds a list: its pages as JSON, and the complete list as a stream. readPage reads one page. Response is a struct whose first
-// field has the entries of a page, and whose second field has the token of the next page.
-func registerList[Response, Request, Entry any, RequestPointer pagedQuery[Request]](r *routes, op huma.Operation, readPage func(context.Context, *Request) (listPage[Entry], error)) {
-	registerLive[Response, Request, Entry, RequestPointer](r, op, readPage, nil)
-}
-
-// registerLive adds a list (see registerList) that can also be followed live. live sends new entries until the client disconnects. If live
-// is nil, the list has no live form.
-func registerLive[Response, Request, Entry any, RequestPointer pagedQuery[Request]](
-	r *routes, op huma.Operation, readPage func(context.Context, *Request) (listPage[Entry], error), live func(context.Context, huma.Context, *Request),
-) {
-	op.Responses = listResponses()
-	if live != nil {
-		op.Responses["200"].Content[typeEvents] = plainTextMediaType()
-	}
-	register(r, r.limitListReads(op), func(ctx context.Context, in *Request) (response Response, err error) {
-		page, err := readPage(ctx, in)
-		fields := reflect.ValueOf(&response).Elem()
-		fields.Field(0).Set(reflect.ValueOf(page.entries))
-		fields.Field(1).SetString(page.next)
-		return response, err
-	})
-	registerStream(r, op, func(ctx context.Context, in *Request) (*huma.StreamResponse, error) {
-		asked := RequestPointer(in).paging()
-		asked.Size = exportPageSize
-		first, err := readPage(ctx, in)
-		if err != nil {
-			return nil, err
-		}
-		return &huma.StreamResponse{Body: func(out huma.Context) {
-			if acceptedStreamType(out.Header("Accept")) == typeEvents {
-				live(ctx, out, in)
-				return
-			}
-			writeStream(out, first, func(token string) (listPage[Entry], error) {
-				asked.Token = token
-				if err := RequestPointer(in).decodeToken(); err != nil {
-					return first, err
-				}
-				return readPage(ctx, in)
-			})
-		}}, nil
-	})
-}
-
 // registerStream adds the streamed form of a list, which export sends.
 func registerStream[Request any](r *routes, op huma.Operation, export func(context.Context, *Request) (*huma.StreamResponse, error)) {
 	op.Middlewares = r.streams.newMiddlewares(r.limitStreams)
 	op.Responses, op.Hidden = nil, true
 	addOperation(r, r.streams, op, export)
-}
-
-func listResponses() (responseByStatus map[string]*huma.Response) {
-	return map[string]*huma.Response{"200": {Content: map[string]*huma.MediaType{
-		"application/json": {}, operators.TypeCSV: plainTextMediaType(), operators.TypeNDJSON: plainTextMediaType(),
-	}}}
 }
 
 // limitStreams limits how many lists are streamed at once. It refuses additional requests.

@@ -9,33 +9,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/windows"
 	"github.com/fleetslots/dispatcher/limits/policy"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/store"
 )
-
-func (p *poolOperations) listLimitedSubjects(ctx context.Context, in *struct {
-	PoolPath
-	operators.LimitedQuery
-},
-) (operators.LimitedList, error) {
-	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
-		return operators.LimitedList{}, err
-	}
-	top, err := p.policies.TopRefused(ctx, in.Pool, in.Limit)
-	if err != nil {
-		return operators.LimitedList{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
-	}
-	list := operators.LimitedList{Limited: make([]operators.LimitedSubject, len(top))}
-	for i, t := range top {
-		list.Limited[i] = operators.LimitedSubject{Policy: t.Policy, Subject: t.Subject, Refusals: t.RefusalCount}
-	}
-	return list, nil
-}
 
 // toStoredLimits checks policies and converts them to the stored form.
 func toStoredLimits(policies []operators.Policy) (stored json.RawMessage, err error) {
@@ -145,12 +124,4 @@ func neverStartsProblem(err error) error {
 	}
 	return newProblem(http.StatusUnprocessableEntity, codeInvalidField,
 		"windows, lease_ms: with finish_inside no task could ever start, because the windows of the batch and of its pool are never open together for longer than its lease")
-}
-
-// apiTimeIfSet converts a time to the form of the API. It returns nil for the zero time.
-func apiTimeIfSet(at time.Time) *operators.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return &operators.Time{Time: at}
 }

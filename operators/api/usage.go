@@ -33,6 +33,25 @@ func (p *poolOperations) getUsage(ctx context.Context, in *struct {
 	return used, nil
 }
 
+func (p *poolOperations) listLimitedSubjects(ctx context.Context, in *struct {
+	PoolPath
+	operators.LimitedQuery
+},
+) (operators.LimitedList, error) {
+	if _, err := p.ledger.Pool(ctx, in.Pool); err != nil {
+		return operators.LimitedList{}, err
+	}
+	top, err := p.policies.TopRefused(ctx, in.Pool, in.Limit)
+	if err != nil {
+		return operators.LimitedList{}, fmt.Errorf("%w: %w", devices.ErrUnavailable, err)
+	}
+	list := operators.LimitedList{Limited: make([]operators.LimitedSubject, len(top))}
+	for i, t := range top {
+		list.Limited[i] = operators.LimitedSubject{Policy: t.Policy, Subject: t.Subject, Refusals: t.RefusalCount}
+	}
+	return list, nil
+}
+
 // deviceUsage returns how much one device has used of the policies of pool and of the policies of the device's profile.
 func (p *poolOperations) deviceUsage(ctx context.Context, pool store.Pool, deviceID string) ([]operators.PolicyUse, error) {
 	device, err := p.ledger.Device(ctx, deviceID)
