@@ -79,7 +79,7 @@ type UnknownTasks struct {
 	First string `json:"first" doc:"The device of the first of these tasks"`
 }
 
-// Batch is a batch and its counts.
+// Batch is a batch and its counts. All its tasks are in its pool, which never changes.
 type Batch struct {
 	ID             int64            `json:"id"`
 	Name           string           `json:"name"`

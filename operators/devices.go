@@ -188,9 +188,8 @@ func (c Devices) DeleteMatching(ctx context.Context, filter DeviceFilter, option
 	return c.changeMatching(ctx, "deleteDevices", filter, queryParams(options), nil, dryRun)
 }
 
-// SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason is shown
-// to people. It may be empty. The result counts the changed devices, even if there is an error. If dryRun is true, the devices are only
-// counted.
+// SetBlockedMatching blocks all devices that match filter, or unblocks them if blocked is false, one page in each request. reason, which may
+// be empty, is shown to people. The result counts the changed devices, even if there is an error. If dryRun is true, it only counts them.
 func (c Devices) SetBlockedMatching(ctx context.Context, filter DeviceFilter, blocked bool, reason string, dryRun bool) (DevicesChanged, error) {
 	operationID := "unblockDevices"
 	if blocked {

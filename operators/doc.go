@@ -6,7 +6,7 @@
 //
 // A Client talks to one server and is safe for concurrent use. Its calls are grouped by resource: Pools.Get, Pools.Put,
 // Batches.List, Batches.Create, Tasks.Why. Each call takes a context, which limits the whole call, including all repetitions.
-// The type of a call is Call, CallWith, Remove, List or ListOf. Calls that take more than one request are methods.
+// Every operation of the API has a call. A call is a method, or a field of the type Call, CallWith, Remove, List or ListOf.
 //
 // Lists are iterators. They request one page after the other, at most 1000 entries a page, as the loop advances. A loop
 // that ends early requests no other page. An error ends the loop:
@@ -18,14 +18,14 @@
 //		...
 //	}
 //
-// Operations without a method, such as the exports of lists, are called with Call, Do, List and Copy. These methods handle
-// requests and leave the decoding of the response to their callers.
+// Client.Call, Do, List and Copy send any other request, such as a request for a list as CSV.
 //
 // # Errors
 //
 // If the server refuses a call, the error is a *Problem with a stable Code. If no response arrived, the error is a
 // *LostError. IsResponseLost reports whether a call may have been done although its response did not arrive. IsTransient
-// reports whether a read may succeed later.
+// reports whether a read may succeed later. If the context ends before the response begins, the error is that of the context,
+// and IsResponseLost returns false, although the call may have been done.
 //
 // # Which requests are sent again
 //

@@ -56,9 +56,8 @@ func (c *Client) List(ctx context.Context, listPath string, query url.Values, li
 	}, hasMore
 }
 
-// nextPageSize returns the size of the next page. entriesLeft is the number of entries that List may yield before it reaches its limit. The
-// page has entriesLeft + 1 entries: the last one tells List whether the list continues beyond the limit. No page has more than maxPage
-// entries. If limit is 0, there is no limit.
+// nextPageSize returns the size of the next page, at most maxPage. entriesLeft is the number of entries that List may yield before it reaches
+// its limit. One more entry tells List whether the list continues beyond the limit. If limit is 0, there is no limit.
 func nextPageSize(entriesLeft, limit int) int {
 	if limit == 0 {
 		return maxPage

@@ -13,15 +13,14 @@ import (
 )
 
 // Operation is a row of the table of operations. Each row is the struct tag of a field of Pools, Batches or another group of calls of a
-// Client. The server makes its routes, their roles and the OpenAPI document from the table, and the command line makes its requests from
-// it. Some operations are called by a method, which makes its requests with Client.prepareRequest. The row of such an operation is in a
-// field without a name.
+// Client. The server makes its routes, their roles and the OpenAPI document from the table, and a Client makes its calls from it. If
+// only a method calls the operation (with Client.prepareRequest), the row is in a field without a name.
 type Operation struct {
 	Method   string // tag op, before the path
 	Path     string // with its parameters in braces, such as /v1/pools/{pool}
 	ID       string // name in the OpenAPI document
 	Summary  string // tag doc
-	Role     string // the role that the operation needs
+	Role     string // the lowest role that may use it
 	Scope    string // where the pool of the operation is found, see scopeOf
 	Status   int    // HTTP status of success; without the tag status it is 200
 	Callers  bool   // the role caller may use it, too, for the pools or limit sets of its token
@@ -75,7 +74,7 @@ func (c *Client) initializeCalls() {
 }
 
 // scopeOf returns the scope of an operation: where its pool or limit set is found. The tag scope of its row comes first, then path, then the
-// tag scope of its group.
+// tag scope of its group. The server uses only pool and set, to check the role caller.
 //   - pool, set: the path parameter of this name;
 //   - batch, task: the pool of the batch or the task whose id is in the path;
 //   - input: the field pool of the input, without this field all pools;

@@ -53,7 +53,6 @@ func (a *aggregate) addText(text string) {
 	a.texts[truncateText(text)]++
 }
 
-// truncateText returns the first maxTextChars characters of a text.
 func truncateText(text string) string {
 	n := 0
 	for i := range text {

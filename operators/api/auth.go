@@ -107,7 +107,6 @@ func recordRefusal(ctx context.Context, refusalGate *gate.Gate, cause error, ref
 	}
 }
 
-// problemType returns the type of the error responses in the OpenAPI document.
 func problemType() (errorType reflect.Type) { return reflect.TypeFor[operators.Problem]() }
 
 // ServeAs serves a request that this process makes on behalf of operator: with the same rights, checks, idempotency and audit as a request
@@ -116,8 +115,7 @@ func (a *API) ServeAs(operator Operator, w http.ResponseWriter, r *http.Request)
 	a.guardRequests(a.mux).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), operatorKey{}, operator)))
 }
 
-// requestOperator returns the operator of the request: the operator that ServeAs has set, or the owner of the bearer token. If it returns
-// an error, operator still has the address of the sender and, for the token of a device, the name of the device.
+// requestOperator returns the operator of the request: the operator that ServeAs has set, or the result of bearerTokenOwner.
 func (a *authenticator) requestOperator(ctx huma.Context) (operator Operator, err error) {
 	if operator, ok := ctx.Context().Value(operatorKey{}).(Operator); ok {
 		return operator, nil

@@ -69,7 +69,7 @@ func (b *batchOperations) readTasks(ctx context.Context, batch operators.NewBatc
 	case batch.Select != nil:
 		return store.NewBatchTasks{Tags: batch.Select.Tags}, func() {}, nil
 	case !isSeparate:
-		return store.NewBatchTasks{Tasks: checkedTasks(batch, decodedTasks(batch), b.limits)}, func() {}, nil
+		return store.NewBatchTasks{Tasks: checkedTasks(batch, decodedTasks(batch), b.bodyLimits)}, func() {}, nil
 	}
 	list, closeList, err := open()
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *batchOperations) readTasks(ctx context.Context, batch operators.NewBatc
 		closeList()
 		return tasks, nil, err
 	}
-	return store.NewBatchTasks{Tasks: checkedTasks(batch, list, b.limits)}, func() { endSearch(); closeList() }, nil
+	return store.NewBatchTasks{Tasks: checkedTasks(batch, list, b.bodyLimits)}, func() { endSearch(); closeList() }, nil
 }
 
 // taskSourceProblem returns the problem for a batch that does not have exactly one of devices, tasks and select.
@@ -90,7 +90,7 @@ func taskSourceProblem() error {
 
 // storeTaskLines stores the body of a request. mediaType is the media type of the body, CSV or NDJSON. It returns the tasks in its lines.
 func (b *batchOperations) storeTaskLines(ctx huma.Context, mediaType string) (list taskList, release func(), err error) {
-	body := b.limits.newBodyReader(ctx, b.limits.MaxStreamBytes)
+	body := b.bodyLimits.newBodyReader(ctx, b.bodyLimits.MaxStreamBytes)
 	stored, release, err := b.spool.storeBody(ctx.Context(), body)
 	if err != nil {
 		return list, nil, body.requestError(err)
@@ -101,7 +101,7 @@ func (b *batchOperations) storeTaskLines(ctx huma.Context, mediaType string) (li
 // extractFields removes the fields of a streamed batch from query, and returns them as a JSON object.
 func extractFields(operations huma.API, query url.Values) (fieldsJSON []byte, err error) {
 	fields := map[string]json.RawMessage{}
-	for name, schema := range streamFields(operations) {
+	for name, schema := range streamedBatchFields(operations) {
 		if values := query[name]; len(values) > 0 {
 			fields[name] = queryValue(schema, values)
 			delete(query, name)
@@ -126,9 +126,8 @@ func queryValue(schema *huma.Schema, values []string) (jsonValue json.RawMessage
 	return json.RawMessage(value)
 }
 
-// streamFields returns the fields of a batch that is sent as CSV or NDJSON lines: the fields of a JSON batch, except those that select
-// devices or tasks.
-func streamFields(operations huma.API) (schemaByField map[string]*huma.Schema) {
+// streamedBatchFields returns the fields of a batch in CSV or NDJSON: the fields of a JSON batch, except those that select devices or tasks.
+func streamedBatchFields(operations huma.API) (schemaByField map[string]*huma.Schema) {
 	registry := operations.OpenAPI().Components.Schemas
 	schema := registry.SchemaFromRef(registry.Schema(reflect.TypeFor[operators.NewBatch](), true, "").Ref)
 	fields := maps.Clone(schema.Properties)
@@ -138,10 +137,10 @@ func streamFields(operations huma.API) (schemaByField map[string]*huma.Schema) {
 	return fields
 }
 
-// describeStreams adds the streamed forms of a batch to the documentation of its operation.
-func describeStreams(operations huma.API, op *huma.Operation) {
+// describeStreamedBatch adds the bodies in CSV and NDJSON to the documentation of the operation.
+func describeStreamedBatch(operations huma.API, op *huma.Operation) {
 	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{operators.TypeCSV: plainTextMediaType(), operators.TypeNDJSON: plainTextMediaType()}}
-	fields := streamFields(operations)
+	fields := streamedBatchFields(operations)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		op.Parameters = append(op.Parameters, &huma.Param{
 			Name: name, In: "query", Schema: fields[name],
@@ -187,7 +186,7 @@ func (c *bodyContext) SetReadDeadline(time.Time) error { return nil }
 // separateJSON separates the list of tasks or devices from a JSON body of more than smallBody bytes, and stores it. The spool limits how
 // many of these bodies are stored at once.
 func (b *batchOperations) separateJSON(ctx huma.Context, next func(huma.Context)) error {
-	body := b.limits.newBodyReader(ctx, maxBatchBody)
+	body := b.bodyLimits.newBodyReader(ctx, maxBatchBody)
 	start := new(bytes.Buffer)
 	_, err := io.CopyN(start, body, smallBody)
 	if errors.Is(err, io.EOF) {

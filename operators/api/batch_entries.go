@@ -43,7 +43,7 @@ func decodedTasks(batch operators.NewBatch) taskList {
 
 // checkedTasks yields each task of list. batch has the settings of these tasks. If an entry is invalid, it yields an error, which refuses
 // the whole batch.
-func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) iter.Seq2[store.NewTask, error] {
+func checkedTasks(batch operators.NewBatch, list taskList, bodyLimits BodyLimits) iter.Seq2[store.NewTask, error] {
 	shared, repeats := newPayloadMerger(batch.Payload), newDuplicateFinder(batch)
 	return func(yield func(store.NewTask, error) bool) {
 		count := 0
@@ -56,8 +56,8 @@ func checkedTasks(batch operators.NewBatch, list taskList, limits BodyLimits) it
 			if err == nil {
 				task, err = newTask(l.value, batch, shared)
 			}
-			if count++; err == nil && count > limits.MaxTasks {
-				err = fmt.Errorf("at most %d tasks in a batch", limits.MaxTasks)
+			if count++; err == nil && count > bodyLimits.MaxTasks {
+				err = fmt.Errorf("at most %d tasks in a batch", bodyLimits.MaxTasks)
 			}
 			if err == nil {
 				err = repeats.checkTask(&task, list.place, l.position)
@@ -174,8 +174,7 @@ func (b *batchOperations) startDuplicateSearch(ctx context.Context, batch operat
 }
 
 // checkTask looks for an earlier task that equals task. If there is one and d.refuse is true, it returns an error. If d.refuse is false, it
-// marks task to be skipped. For error messages, positionFormat is the format of a position in the request, and number is the position of
-// task.
+// marks task to be skipped. positionFormat and number are those of entryProblem.
 func (d *duplicateFinder) checkTask(task *store.NewTask, positionFormat string, number int) error {
 	if d == nil {
 		return nil

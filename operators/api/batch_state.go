@@ -50,7 +50,6 @@ func batchCondition(batch store.Batch) (condition string) {
 	return state
 }
 
-// countOpenTasks returns the number of tasks of the batch that wait or run.
 func countOpenTasks(batch store.Batch) int64 {
 	return batch.Counts[store.Pending] + batch.Counts[store.Dispatched]
 }

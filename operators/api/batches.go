@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxBatchBody   = 64 << 20 // bytes; enough for about 1,000,000 device ids
+	maxBatchBody   = 64 << 20 // bytes of a JSON body; CSV and NDJSON: BodyLimits.MaxStreamBytes
 	maxPayload     = 32 << 10 // maximum payload of one task, in bytes
 	maxPriority    = 1_000_000
 	maxTagsInError = 200 // maximum length of the tags that an error message contains, in bytes
@@ -40,7 +40,7 @@ type batchOperations struct {
 	warner         policyWarner
 	leaseMin       leaseMinimum
 	publicURL      string // address under which devices reach this API; empty means that it is not known
-	limits         BodyLimits
+	bodyLimits     BodyLimits
 	spool          *spool
 	duplicateTurns *fair.Shares // limits long batches with a search for duplicate tasks, which keeps each task in memory
 }
@@ -51,7 +51,7 @@ func (b *batchOperations) register(r *routes) {
 	create.MaxBodyBytes = maxBatchBody
 	create.BodyReadTimeout = time.Minute
 	create.Middlewares = r.newMiddlewares(b.separateTasks(r))
-	describeStreams(r, &create)
+	describeStreamedBatch(r, &create)
 	registerResponse(r, create, b.create)
 	registerList[operators.BatchList](r, r.describeOperation("listBatches"), b.list)
 	register(r, r.describeOperation("getBatch"), b.get)
@@ -267,9 +267,8 @@ func (b *batchOperations) cancel(ctx context.Context, in *IDPath) (operators.Bat
 	return b.removeWaitersAfterChange(b.ledger.CancelBatch(ctx, operatorName(ctx), in.ID))
 }
 
-// offerSlotsAfterChange offers the free slots of the batch's pool to devices, after a change that may let tasks of the batch start. changed
-// and changeErr are the result of the change. offerSlotsAfterChange returns this result in the form of the API. If changeErr is not nil, it
-// offers no slots.
+// offerSlotsAfterChange offers the free slots of the batch's pool to devices, unless the change failed. It returns the result of the change
+// (changed, changeErr) in the form of the API.
 func (b *batchOperations) offerSlotsAfterChange(changed store.Batch, changeErr error) (operators.Batch, error) {
 	if changeErr == nil {
 		b.waiters.Filler.FillPool(changed.Pool)
@@ -277,9 +276,8 @@ func (b *batchOperations) offerSlotsAfterChange(changed store.Batch, changeErr e
 	return toAPIBatch(changed), changeErr
 }
 
-// removeWaitersAfterChange removes the devices that wait with a task of the batch from the queue of its pool, after a change that prevents
-// starts of its tasks. changed and changeErr are the result of the change. removeWaitersAfterChange returns this result in the form of the
-// API. If changeErr is not nil, it removes no device.
+// removeWaitersAfterChange removes the devices that wait with a task of the batch from the queue of its pool, unless the change failed. It
+// returns the result of the change (changed, changeErr) in the form of the API.
 func (b *batchOperations) removeWaitersAfterChange(changed store.Batch, changeErr error) (answer operators.Batch, err error) {
 	if changeErr == nil {
 		b.waiters.Offers.RemoveWaitersOfBatch(changed.Pool, changed.ID)
@@ -287,7 +285,6 @@ func (b *batchOperations) removeWaitersAfterChange(changed store.Batch, changeEr
 	return toAPIBatch(changed), changeErr
 }
 
-// toStoredAbort converts the abort rule of a request to the form of the ledger. It returns nil if requested is nil.
 func toStoredAbort(requested *operators.Abort) *store.Abort {
 	if requested == nil {
 		return nil

@@ -15,6 +15,7 @@ type DeviceSelection struct {
 	DryRun bool `query:"dry_run" doc:"Count only: nothing is changed"`
 }
 
+// deviceFilters has the names of the filters of devices, except recent, for error messages.
 const deviceFilters = "tag, profile, blocked, noisy, prefix, part, silent_for_ms, registered_by, created_since"
 
 // selectDevices returns the ids of one page of the devices that match the filter of the request, and the page token of the next page. It

@@ -59,7 +59,7 @@ func (d *deviceOperations) importDevices(ctx huma.Context, contentType string) (
 		return nil, nil, fmt.Errorf("waiting for other imports: %w", err)
 	}
 	defer leave()
-	body := d.limits.newBodyReader(ctx, maxImportBody)
+	body := d.bodyLimits.newBodyReader(ctx, maxImportBody)
 	list, lines, err := readDevices(body, contentType)
 	if err != nil {
 		return nil, nil, body.requestError(err)

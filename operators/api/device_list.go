@@ -20,6 +20,7 @@ type deviceQuery struct {
 	operators.DeviceFilter
 }
 
+// filter returns the query as a filter of the ledger, without SilentMS and IDPart, which searchDevices reads.
 func (q *deviceQuery) filter() (store.DeviceFilter, error) {
 	f := store.DeviceFilter{
 		After: q.after, Limit: q.Size, Prefix: q.Prefix, Profile: q.Profile, Tags: map[string]string{}, RegisteredBy: q.RegisteredBy, CreatedSince: q.CreatedSince,

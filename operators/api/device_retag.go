@@ -41,7 +41,6 @@ func changeTags(spec *store.DeviceSpec, newValues map[string]string, removedName
 	return checkTags(spec.Tags)
 }
 
-// addDeviceIDToError adds the id of a device to err, an error about the device's tags.
 func addDeviceIDToError(id string, err error) error {
 	if bad, ok := errors.AsType[*Problem](err); ok {
 		return invalidProblem("device %s: %s", id, bad.Detail)

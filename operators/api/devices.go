@@ -43,7 +43,7 @@ type deviceOperations struct {
 	recentDevices  RecentDevices
 	readMark       func(ctx context.Context, device devices.ID) *decision.Mark // reads the mark of a device in Redis
 	explain        func(ctx context.Context, device devices.ID) (task int64, _ decision.Explanation, _ error)
-	limits         BodyLimits
+	bodyLimits     BodyLimits
 	imports        *fair.Shares // limits concurrent imports
 }
 
@@ -95,6 +95,7 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 		if filter.Limit = limit; last != nil {
 			filter.After = last.ID
 		}
+		// Devices ignores filters without an index, so this condition must name each of them.
 		if in.SilentMS == 0 && in.IDPart == "" && in.RegisteredBy == "" && in.CreatedSince.IsZero() {
 			return d.ledger.Devices(ctx, filter)
 		}
@@ -109,8 +110,8 @@ func (d *deviceOperations) list(ctx context.Context, in *deviceQuery) (page list
 	return page, err
 }
 
-// searchDevices lists devices by a filter for which the ledger has no index. filter is the filter of request in the form of the ledger.
-// One call examines only a limited number of devices.
+// searchDevices lists devices by filters for which the ledger has no index. filter is request in the form of the ledger. One call
+// examines a limited number of devices.
 func (d *deviceOperations) searchDevices(ctx context.Context, request *deviceQuery, filter store.DeviceFilter) (store.DeviceSearchPage, error) {
 	switch {
 	case request.IDPart != "":
@@ -121,7 +122,6 @@ func (d *deviceOperations) searchDevices(ctx context.Context, request *deviceQue
 	return d.ledger.SearchDevices(ctx, filter, store.DeviceSearchLimit)
 }
 
-// approximateDeviceBytes returns the approximate size of a device in a response.
 func approximateDeviceBytes(device store.Device) int {
 	return len(device.Attributes) + 128*len(device.Tags)
 }

@@ -133,7 +133,6 @@ type csvFormat[T any] struct {
 	setMembers func(entry *T, object json.RawMessage) error
 }
 
-// csvReader reads a CSV file in a format.
 type csvReader[T any] struct {
 	csvFormat[T]
 

@@ -164,7 +164,7 @@ func addOperation[Request, Response any](r *routes, target *operations, operatio
 	})
 }
 
-// documentStatus returns operation with one more success status in its documentation. The response with this status has a body of the type Body.
+// documentStatus returns operation with one more success status in its documentation, whose body is a Body.
 func documentStatus[Body any](r *routes, operation huma.Operation, status int) huma.Operation {
 	if operation.Responses == nil {
 		operation.Responses = map[string]*huma.Response{}

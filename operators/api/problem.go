@@ -31,6 +31,8 @@ type Problem struct { //nolint:errname // the word of RFC 9457
 	cause error
 }
 
+// newProblem makes every problem of this package. convertHumaError changes the code afterwards. The refusals of reports and of
+// StartingHandler are made by devices/http.WriteRefusal.
 func newProblem(status int, code, detail string) *Problem {
 	return &Problem{Problem: operators.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}}
 }
@@ -58,7 +60,8 @@ func (p *Problem) withCause(cause error) *Problem {
 	return p
 }
 
-// asProblem converts err to a problem. If a report of a device can get the same error, it uses the table of package devices.
+// asProblem converts err to a problem. If a report of a device can get the same error, it uses the table of package devices
+// (devices.RefusalOf, whose reason for an error without a row is ReasonUnavailable).
 func asProblem(err error) *Problem {
 	var known *Problem
 	var tooLarge *http.MaxBytesError

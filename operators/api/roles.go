@@ -12,8 +12,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// The roles of operator tokens. The enums of operators.NewToken and operators.Token and the command `tokens create` repeat
-// them.
+// The roles of operator tokens. The enums of operators.NewToken (which refuses other roles) and operators.Token, the security scheme
+// (newOperations) and the command `tokens create` repeat them. The dashboard calls May for its sign-in and its forms.
 const (
 	roleVerifier = "verifier" // may only check grants
 	roleViewer   = "viewer"

@@ -61,8 +61,7 @@ const (
 	payloadNames                        // names in a payload, which the dispatcher does not read
 )
 
-// recordErrorInValue checks the next value and records the first error. valuePath is its name in errors, depth is its nesting depth, and
-// nameKind says who defines its member names.
+// recordErrorInValue checks the next value, whose name in errors is valuePath, and records the first error.
 func (s *strictChecker) recordErrorInValue(valuePath string, depth int, nameKind memberNameKind) {
 	if s.values++; s.values > maxValues || depth > maxDepth {
 		s.failed = fmt.Errorf("more than %d values or more than %d levels", maxValues, maxDepth)
@@ -81,8 +80,7 @@ func (s *strictChecker) recordErrorInValue(valuePath string, depth int, nameKind
 	}
 }
 
-// recordErrorInMembers checks the members of the object that has just begun. objectPath is the name of the object in errors, depth is its
-// nesting depth, and nameKind says who defines its member names.
+// recordErrorInMembers checks the members of the object that has just begun, whose name in errors is objectPath.
 func (s *strictChecker) recordErrorInMembers(objectPath string, depth int, nameKind memberNameKind) {
 	seen := map[string]bool{}
 	for s.failed == nil && s.decoder.More() {
@@ -104,8 +102,7 @@ func (s *strictChecker) recordErrorInMembers(objectPath string, depth int, nameK
 	}
 }
 
-// kindOfNamesInMember returns who defines the names in the value of a member: the API, or the user (for example in a payload). member is the
-// name of the member. n says who defines this name.
+// kindOfNamesInMember returns who defines the names in the value of member, whose own name is of the kind n.
 func (n memberNameKind) kindOfNamesInMember(member string) memberNameKind {
 	switch {
 	case n == apiNames && member == "payload":
