@@ -1,6 +1,11 @@
 package app
 
-import "testing"
+import (
+	"slices"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/dispatcher"
+)
 
 // TestMemoryLimitLeavesRoom checks the memory limit that the program sets: 1.25 times the memory of heap and stacks, plus memoryOverhead, and at
 // least memoryGoal. It also checks that the heap may grow fivefold only within memoryGoal.
@@ -19,5 +24,18 @@ func TestMemoryLimitLeavesRoom(t *testing.T) {
 	}
 	if err := adjustMemoryLimit(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDevSetsNoMemoryLimit checks that only the embedded mode (`dev`) runs without the pass that limits the memory. A simulated fleet of 5,000
+// devices needs more memory than the limit allows, so garbage collection would take half of the processor time.
+func TestDevSetsNoMemoryLimit(t *testing.T) {
+	t.Parallel()
+	app := &App{dispatcher: dispatcher.New(dispatcher.Config{})}
+	for _, isDev := range []bool{false, true} {
+		passes := app.newPasses(backends{dev: isDev}).all
+		if limited := slices.ContainsFunc(passes, func(p *pass) bool { return p.name == "memory" }); limited == isDev {
+			t.Errorf("dev is %v: has the pass \"memory\": %v", isDev, limited)
+		}
 	}
 }
