@@ -256,7 +256,7 @@ func TestAnImportIsCheckedBeforeItsAccountsAreMade(t *testing.T) {
 		}
 		errTags := errors.New("too many tags")
 		list := newDevices(1, 5, "a")
-		list[0].Update = func(*store.DeviceSpec) error { return errTags }
+		list[0].Update = func(store.NewDevice, *store.DeviceSpec) error { return errTags }
 		if _, err := stage(l.Context(), list, store.UpdateExisting); !errors.Is(err, errTags) || !errors.As(err, &bad) || bad.Entry != 0 {
 			l.Errorf("tags that do not fit: %v, %+v", err, bad)
 		}

@@ -20,7 +20,7 @@ type NewDevice struct {
 
 	Profile string // empty means no profile
 
-	Update func(*DeviceSpec) error // only for UpdateExisting: changes the settings of an existing device; an error refuses the import
+	Update func(device NewDevice, spec *DeviceSpec) error // only for UpdateExisting: changes the settings of an existing device; an error refuses the import
 }
 
 // OnExisting decides what an import does with devices that are registered already.
@@ -162,7 +162,7 @@ func makeImportRows(newDevices []NewDevice, deviceIndexes []int) []importRow {
 	rows := make([]importRow, len(deviceIndexes))
 	for n, i := range deviceIndexes {
 		d := newDevices[i]
-		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i, update: d.Update}
+		rows[n] = importRow{N: n, Device: d.ID, Tags: "{}", Hash: hex.EncodeToString(d.Hash), Profile: d.Profile, entry: i, update: func(spec *DeviceSpec) error { return d.Update(d, spec) }}
 		if d.Tags != nil {
 			rows[n].Tags = string(d.Tags)
 		}

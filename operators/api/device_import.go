@@ -147,16 +147,13 @@ func checkDevice(entry operators.NewDevice, firstLines map[string]int, line int)
 		return store.NewDevice{}, fmt.Errorf("device %s: already in line %d", entry.ID, first)
 	}
 	firstLines[entry.ID] = line
-	device := store.NewDevice{ID: entry.ID, Profile: entry.Profile}
-	if len(entry.Tags) > 0 {
-		tags, err := json.Marshal(entry.Tags)
-		if err != nil {
-			return store.NewDevice{}, err
-		}
-		device.Tags = tags
+	device := store.NewDevice{ID: entry.ID, Profile: entry.Profile, Update: changeImportedDevice}
+	if len(entry.Tags) == 0 {
+		return device, nil
 	}
-	device.Update = deviceChangeOfImport(device)
-	return device, nil
+	tags, err := json.Marshal(entry.Tags)
+	device.Tags = tags
+	return device, err
 }
 
 // writeTokens writes the response to an import: one line with the id and the token of each imported device. mediaType is the format, CSV or

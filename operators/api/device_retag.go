@@ -11,22 +11,19 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// deviceChangeOfImport returns the change that line, a line of an import, makes to an existing device. It keeps all tags that the line does not
-// name, and the profile if the line names none. The change decodes the tags only when it is made, because the maps of 100,000 lines would take
-// 80 MB for the whole import.
-func deviceChangeOfImport(line store.NewDevice) (change func(*store.DeviceSpec) error) {
-	return func(spec *store.DeviceSpec) error {
-		if line.Profile != "" {
-			spec.Profile = line.Profile
-		}
-		var tags map[string]string
-		if line.Tags != nil {
-			if err := json.Unmarshal(line.Tags, &tags); err != nil {
-				return fmt.Errorf("decoding the tags of a line: %w", err)
-			}
-		}
-		return changeTags(spec, tags, nil)
+// changeImportedDevice changes spec, the settings of an existing device, to those in line, a line of an import. It keeps all tags that the line
+// does not name, and the profile if the line names none.
+func changeImportedDevice(line store.NewDevice, spec *store.DeviceSpec) error {
+	if line.Profile != "" {
+		spec.Profile = line.Profile
 	}
+	var tags map[string]string
+	if line.Tags != nil {
+		if err := json.Unmarshal(line.Tags, &tags); err != nil {
+			return fmt.Errorf("decoding the tags of a line: %w", err)
+		}
+	}
+	return changeTags(spec, tags, nil)
 }
 
 // changeTags sets the tags in newValues (values by name) and removes the tags in removedNames of a device.
