@@ -36,7 +36,6 @@ func eventFilterNames() []string {
 // operators, because the many grants of devices would hide them.
 const everybody = "everybody"
 
-// loadList returns the page with the events that match the query of the request.
 func (a *activityPages) loadList(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...)
 	if len(filters) == 0 {
@@ -51,11 +50,11 @@ func (a *activityPages) loadList(r *http.Request) (page, error) {
 	if err := a.api.get(r, operators.Path("events"), query, &list); err != nil {
 		return page{}, err
 	}
-	concern := newFilterTrigger(filters)
+	trigger := newFilterTrigger(filters)
 	if !pager.isFirst() {
-		concern = updateTrigger{} // only the first page, which has the newest events, can change
+		trigger = updateTrigger{} // only the first page, which has the newest events, can change
 	}
-	return page{title: "Activity", section: "activity", template: "activity", watch: concern, data: map[string]any{
+	return page{title: "Activity", section: "activity", template: "activity", watch: trigger, data: map[string]any{
 		"Events": list.Events, "Next": pager.nextAddress(list.NextPageToken), "First": pager.isFirst(), "Filters": filters, "Query": filters.Encode(), "Names": eventFilterNames()[3:],
 	}}, nil
 }
@@ -120,7 +119,6 @@ func newFilterTrigger(filters url.Values) updateTrigger {
 	return narrow
 }
 
-// selectEvents returns all events that match the query of the request.
 func (a *activityPages) selectEvents(r *http.Request) (csvExport, error) {
 	query, err := toAPIEventQuery(nonEmptyParams(r.URL.Query(), append(eventFilterNames(), "since", "until")...))
 	return csvExport{operators.Path("events"), query, "activity"}, err

@@ -52,7 +52,6 @@ func (b *batchPages) loadPausePage(r *http.Request) (page, error) {
 
 func batchSettings(source shownBatch) operators.NewBatch { return source.CloneSettings(time.Time{}) }
 
-// loadEditPage returns the page with the form to change the settings of a batch.
 func (b *batchPages) loadEditPage(r *http.Request) (page, error) {
 	one, err := b.readBatch(r)
 	return page{title: "Edit " + one.Label(), section: "batches", template: "batch-edit", data: map[string]any{

@@ -22,7 +22,7 @@ const (
 // cloneFormValues returns the form inputs for a new batch with the kind, the payload and the settings of source. It keeps only times
 // after now.
 func cloneFormValues(source operators.Batch, now time.Time) url.Values {
-	f := newBatchFormValues(source.CloneSettings(now))
+	f := batchFormValues(source.CloneSettings(now))
 	f.Set("from", strconv.FormatInt(source.ID, 10))
 	f.Set("same", cloneAll)
 	setPolicyRows(f, policyRows(source.Limits))

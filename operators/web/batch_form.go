@@ -53,16 +53,16 @@ func (f *batchForm) HasTuning() bool {
 	})
 }
 
-// newBatchFormValues returns the form inputs for the settings of batch.
-func newBatchFormValues(batch operators.NewBatch) url.Values {
-	values := newBatchFields().textsOfInputs(batch)
+// batchFormValues returns the inputs of the form for a new batch with the settings of batch.
+func batchFormValues(batch operators.NewBatch) url.Values {
+	values := batchCreationFields().textsOfInputs(batch)
 	values.Set("finish_inside", pointerInputText(batch.FinishInside, checkboxValue))
 	return values
 }
 
 // defaultBatchFormValues returns the form inputs that the form shows at first.
 func defaultBatchFormValues() url.Values {
-	return newBatchFormValues(operators.NewBatch{}.WithDefaults())
+	return batchFormValues(operators.NewBatch{}.WithDefaults())
 }
 
 // Rows returns the entered policies, followed by empty rows.
@@ -235,7 +235,7 @@ func (f *batchForm) addDevices(body map[string]any) error {
 
 // bodyFields returns the fields of the batch that were filled in, by their names in the API.
 func (f *batchForm) bodyFields() (map[string]any, error) {
-	body, err := newBatchFields().enteredFields(f.Values)
+	body, err := batchCreationFields().enteredFields(f.Values)
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,6 @@ func (b shownBatch) RateText() string {
 	return strconv.FormatFloat(*b.RatePerMinute, 'f', 1, 64)
 }
 
-// loadList returns the page with the batches that match the query of the request.
 func (b *batchPages) loadList(r *http.Request) (page, error) {
 	filters := nonEmptyParams(r.URL.Query(), "name", "pool", "show")
 	pager := newPager(r, filters)

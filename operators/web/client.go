@@ -35,7 +35,8 @@ func (c client) post(ctx context.Context, path string, body any) error {
 
 // newEntryAction returns the formAction that calls actionName, an action of the API on one entry of a list, such as /v1/pools/{id}/pause.
 // listName is the name of the list (pools), {id} is the path parameter of the form, and messageKey is the key of the message about success.
-// If the form has the input `reason`, the action gets it. Afterwards the browser shows the page of the entry.
+// If the form has the input `reason`, the action gets it. Only pause and block use a reason. Afterwards the browser shows the page of the
+// entry.
 func (c client) newEntryAction(listName, actionName, messageKey string) formAction {
 	return func(r *http.Request) (string, string, error) {
 		id := r.PathValue("id")

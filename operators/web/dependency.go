@@ -22,7 +22,6 @@ type dependency struct {
 	Remedy string // how to repair the server; the remedies against reasons to wait are in remedies.go
 }
 
-// describeDependencies adds to each dependency its name, the consequences of its failure and the remedy.
 func (s System) describeDependencies(dependencies []api.Dependency) []dependency {
 	shown := make([]dependency, len(dependencies))
 	for i, d := range dependencies {
@@ -118,7 +117,6 @@ func (d dependency) describeTrouble(now time.Time) string {
 // because no part of a page waits for Redis until the time limit.
 var errPageLate = errors.New("the page was not read in time")
 
-// sendTimeoutPage answers a request whose page could not be read in time.
 func (f *pageSender) sendTimeoutPage(rw http.ResponseWriter, r *http.Request) {
 	f.sendError(rw, r, errPageLate)
 }

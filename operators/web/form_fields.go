@@ -47,8 +47,8 @@ func batchChangeFields() formFields[operators.NewBatch] {
 	}
 }
 
-// newBatchFields returns the inputs of the form for a new batch, except for its tasks, limits and abort rule.
-func newBatchFields() formFields[operators.NewBatch] {
+// batchCreationFields returns the inputs of the form for a new batch, except for finish_inside, the tasks, the limits and the abort rule.
+func batchCreationFields() formFields[operators.NewBatch] {
 	return append(batchChangeFields(), formFields[operators.NewBatch]{
 		{"name", "Name", "name", parseText, func(b operators.NewBatch) string { return b.Name }},
 		{"pool", "Pool", "pool", parseText, func(b operators.NewBatch) string { return b.Pool }},
@@ -186,7 +186,6 @@ func formatWindows(windows []operators.Window) string {
 	return strings.Join(lines, "\n")
 }
 
-// parseText returns the text of an input, for a field of the API.
 func parseText(text string) (value any, err error) { return text, nil }
 
 // parseInteger parses the text of an input as a whole number, for a field of the API.

@@ -29,7 +29,7 @@ func TestFormsHaveTheRulesOfTheAPI(t *testing.T) {
 	changedPool := map[string]any{"Admin": true, "Form": shown, "Pool": operators.Pool{}, "Back": ""}
 	changedBatch := map[string]any{"Operator": true, "Form": shown, "Batch": shownBatch{}, "Back": ""}
 
-	expectInputs(t, newBatchFields(), operators.NewBatch{}, renderForm(t, "batch-new", &batchForm{Values: defaultBatchFormValues(), Operator: true}),
+	expectInputs(t, batchCreationFields(), operators.NewBatch{}, renderForm(t, "batch-new", &batchForm{Values: defaultBatchFormValues(), Operator: true}),
 		"limits", "finish_inside", "abort", "devices", "tasks", "select")
 	expectInputs(t, batchChangeFields(), operators.BatchPatch{}, renderForm(t, "batch-edit", changedBatch), "limits")
 	expectInputs(t, poolFields(), operators.PoolSettings{}, renderForm(t, "pool-new", newPool), "limits", "paused")

@@ -21,8 +21,8 @@ const (
 	restFactor     = 3 // after a read, a page is not read again for this multiple of the time that the read took
 )
 
-// updateTrigger says when an open page is read again: after which events, and at which times. A page with the
-// zero updateTrigger never changes, so it has no stream.
+// updateTrigger says when an open page is read again: after which events, and at which times. Each of the fields pool, batch, task and device
+// names at most one object. A page with the zero updateTrigger never changes, so it has no stream.
 type updateTrigger struct {
 	everyTick bool          // the page is read with each tick, because it changes without events
 	every     time.Duration // interval at which the page is read without an event; 0 means never

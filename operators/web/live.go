@@ -100,7 +100,6 @@ func (s *streams) serveStream(rw http.ResponseWriter, r *http.Request) {
 	s.sendUpdates(r, key, r.URL.Query().Get("version"), newSender(rw))
 }
 
-// refuseStream answers a request for a stream with the status for err.
 func refuseStream(rw http.ResponseWriter, err error) {
 	if errors.Is(err, errSignedOut) {
 		http.Error(rw, "sign in first", http.StatusUnauthorized)

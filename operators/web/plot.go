@@ -88,7 +88,6 @@ type numbers []int
 // String returns the numbers as text, with spaces between them.
 func (n numbers) String() string { return strings.Trim(fmt.Sprint([]int(n)), "[]") }
 
-// timeRange is a range of time that a visitor can choose.
 type timeRange struct {
 	name, text string
 	length     time.Duration
@@ -180,7 +179,6 @@ func (p *plot) drawCountsOfDayBefore(steps []operators.SeriesPoint) {
 	}
 }
 
-// addAxes adds the ticks of both axes to the chart.
 func (p *plot) addAxes() {
 	for v := 0; v <= p.Top; v += levelTickDistance(p.Top) {
 		p.Levels = append(p.Levels, axisTick{Text: strconv.Itoa(v), At: 100 * p.yForSlots(v) / float64(p.Height)})

@@ -12,7 +12,6 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// loadEditPage returns the page with the form to change the settings of a pool.
 func (p *poolPages) loadEditPage(r *http.Request) (page, error) {
 	pool, err := p.api.Pools.Get(r.Context(), r.PathValue("id"))
 	return page{title: "Change " + pool.Name, section: "pools", template: "pool-edit", data: map[string]any{
@@ -39,10 +38,8 @@ func (p *poolPages) editPool(r *http.Request) (nextPath, messageKey string, err 
 	return poolPath(name), "pool-changed", p.api.Do(r.Context(), operators.Request{Method: http.MethodPatch, Path: operators.Path("pools", name), Body: change}, nil)
 }
 
-// poolPath returns the path of the page of a pool.
 func poolPath(name string) string { return "/pools/" + url.PathEscape(name) }
 
-// loadCreatePage returns the page with the form for a new pool.
 func (p *poolPages) loadCreatePage(r *http.Request) (page, error) {
 	byDefault := url.Values{"capacity": {"60"}, "lease": {"5m"}, "longest": {"24h"}, "sleep": {"10m"}}
 	return page{title: "New pool", section: "pools", template: "pool-new", data: map[string]any{"Admin": p.mayOfferActions(r, "admin"), "Form": newObjectForm(r, byDefault, nil)}}, nil
@@ -112,7 +109,6 @@ func (p *poolPages) pauseAllPools(r *http.Request) (nextPath, messageKey string,
 	return "/", cmp.Or(messageKey, "paused"), err
 }
 
-// resumePoolsOfVisitor resumes the pools that the visitor paused.
 func (p *poolPages) resumePoolsOfVisitor(r *http.Request) (nextPath, messageKey string, err error) {
 	_, err = p.api.Pools.ResumeMine(r.Context(), false)
 	return "/", "resumed", err

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	poolRowsPerPage     = 120 // pools on one page; for a page of this size the API stops counting waiting tasks earlier
+	poolRowsPerPage     = 120 // pools on one page; on a page of more than 100, the API counts up to 10 devices in line per pool
 	maxDisagreeingShown = 10  // pools with conflicts or drift that are named
 )
 

@@ -21,7 +21,7 @@ const (
 // waitSentence is why the tasks of a pool wait, in one sentence.
 type waitSentence struct {
 	Sentence string
-	Stuck    string // the reason in a few words, if most of the tasks wait for help or for a limit; otherwise empty
+	Stuck    string // the reason in a few words, if at least half of the tasks wait for it, and it is a limit or does not pass by itself; otherwise empty
 }
 
 // poolListRedisData holds the parts of the list of pools that need Redis.

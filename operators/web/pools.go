@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	poolsShown        = 16   // maximum number of pools that are shown as cards; if there are more, each pool is a row
-	maxWaitingCounted = 1000 // waiting tasks are counted up to this number in a list of pools
-	fewPools          = 4    // maximum number of pools whose cards show their slots
-	fewSlots          = 200
+	poolsShown       = 16   // maximum number of pools that are shown as cards, and of pools with a sentence why their tasks wait
+	maxDevicesInLine = 1000 // the API counts the devices in line of a pool up to this number
+	fewPools         = 4    // maximum number of pools whose cards show their slots
+	fewSlots         = 200
 )
 
-// poolPages show the list of pools and each pool with its slots. The list consists of cards (in this file) or of rows (pool_rows.go). The
-// slots are in grid.go, their chart is in plot.go, and their time line is in timeline.go.
+// poolPages show the list of pools and each pool with its slots. The list consists of cards (in this file). If there are more than poolsShown
+// pools, or if the visitor filters or sorts them, the list is a table (pool_rows.go). The page of one pool is in grid.go, the chart in
+// plot.go, and the time line of its slots in timeline.go.
 type poolPages struct {
 	*pageSender
 
@@ -58,7 +59,7 @@ type shownPool struct {
 	Why    waitSentence // why its tasks wait; only for the pools with the worst trouble
 	Share  float64      // filled part of the bar in percent
 	Closed bool
-	Many   bool       // more devices wait than were counted
+	Many   bool       // more devices are in line than were counted
 	Over   bool       // more slots are held than the capacity, because an operator lowered it
 	Chart  chart      // only of a card
 	Cells  []slotCell // slots; only of a card, if there are few pools
@@ -68,7 +69,7 @@ type shownPool struct {
 func (p *poolPages) newShownPool(pool operators.PoolState, whyByPool map[string]waitSentence) shownPool {
 	return shownPool{
 		PoolState: pool, Recent: p.history.recentCounts(pool.Name), Why: whyByPool[pool.Name], Share: heldSlotsPercent(pool.Held, pool.Capacity),
-		Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Many: pool.Waiting >= maxWaitingCounted, Over: pool.Held > pool.Capacity,
+		Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Many: pool.Waiting >= maxDevicesInLine, Over: pool.Held > pool.Capacity,
 	}
 }
 
@@ -101,8 +102,7 @@ func (p *poolPages) loadList(r *http.Request, redisData poolListRedisData) (page
 	}, nil
 }
 
-// severity returns how much a pool needs attention: 2 if it has trouble, 1 if most of its waiting tasks start only after somebody has acted,
-// otherwise 0.
+// severity returns how much a pool needs attention: 2 if it has trouble, 1 if its Why.Stuck is not empty, otherwise 0.
 func (c shownPool) severity() int {
 	switch {
 	case len(c.Trouble) > 0:

@@ -31,13 +31,11 @@ func (p *profilePages) loadList(r *http.Request) (page, error) {
 	}}, err
 }
 
-// loadEditPage returns the page with the form to change the policies of a profile.
 func (p *profilePages) loadEditPage(r *http.Request) (page, error) {
 	profile, err := p.api.Profiles.Get(r.Context(), r.PathValue("id"))
 	return p.newFormPage(r, profile, false), err
 }
 
-// loadCreatePage returns the page with the form for a new profile.
 func (p *profilePages) loadCreatePage(r *http.Request) (page, error) {
 	return p.newFormPage(r, operators.Profile{}, true), nil
 }

@@ -28,7 +28,8 @@ type site struct {
 // pageLoader reads the content of a page: it answers a request with the data for the page's template.
 type pageLoader func(r *http.Request) (page, error)
 
-// addPage registers a page that serves the content of a loader to a browser.
+// addPage registers a page that serves the content of a loader to a browser. A page that is not live is not
+// updated while it is open, and its loader may read several snapshots of the ledger.
 func (s *site) addPage(pattern string, loadPage pageLoader) {
 	s.timeLimited["GET "+pattern] = true
 	s.pages.HandleFunc("GET "+pattern, func(rw http.ResponseWriter, r *http.Request) {
@@ -37,8 +38,8 @@ func (s *site) addPage(pattern string, loadPage pageLoader) {
 	})
 }
 
-// addLivePage registers a page that is updated while it is open. The hub reads only live pages. The loader
-// reads one snapshot of the ledger.
+// addLivePage registers a page that is updated while it is open. The hub reads only live pages. The loader reads one snapshot of the ledger,
+// and must not use the visitor's name, because the hub reads it as the visitor "dashboard" with the same role.
 func (s *site) addLivePage(pattern string, loadPage pageLoader) {
 	s.addLivePageWithoutSnapshot(pattern, s.withSnapshot(loadPage))
 }

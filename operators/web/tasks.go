@@ -42,7 +42,6 @@ func selectTaskFilters(query url.Values) url.Values {
 	return nonEmptyParams(query, "state", "pool", "batch", "device", "kind", "error", "retrying", "since", "until")
 }
 
-// selectTasks returns all tasks that match the query of the request.
 func (t *taskPages) selectTasks(r *http.Request) (csvExport, error) {
 	query, err := convertTimes(selectTaskFilters(r.URL.Query()))
 	return csvExport{operators.Path("tasks"), query, "tasks"}, err
@@ -240,11 +239,11 @@ func (t *taskPages) loadPage(r *http.Request) (page, error) {
 	if err := t.api.get(r, operators.Path("events"), url.Values{"task": {id}, "page_size": {"20"}}, &events); err != nil {
 		return page{}, err
 	}
-	concern := updateTrigger{task: task.ID, device: task.Device}
+	trigger := updateTrigger{task: task.ID, device: task.Device}
 	if task.IsOpen() {
-		concern.pool = task.Pool // the page is read again after events of the pool, because the reasons why the task waits depend on the pool
+		trigger.pool = task.Pool // the page is read again after events of the pool, because the reasons why the task waits depend on the pool
 	}
-	return page{title: "Task " + id, section: "tasks", template: "task", watch: concern, data: map[string]any{
+	return page{title: "Task " + id, section: "tasks", template: "task", watch: trigger, data: map[string]any{
 		"Task": task, "Why": why, "Path": stateSteps(task), "Events": events.Events, "More": events.NextPageToken != "", "Operator": t.mayOfferActions(r, "operator"), "Admin": t.mayOfferActions(r, "admin"),
 		"Remedies": t.newRemedies(r), "Waits": task.IsOpen(), "Retriable": !task.IsOpen() && task.State != operators.Succeeded,
 	}}, nil

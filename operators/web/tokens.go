@@ -37,7 +37,6 @@ func (t *tokenPages) loadList(r *http.Request) (page, error) {
 	}}, err
 }
 
-// loadCreatePage returns the page with the form for a new token.
 func (t *tokenPages) loadCreatePage(r *http.Request) (page, error) {
 	return page{title: "New token", section: "system", template: "token-new", data: map[string]any{"Admin": t.mayOfferActions(r, "admin")}}, nil
 }

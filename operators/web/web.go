@@ -56,9 +56,9 @@ func New(options Options) *Web {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	frame := newPageSender(options)
-	s := &site{pageSender: frame, api: options.API, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
-	frame.isLive = s.isLive
+	sender := newPageSender(options)
+	s := &site{pageSender: sender, api: options.API, ledger: options.Ledger, pages: http.NewServeMux(), livePages: http.NewServeMux(), timeLimited: map[string]bool{}}
+	sender.isLive = s.isLive
 	visitorSessions := &sessions{ledger: options.Ledger, adminHash: hashToken(options.AdminToken), link: options.Link, now: options.Now}
 	d := &authenticator{site: s, sessions: visitorSessions, hasLink: options.Link != ""}
 	w := &Web{
@@ -67,18 +67,18 @@ func New(options Options) *Web {
 	}
 	apiClient := newClient(options.API)
 	waitsCache := newWaitSummaryCache()
-	(&poolPages{frame, apiClient, options.System, w.history, newTTLCache[operators.Series](countEvery), newTTLCache[[]operators.Event](countEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]waitSentence](whysReadEvery)}).registerRoutes(s)
-	(&profilePages{frame, apiClient}).registerRoutes(s)
-	(&limitSetPages{frame, apiClient}).registerRoutes(s)
-	(&batchPages{frame, apiClient, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
+	(&poolPages{sender, apiClient, options.System, w.history, newTTLCache[operators.Series](countEvery), newTTLCache[[]operators.Event](countEvery), newTTLCache[slotHoldings](timelineReadEvery), waitsCache, newTTLCache[[]policyUse](usageReadEvery), newTTLCache[map[string]waitSentence](whysReadEvery)}).registerRoutes(s)
+	(&profilePages{sender, apiClient}).registerRoutes(s)
+	(&limitSetPages{sender, apiClient}).registerRoutes(s)
+	(&batchPages{sender, apiClient, waitsCache, newTTLCache[operators.ResultSummary](summaryReadEvery)}).registerRoutes(s)
 	(&batchForms{s, apiClient}).registerRoutes(s)
-	(&waitingPages{frame, apiClient}).registerRoutes(s)
-	(&failurePages{frame, apiClient}).registerRoutes(s)
-	(&taskPages{frame, apiClient, options.Ledger}).registerRoutes(s)
-	(&devicePages{frame, apiClient, options.ReportPeriod}).registerRoutes(s)
-	(&tokenPages{frame, apiClient}).registerRoutes(s)
+	(&waitingPages{sender, apiClient}).registerRoutes(s)
+	(&failurePages{sender, apiClient}).registerRoutes(s)
+	(&taskPages{sender, apiClient, options.Ledger}).registerRoutes(s)
+	(&devicePages{sender, apiClient, options.ReportPeriod}).registerRoutes(s)
+	(&tokenPages{sender, apiClient}).registerRoutes(s)
 	(&findPages{apiClient}).registerRoutes(s)
-	(&activityPages{frame, apiClient}).registerRoutes(s)
+	(&activityPages{sender, apiClient}).registerRoutes(s)
 	(&systemPages{options.System, options.Ledger, w.streams.shares.Running}).registerRoutes(s)
 	return w
 }

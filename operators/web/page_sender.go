@@ -29,7 +29,6 @@ func withVisitor(ctx context.Context, visitor api.Operator) context.Context {
 	return context.WithValue(ctx, visitorKey{}, visitor)
 }
 
-// visitorOf returns the visitor in ctx: the operator who views the page.
 func visitorOf(ctx context.Context) api.Operator {
 	who, _ := ctx.Value(visitorKey{}).(api.Operator)
 	return who
@@ -47,7 +46,6 @@ type pageSender struct {
 	now      func() time.Time
 }
 
-// newPageSender returns the pageSender of a dashboard with these options.
 func newPageSender(options Options) *pageSender {
 	set := template.Must(template.New("").Funcs(templateFuncs(options)).ParseFS(templates, "templates/*.html"))
 	return &pageSender{set: set, prefix: options.Prefix, system: options.System, readOnly: options.ReadOnly, gate: options.Gate, logger: options.Logger, now: options.Now}
@@ -257,11 +255,11 @@ type page struct {
 	section    string // entry of the navigation that is current
 	template   string
 	data       any
-	watch      updateTrigger
-	snapshot   string     // snapshot of the ledger; empty if the page was not read in a snapshot
-	searchText string     // the text that the visitor searched for
-	entered    url.Values // input of the form on the page that is shown again; nil if it is shown for the first time
-	keepable   bool       // the browser may keep the page for its back button, although it answers a form
+	watch      updateTrigger // when a live page is read again while it is open
+	snapshot   string        // snapshot of the ledger; empty if the page was not read in a snapshot
+	searchText string        // the text that the visitor searched for
+	entered    url.Values    // input of the form on the page that is shown again; nil if it is shown for the first time
+	keepable   bool          // the browser may keep the page for its back button, although it answers a form
 }
 
 // renderedPage is a page as HTML: the whole page, and its pieces (the parts that are sent again when they change).

@@ -38,9 +38,9 @@ func (l *lateCommitLog) EventsComplete(_ context.Context, m store.EventPosition)
 	return true, nil
 }
 
-// TestNewsMissesNothing checks that each event of the log is returned once, however late it is committed and
+// TestTheFollowerMissesNoEvent checks that each event of the log is returned once, however late it is committed and
 // however many later events are committed before it.
-func TestNewsMissesNothing(t *testing.T) {
+func TestTheFollowerMissesNoEvent(t *testing.T) {
 	t.Parallel()
 	log := &lateCommitLog{lastID: 5, missing: map[int64]bool{}}
 	n := &eventFollower{log: log}
