@@ -142,7 +142,8 @@ func (l *statusLine) updateWaiting(lease operators.Lease, requestErr error) {
 }
 
 // repeatRead calls read every watchEvery until isOver is true, or until read returns an error that is not transient. It
-// writes transient errors as messages. If ctx ends first (Ctrl-C), it returns nil.
+// writes transient errors as messages. If ctx ends first (Ctrl-C), it returns nil, as
+// if isOver were true.
 func (c *console) repeatRead(ctx context.Context, read func() (isOver bool, err error)) error {
 	for ctx.Err() == nil {
 		switch isOver, err := read(); {

@@ -200,7 +200,6 @@ func listContextsCommand() *cobra.Command {
 	}}
 }
 
-// completeContexts makes the shell complete the flag with the names of the contexts.
 func completeContexts(command *cobra.Command, flagName string) {
 	_ = command.RegisterFlagCompletionFunc(flagName, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		all, _ := readContexts() // errors are not shown, because the shell waits for the completion

@@ -34,7 +34,6 @@ func explainDeviceCommand(devices commandFactory) *cobra.Command {
 	})
 }
 
-// addDeviceFilters adds the flags by which a command filters devices.
 func addDeviceFilters(command *cobra.Command) {
 	addFieldFlags(command, operators.DeviceFilter{})
 	flags := command.Flags()

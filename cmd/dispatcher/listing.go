@@ -100,12 +100,10 @@ func copyFlags(command *cobra.Command) *pflag.FlagSet {
 	return set
 }
 
-// addLimitFlag adds the flag --limit of a list.
 func addLimitFlag(command *cobra.Command) (maxEntries *int) {
 	return command.Flags().Int("limit", 100, "maximum number of entries to show; 0: all")
 }
 
-// addFormatFlag adds the flag --format of an export.
 func (l listSpec) addFormatFlag(command *cobra.Command) (format *string) {
 	format = command.Flags().String("format", "csv", strings.Join(l.formatNames(), " or "))
 	completeFlagValues(command, "format", l.formatNames()...)

@@ -1,10 +1,14 @@
 // Command dispatcher grants the slots of an external system to the devices of a fleet. The commands about one kind of object,
-// such as pools, are in the files whose names begin with the name of the kind. There are two exceptions: why.go has `pools why`
-// and `batches why`, and rules.go has `profiles`, `pools limited` and `pools usage`.
+// such as pools, are in the files whose names begin with the name of the kind. There are three exceptions: why.go has `pools why`
+// and `batches why`, failures.go has `pools failures` and `batches failures`, and rules.go has `profiles`, `pools limited` and
+// `pools usage`.
 //
 // main.go contains the code that all commands share. operator.go, nouns.go, listing.go and console.go contain the code that the
 // commands of the operators' API share. fields.go makes requests from flags, and flags.go has the types of flags. A function
 // such as createBatchCommand or showSlotsCommand returns the command with its name. The function in its RunE does the work.
+//
+// The settings of docs/configuration.md, which `make docs` writes, belong to `serve`. `run` has flags instead. The contract of the
+// commands is in docs/protocol.md ("Program").
 package main
 
 import (
@@ -33,10 +37,10 @@ const (
 	exitUsage   = 2
 )
 
-// The groups of commands in the help.
+// The groups of commands in the help. The command `dispatcher run` is in groupOperate.
 const (
-	groupRun     = "run"
-	groupOperate = "operate"
+	groupInstallation = "run"
+	groupOperate      = "operate"
 )
 
 // usageError is a mistake on the command line or in the configuration.
@@ -130,9 +134,9 @@ func rootCommand(stdout, stderr io.Writer, releaseSignals func()) *cobra.Command
 		}
 		return usageError{err}
 	})
-	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"}, &cobra.Group{ID: groupOperate, Title: "Operate:"})
+	root.AddGroup(&cobra.Group{ID: groupInstallation, Title: "Run:"}, &cobra.Group{ID: groupOperate, Title: "Operate:"})
 	for _, command := range []*cobra.Command{devCommand(), serveCommand(), migrateCommand(), simulateCommand(), healthcheckCommand(), doctorCommand()} {
-		command.GroupID = groupRun
+		command.GroupID = groupInstallation
 		root.AddCommand(command)
 	}
 	root.AddCommand(poolsCommand(), batchesCommand(), tasksCommand(), devicesCommand(), profilesCommand(), limitsCommand(), tokensCommand(), leasesCommand(), eventsCommand(), findCommand(), runCommand(releaseSignals), guardCommand(), contextCommand(), versionCommand())

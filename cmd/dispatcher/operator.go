@@ -31,10 +31,10 @@ const (
 // of commands has its own operatorFlags.
 type operatorFlags struct{ url, context, output string }
 
-// groupCommand returns a command with this name, whose subcommands are verbs. shortHelp is the help of the command. The
-// subcommands have the flags of o.
-func (o *operatorFlags) groupCommand(name, shortHelp string, verbs ...*cobra.Command) *cobra.Command {
-	command := &cobra.Command{Use: name, Short: shortHelp, GroupID: groupOperate}
+// groupCommand returns a command of the API with the subcommands verbs. usageLine begins with the name of the command, and shortHelp
+// is its help. The command and its subcommands have the flags of o. Without verbs, the caller sets RunE.
+func (o *operatorFlags) groupCommand(usageLine, shortHelp string, verbs ...*cobra.Command) *cobra.Command {
+	command := &cobra.Command{Use: usageLine, Short: shortHelp, GroupID: groupOperate}
 	command.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	command.AddCommand(verbs...)
 	flags := command.PersistentFlags()

@@ -31,7 +31,7 @@ func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e
 // the lease ends.
 const shortestLease = 3 * time.Second
 
-// runner contains the flags of `dispatcher run`.
+// runner contains the flags of `dispatcher run`. docs/callers.md has the promises of this command.
 type runner struct {
 	pool, holder       string
 	wait, lease, grace time.Duration
@@ -86,7 +86,7 @@ func guardCommand() *cobra.Command {
 	}
 }
 
-// checkFlags returns an error if the flags of the command are invalid.
+// checkFlags returns an error if a flag is outside its limits. It shortens the default of --grace for a short lease.
 func (r *runner) checkFlags(cmd *cobra.Command) error {
 	if r.lease < shortestLease {
 		return fmt.Errorf("--lease %s: want at least %s", r.lease, shortestLease)

@@ -155,7 +155,6 @@ func withLedger(cmd *cobra.Command, configuration *configReader, work func(*cobr
 	return work(cmd, ledger)
 }
 
-// writeMigrationStatus writes the migrations of the ledger and whether they are applied.
 func writeMigrationStatus(cmd *cobra.Command, ledger *store.Store) error {
 	states, err := ledger.MigrationStatus(cmd.Context())
 	if err != nil {

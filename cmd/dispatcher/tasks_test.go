@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// newCommandRunnerWithTasks returns a desk with a failed task, a running task and a waiting task.
+// newCommandRunnerWithTasks returns a commandRunner with a failed task, a running task and a waiting task.
 func newCommandRunnerWithTasks(t *testing.T) *commandRunner {
 	t.Helper()
 	d := newCommandRunner(t)
