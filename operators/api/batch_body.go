@@ -38,12 +38,11 @@ func (b *batchOperations) separateTasks(operations huma.API) middleware {
 			}
 			list := taskOpener(func() (taskList, func(), error) { return b.storeTaskLines(ctx, form) })
 			useProblemStatus(&bodyContext{huma.WithValue(ctx, taskOpenerKey{}, list), bytes.NewReader(fields), query}, next)
+			return nil
 		case "", operators.TypeJSON:
 			return b.separateJSON(ctx, next)
-		default:
-			next(ctx)
 		}
-		return nil
+		return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMedia, fmt.Sprintf("Content-Type: must be %s, %s or %s", operators.TypeJSON, operators.TypeCSV, operators.TypeNDJSON))
 	}
 }
 

@@ -33,6 +33,17 @@ func (b *testAPI) taskPayloads(filter string) map[string]any {
 	return got
 }
 
+// TestBatchBodyHasAKnownType checks that a body of another media type is refused, even if it is valid JSON.
+func TestBatchBodyHasAKnownType(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	b.putPool("p", `{"capacity":60}`)
+	for _, mediaType := range []string{"text/plain", "application/x+json"} {
+		b.sendWithType("POST", "/v1/batches", mediaType, newBatchBody).expectProblem(415, "unsupported_media_type").expectMentions(t, ndjsonType)
+	}
+	b.sendWithType("POST", "/v1/batches", "application/json; charset=utf-8", newBatchBody).expectStatus(201)
+}
+
 func TestBatchesFromLines(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
