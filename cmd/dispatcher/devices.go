@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -189,7 +190,7 @@ the profile. NDJSON has one line for each device, such as
 			}
 			r.NoRetry = true // a second answer would contain no tokens
 			err := s.Copy(s.cmd.Context(), r, s.console.out)
-			if operators.IsResponseLost(err) {
+			if operators.IsResponseLost(err) || errors.Is(err, context.Canceled) {
 				return advisedError{err, "the devices may have been created, and their tokens are lost; to create new tokens for all: dispatcher devices import --existing rotate -f " + file}
 			}
 			return err

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,6 +103,36 @@ func TestDevicesAreImported(t *testing.T) {
 	d.writeFile("more.csv", "device\nd-4\n")
 	d.runCommand("", "devices", "import", "-f", "more.csv").expectExit(1).expectErrors("tokens are lost", "dispatcher devices import --existing rotate -f more.csv")
 	d.expectOutput("devices import --existing rotate -f more.csv", "device,token\nd-4,SECRET\n")
+}
+
+// TestAnInterruptedImportSaysHowToGetTokens interrupts an import whose request has reached the server. The devices may exist then, and nobody
+// knows their tokens.
+func TestAnInterruptedImportSaysHowToGetTokens(t *testing.T) {
+	t.Parallel()
+	reached := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(reached)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	list := filepath.Join(t.TempDir(), "devices.csv")
+	if err := os.WriteFile(list, []byte("device\nd-1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var errText bytes.Buffer
+	cmd := programCommand(t, []string{"DISPATCHER_URL=" + server.URL, "DISPATCHER_TOKEN=t"}, "devices", "import", "-f", list)
+	cmd.Stderr = &errText
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || !strings.Contains(errText.String(), "dispatcher devices import --existing rotate") {
+		t.Errorf("%v: %s", err, errText.String())
+	}
 }
 
 func TestTokensActInTheirRoleUntilDeleted(t *testing.T) {
