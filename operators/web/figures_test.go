@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -20,4 +21,17 @@ func TestFiguresOfWhatWaitsSayWhatTheyCount(t *testing.T) {
 	}
 	_, page, _ := b.getPage("/pools/p")
 	expectContains(t, page, "<b>2</b> tasks wait")
+}
+
+// TestACardSaysThatMoreDevicesAreInLineThanWereCounted checks a card with the slots of its pool. The API counts at most 1000 devices in line.
+func TestACardSaysThatMoreDevicesAreInLineThanWereCounted(t *testing.T) {
+	t.Parallel()
+	b := startEmbedded(t)
+	names := make([]string, 1001)
+	for i := range names {
+		names[i] = fmt.Sprintf("d-%d", i)
+	}
+	b.createPool("p", 1, names...)
+	_, page, _ := b.getPage("/")
+	expectContains(t, page, "1000+</a>")
 }

@@ -59,17 +59,19 @@ type shownPool struct {
 	Why    waitSentence // why its tasks wait; only for the pools with the worst trouble
 	Share  float64      // filled part of the bar in percent
 	Closed bool
-	Many   bool       // more devices are in line than were counted
 	Over   bool       // more slots are held than the capacity, because an operator lowered it
 	Chart  chart      // only of a card
 	Cells  []slotCell // slots; only of a card, if there are few pools
 }
 
+// Many reports whether more devices may be in line than were counted.
+func (p shownPool) Many() bool { return p.Waiting >= maxDevicesInLine }
+
 // newShownPool returns a pool without the parts that only cards have.
 func (p *poolPages) newShownPool(pool operators.PoolState, whyByPool map[string]waitSentence) shownPool {
 	return shownPool{
 		PoolState: pool, Recent: p.history.recentCounts(pool.Name), Why: whyByPool[pool.Name], Share: heldSlotsPercent(pool.Held, pool.Capacity),
-		Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Many: pool.Waiting >= maxDevicesInLine, Over: pool.Held > pool.Capacity,
+		Closed: pool.OpensAt != nil && pool.OpensAt.After(p.now()), Over: pool.Held > pool.Capacity,
 	}
 }
 
@@ -122,7 +124,7 @@ func (p *poolPages) drawSlots(r *http.Request, card *shownPool) error {
 		return err
 	}
 	d.fillCells(p.now())
-	card.Cells, card.Held, card.Waiting, card.Oldest, card.Many = d.Cells, d.Slots.Held, d.Slots.Waiting, d.Slots.Oldest, false
+	card.Cells, card.Held, card.Waiting, card.Oldest = d.Cells, d.Slots.Held, d.Slots.Waiting, d.Slots.Oldest
 	return nil
 }
 
