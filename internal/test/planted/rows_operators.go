@@ -109,7 +109,7 @@ func operatorsMistakes() []Mistake {
 		{
 			Package: "operators/web", Func: "site.readForm",
 			Old:    `!s.mayOfferActions(r, requiredRole)`,
-			New:    `!visitorOf(r.Context()).May(role)`,
+			New:    `!visitorOf(r.Context()).May(requiredRole)`,
 			Breaks: "a read-only dashboard changes something if a form is sent to it",
 		},
 		{
@@ -171,7 +171,7 @@ func operatorsMistakes() []Mistake {
 		{
 			Package: "cmd/dispatcher", Func: "leaseKeeper.keepWhileRunning",
 			Old:    `k.remainingTime() <= k.grace && k.lossReason == nil`,
-			New:    `k.remaining() <= 0 && k.lossReason == nil`,
+			New:    `k.remainingTime() <= 0 && k.lossReason == nil`,
 			Breaks: "the exit status of dispatcher run does not say that the command was ended because its lease was lost",
 		},
 		{
