@@ -110,7 +110,7 @@ func (d *device) recordReportAnswered() {
 
 // scheduleReport sets the time of the next report after a reply. While a task runs, the device reports to renew the
 // lease, when half of the lease has passed. If this reply did not renew the lease, the device reports again after
-// resendWait. After a held reply (long poll), the device reports at once.
+// resendWait. After a held reply (long poll) without report_after_ms, the device reports at once.
 func (d *device) scheduleReport(sent sentReport, message linkMessage) {
 	r := message.reply
 	switch {

@@ -52,7 +52,7 @@ func (c Config) registerDevices(ctx context.Context, operator *Operator, progres
 }
 
 // createAccountsAndTokens makes sure that each device has an account, and returns the tokens in the order of ids. If the dispatcher
-// creates accounts at a broker, register creates the new tokens of existing devices one at a time.
+// creates accounts at a broker, createMissingTokens creates the tokens of existing devices with single requests.
 func createAccountsAndTokens(ctx context.Context, operator *Operator, ids []string, onProgress func(made int)) (tokens []string, err error) {
 	tokens, err = importDevices(ctx, operator, ids, "rotate")
 	if problem, ok := errors.AsType[*operators.Problem](err); ok && problem.Code == "one_by_one" {

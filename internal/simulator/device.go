@@ -17,7 +17,7 @@ const maxSilence = 20 * time.Second
 
 // Limits of the waits that double after each failure.
 const (
-	forbiddenFactor = 600 // the first wait after a 401 or 403, in units of Config.FirstRetry
+	forbiddenFactor = 600 // the first wait after a forbidden report (see answerKind), in units of Config.FirstRetry
 	forbiddenMax    = 6 * time.Hour
 	maxDoublings    = 20 // maximum number of doublings; no wait needs more
 )
@@ -50,7 +50,7 @@ type memory struct {
 	redelivered      grantKey // the last grant that was redelivered while its result was in the journal
 	silent           bool     // silent until the next reboot
 	failures         int      // consecutive failures
-	forbiddenAnswers int      // consecutive refusals with 401 or 403
+	forbiddenAnswers int      // consecutive forbidden reports
 }
 
 type sentReport struct {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-func newTestExternal(t *testing.T, capacity int, l *leases, onFull func() int) *External {
+func newTestExternal(t *testing.T, capacity int, l *leases, readCapacity func() int) *External {
 	t.Helper()
-	e, err := NewExternal(t.Context(), "", capacity, l, onFull)
+	e, err := NewExternal(t.Context(), "", capacity, l, readCapacity)
 	if err != nil {
 		t.Fatal(err)
 	}

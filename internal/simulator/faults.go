@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Faults holds the probabilities, in 0..1, with which devices misbehave. A device never breaks the lease rule,
+// Faults holds the probabilities, in 0..1, with which the devices of Run misbehave. A device never breaks the lease rule,
 // because the dispatcher's promises rely on it.
 //
 // "Per grant" means that device.startTask draws the fault at random at each start of a task, also after a reboot. At most
@@ -19,7 +19,7 @@ type Faults struct {
 	Late        float64 // per silent grant: its result is kept and sent later
 	Slow        float64 // per grant: works 0.6 to 1.5 leases, and renews
 	Reboot      float64 // per grant: reboots during the work and forgets the task; the task starts again when its grant is redelivered
-	Duplicate   float64 // per report: sends it twice
+	Duplicate   float64 // per report: sends a copy, in half of the cases at the same time, otherwise after the first reply
 	LostReplies float64 // per report: does not receive the reply
 	Garbage     float64 // per report: sends a malformed report before it
 }

@@ -25,7 +25,7 @@ type answerKind int
 const (
 	answered  answerKind = iota // a reply, or a push
 	refused                     // 400, 413, 422: the same bytes must never be sent again
-	forbidden                   // 401, 403
+	forbidden                   // 401, 403, 429 (a locked-out address)
 	failed                      // any other failure
 )
 

@@ -31,8 +31,6 @@ type mqttLink struct {
 	once               sync.Once                   // closes firstAttemptDone
 }
 
-// newMQTTLink returns the link of a device to the broker at url. retry is the upper limit of the first pause between two
-// attempts to connect.
 func newMQTTLink(url, device, token string, retry time.Duration) *mqttLink {
 	return &mqttLink{url: url, device: device, token: token, retry: retry, firstAttemptDone: make(chan struct{})}
 }

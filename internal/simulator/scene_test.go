@@ -132,9 +132,8 @@ func grantReply(r report, leaseMS, workMS int64) map[string]any {
 	return a
 }
 
-// expectBetween checks the time from the sending of the first report to the moment in the parameter happened. The exact
-// time of the sending is not known. It lies between s.began and arrived, because a busy machine may deliver the report
-// late.
+// expectBetween checks the time from the sending of the first report to the time happened. The exact time of the sending
+// is not known. It lies between s.began and arrived, because a busy machine may deliver the report late.
 func (s *deviceScene) expectBetween(minElapsed time.Duration, arrived, happened time.Time, maxElapsed time.Duration) {
 	s.t.Helper()
 	if longest, shortest := happened.Sub(s.began), happened.Sub(arrived); longest < minElapsed || shortest > maxElapsed {

@@ -31,8 +31,8 @@ type Stats struct {
 	Discarded int64 // results dropped after refusals
 
 	LostReplies     int64 // reports whose reply the device drops on purpose
-	Refused         int64 // reports refused (400, 413, 422, 401, 403 and their MQTT reasons)
-	Errors          int64 // other failures: network, 429, 5xx
+	Refused         int64 // reports refused (400, 401, 403, 413, 422, 429 and their MQTT reasons)
+	Errors          int64 // other failures: network, 408, 5xx
 	GarbageSent     int64
 	GarbageRefused  int64
 	GarbageAccepted int64 // malformed reports that were accepted, or answered with 500

@@ -9,8 +9,8 @@ import (
 
 // visitCounter counts the devices inside the external system and the arrivals that violate the rules.
 type visitCounter struct {
-	leases *leases    // nil if no leases are known, so that none excuses a late device
-	onFull func() int // nil if the capacity cannot change
+	leases       *leases    // nil if no leases are known, so that none excuses a late device
+	readCapacity func() int // nil if the capacity cannot change
 
 	mu       sync.Mutex
 	capacity int
@@ -23,12 +23,10 @@ type visitCounter struct {
 	turnover slotTurnover
 }
 
-// newVisitCounter returns a visitCounter for at most capacity devices at the same time. If knownLeases is nil, a device
-// that stays after its lease counts as a violation. readCapacity returns the current capacity of the pool after an arrival
-// above the capacity. If readCapacity is nil, the capacity does not change.
+// newVisitCounter returns the visitCounter of an External. knownLeases is the parameter leases of NewExternal.
 func newVisitCounter(capacity int, knownLeases *leases, readCapacity func() int) *visitCounter {
 	return &visitCounter{
-		leases: knownLeases, onFull: readCapacity, capacity: capacity, changed: time.Now(),
+		leases: knownLeases, readCapacity: readCapacity, capacity: capacity, changed: time.Now(),
 		inside: map[*visit]*lease{}, tokens: map[int]int64{}, holders: map[int]*visit{}, turnover: newSlotTurnover(),
 	}
 }
@@ -78,12 +76,12 @@ func (j *visitCounter) Stats() ExternalStats {
 }
 
 // clearIfCapacityRaised clears the suspicion if an operator has just raised the capacity to at least devicesInside, the number
-// of devices inside. It is called after the arrival was counted, because onFull may take long.
+// of devices inside. It is called after the arrival was counted, because readCapacity may take long.
 func (j *visitCounter) clearIfCapacityRaised(overSuspicion *suspectedBreach, devicesInside int) {
-	if j.onFull == nil {
+	if j.readCapacity == nil {
 		return
 	}
-	now := j.onFull()
+	now := j.readCapacity()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if now < devicesInside {
@@ -150,8 +148,7 @@ func (j *visitCounter) Gaps() []Gap {
 	return slices.Clone(j.turnover.gaps)
 }
 
-// idleAtStartAndEnd returns the times for which slots were empty, summed over the slots: before is the time from begin to
-// the first visit to a slot, after is the time from the last visit to end.
+// idleAtStartAndEnd calls slotTurnover.idleAtStartAndEnd for the slots of the capacity.
 func (j *visitCounter) idleAtStartAndEnd(begin, end time.Time) (before, after time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -100,8 +100,8 @@ type taskEnd struct {
 }
 
 // start begins the work under a lease from sentAt to leaseUntil. When the work has ended and the device has left the
-// external system, the channel done receives the end of the job. If externalAddr is empty, the device does not visit the
-// external system.
+// external system, the channel done receives a taskEnd. If externalAddr is empty, the device does not visit the external
+// system.
 func (j *runningTask) start(ctx context.Context, sentAt, leaseUntil time.Time, externalAddr string) {
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.started = time.Now()

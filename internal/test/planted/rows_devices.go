@@ -135,13 +135,13 @@ func devicesMistakes() []Mistake {
 			Package: "internal/simulator", Func: "suspectedBreach.countExcessLeases",
 			Old:    `l == nil || l.isInForceAt(s.at, margin)`,
 			New:    `l != nil && l.isInForceAt(s.at, margin)`,
-			Breaks: "the judge does not count a visitor without a lease against the capacity",
+			Breaks: "the external system does not count a visitor without a lease against the capacity",
 		},
 		{
 			Package: "internal/simulator", Func: "Comparison.addTask",
 			Old:    `successes > 1`,
 			New:    `successes > 2`,
-			Breaks: "the judge does not find a success that was recorded twice",
+			Breaks: "the comparison with the journals does not find a success that was recorded twice",
 		},
 	}
 }
