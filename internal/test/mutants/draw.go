@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/internal/test/mutation"
 )
 
-// Draw returns random mistakes in the product's source at root, with about the same number of each kind. Their total
+// Draw returns random mistakes in the productFolders of root, with about the same number of each kind. Their total
 // number is count. The same seed draws the same mistakes even after a file was moved, because a mistake is chosen by
 // its function and its text, not by its path.
 func Draw(root string, seed uint64, count int) ([]mutation.Mistake, error) {
@@ -29,7 +29,7 @@ func Draw(root string, seed uint64, count int) ([]mutation.Mistake, error) {
 			}
 		}
 		if len(drawn) == before {
-			break // there are fewer than n sites
+			break // there are fewer than count sites
 		}
 	}
 	return drawn, nil

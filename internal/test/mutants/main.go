@@ -1,6 +1,6 @@
-// Command mutants measures the strength of the tests by random mistakes. It draws random mistakes in the source of the product and makes
-// one at a time in a copy of the tree. It prints the share of mistakes that the tests catch, and lists the mistakes that no test catches
-// (survivors). Run it with `make mutants`.
+// Command mutants measures the strength of the tests by random mistakes. It draws random mistakes in the Go source of some rooms (see
+// productFolders) and makes one at a time in a copy of the tree. It prints the share of mistakes that the tests catch, and lists the
+// mistakes that no test catches (survivors). Run it with `make mutants`.
 //
 // Limits: some mistakes change nothing observable (a log line, the capacity of a slice), so the share cannot reach 1. Only shares of the
 // same seed can be compared.

@@ -1,4 +1,5 @@
-// Package pages reads the documentation and the names of the tests, so that tests can compare them.
+// Package pages reads the documentation and the names of the tests, so that tests can compare them. It compares
+// no measured figures. A test of a figure belongs to the package that can measure it (see TestMemoryOfASubject in limits).
 package pages
 
 import (

@@ -1,6 +1,7 @@
 // Command planted measures the strength of the tests by planted mistakes. Each mistake is a row of a table and
 // breaks a promise of the product. The command makes one mistake at a time in a copy of the tree. It prints which
-// test catches each mistake, and how many mistakes were caught. Run it with `make planted`.
+// test catches each mistake, and how many mistakes were caught. It fails if a mistake cannot be made or does not
+// compile, but not if no test catches a mistake. Run it with `make planted`.
 package main
 
 import (
@@ -17,7 +18,7 @@ import (
 )
 
 func main() {
-	rows := flag.String("rows", "", "make only the mistakes whose name matches this regular expression")
+	rows := flag.String("rows", "", "make only the mistakes whose name (\"PACKAGE FUNCTION: PROMISE\") matches this regular expression")
 	workers := flag.Int("workers", 2, "how many mistakes are tried at a time")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *rows, *workers); err != nil {
@@ -26,8 +27,7 @@ func main() {
 	}
 }
 
-// run tries the planted mistakes. The working directory must be the root of the module. run returns an error if a
-// mistake cannot be made or does not compile.
+// run tries the planted mistakes. The working directory must be the root of the module.
 func run(ctx context.Context, w io.Writer, rows string, workers int) error {
 	match, err := regexp.Compile(rows)
 	if err != nil {

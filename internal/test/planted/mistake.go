@@ -16,12 +16,12 @@ import (
 )
 
 // Mistake is one planted mistake: a change of one function that breaks a promise. For a new mistake, only a row in
-// one of the files rows_*.go is needed. The command itself writes caught.txt.
+// one of the files rows_*.go is needed, in the file of the part that makes the promise. The command itself writes caught.txt.
 type Mistake struct {
 	Package string   // folder of the package, relative to the root of the module
 	Func    string   // for Go: "function" or "Type.Method"; for Lua, SQL and templates: the path of the file in Package
-	Old     string   // text in the function, which must occur exactly once; white space matches any white space
-	New     string   // the replacement
+	Old     string   // text that must occur exactly once in the function or file; white space matches any white space
+	New     string   // the replacement; only `make planted` checks that it compiles
 	Breaks  string   // the promise that the change breaks
 	Tests   []string // folders of the packages whose tests should catch it, in this order; nil means Package
 }
