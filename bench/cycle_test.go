@@ -176,23 +176,23 @@ const insertDeviceTokens = `INSERT INTO tokens (device, hash, created_at) SELECT
 // measureIdleReports measures reports of devices that have no tasks.
 func measureIdleReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
-	return s.measureRefusals(size, s.registerDevices("d", 2*size.queuedTasks))
+	return s.measureReportsWithoutGrant(size, s.registerDevices("d", 2*size.queuedTasks))
 }
 
 func measureIdleAtTwoReplicas(s *testbed, size scale) figures {
 	s.startReplicas(2)
-	return s.measureRefusals(size, s.registerDevices("d", 2*size.queuedTasks))
+	return s.measureReportsWithoutGrant(size, s.registerDevices("d", 2*size.queuedTasks))
 }
 
 // measureWaitingReports measures reports of devices that wait for a slot of a full pool.
 func measureWaitingReports(s *testbed, size scale) figures {
 	s.startReplicas(1)
-	return s.measureRefusals(size, s.registerWaiters(size))
+	return s.measureReportsWithoutGrant(size, s.registerWaiters(size))
 }
 
 func measureWaitingAtTwoReplicas(s *testbed, size scale) figures {
 	s.startReplicas(2)
-	return s.measureRefusals(size, s.registerWaiters(size))
+	return s.measureReportsWithoutGrant(size, s.registerWaiters(size))
 }
 
 // registerWaiters creates a full pool: 60 devices hold its 60 slots. registerWaiters returns other devices, which have
@@ -216,9 +216,9 @@ func (s *testbed) registerWaiters(size scale) []string {
 	return waiters
 }
 
-// measureRefusals measures reports that are answered without a grant. Each device has a token of its own and has reported
+// measureReportsWithoutGrant measures reports that are answered without a grant. Each device has a token of its own and has reported
 // several times before the measurement.
-func (s *testbed) measureRefusals(size scale, known []string) figures {
+func (s *testbed) measureReportsWithoutGrant(size scale, known []string) figures {
 	s.runSQL(insertDeviceTokens)
 	all := s.addrs
 	for range 3 { // the first use of a token is news about its device, so the ledger is read again

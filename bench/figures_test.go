@@ -15,7 +15,7 @@ import (
 // figures are the measurements of one round of a row (a line of the table).
 type figures struct {
 	count        int // number of things that the row counts, such as cycles
-	refused      int // number of requests for a task that were refused or not answered in time
+	refused      int // number of reports without the grant that a cycle needs, or without an answer in time
 	elapsed      time.Duration
 	deadline     time.Time          // time after which no step begins
 	countByTenth [10]int            // count, by the tenth of the time span

@@ -46,8 +46,8 @@ func measurementScale() scale {
 }
 
 // TestLoad prints the table. Each round measures every row once, so that other work of the machine affects all rows
-// alike. TestLoad measures only with -whole. Without -whole, TestLoad only tests the harness, at a size that is too
-// small for meaningful times.
+// alike. TestLoad measures only with -whole. Without -whole (as in `make test-long`), TestLoad only tests the harness:
+// it runs a few rows, which its body selects, at a size that is too small for meaningful times.
 func TestLoad(t *testing.T) { //nolint:tparallel // rows run one after the other: they are measured
 	t.Parallel()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)

@@ -72,7 +72,7 @@ func (s *testbed) measureMQTTReports(size scale, devices []string) figures {
 			one.Close()
 		}
 	}()
-	for range 3 { // each device has reported before the measurement, as in measureRefusals
+	for range 3 { // each device has reported before the measurement, as in measureReportsWithoutGrant
 		if s.t.Failed() {
 			return figures{}
 		}

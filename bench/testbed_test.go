@@ -136,7 +136,6 @@ func checkReady(url string) error {
 	return nil
 }
 
-// sendOperatorJSON sends a request of an operator with a JSON body.
 func (s *testbed) sendOperatorJSON(method, path string, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {

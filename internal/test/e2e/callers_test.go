@@ -160,7 +160,6 @@ func (c *callers) dropConnections(ctx context.Context) error {
 	return err
 }
 
-// setMaxCallerSlots sets the maximum number of slots that callers may hold.
 func (c *callers) setMaxCallerSlots(ctx context.Context, operator *simulator.Operator) error {
 	if c.mix.maxCallerSlots == 0 {
 		return nil
@@ -240,16 +239,15 @@ func (c *callers) countEnding(ending string, err error) {
 	}
 }
 
-// endingCount returns how many leases ended in this way.
 func (c *callers) endingCount(ending string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.endingCounts[ending]
 }
 
-// findHolders returns the callers that hold slots and whose names begin with name.
-func (c *callers) findHolders(ctx context.Context, name string) (holders []string, err error) {
-	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, name)
+// findHolders returns the names of the callers that hold slots. The names begin with prefix.
+func (c *callers) findHolders(ctx context.Context, prefix string) (holders []string, err error) {
+	rows, err := c.db.QueryContext(ctx, `SELECT substr(device, length('@callers/') + 1) FROM grants WHERE device LIKE '@callers/' || $1 || '%' AND lease_until > now()`, prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -264,17 +262,18 @@ func (c *callers) findHolders(ctx context.Context, name string) (holders []strin
 	return holders, rows.Err()
 }
 
-// waitForHolders waits until each caller in names has two slots: one of its `dispatcher run` and one of its program.
-func (c *callers) waitForHolders(ctx context.Context, names ...string) error {
+// waitForHolders waits, for each prefix, until two callers whose names have this prefix hold slots: one that runs `dispatcher run`, and one
+// program.
+func (c *callers) waitForHolders(ctx context.Context, namePrefixes ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	for _, name := range names {
+	for _, prefix := range namePrefixes {
 		for _, kind := range []string{commandPrefix, programPrefix} {
 			if err := poll(ctx, ledgerPause, func() bool {
-				holders, err := c.findHolders(ctx, kind+name)
+				holders, err := c.findHolders(ctx, kind+prefix)
 				return err == nil && len(holders) > 0
 			}); err != nil {
-				return fmt.Errorf("%w: no %s%s got a slot: %w", errTestedTooLittle, kind, name, err)
+				return fmt.Errorf("%w: no %s%s got a slot: %w", errTestedTooLittle, kind, prefix, err)
 			}
 		}
 	}

@@ -136,7 +136,7 @@ func (x *experiment) deploy() {
 
 // fault is a fault that the test injects into the deployment. inject returns when the fault is over.
 type fault struct {
-	name   string
+	name   string // with -short, only the first fault of a name is injected
 	inject func(context.Context) error
 }
 
@@ -211,7 +211,7 @@ func (x *experiment) injectFaults(ctx context.Context, faults []fault) error {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 		over := time.Now()
-		recovery, err := x.waitForRecovery(ctx)
+		recovery, err := x.measureRecovery(ctx)
 		if err == nil {
 			err = x.waitUntilRecovered(ctx)
 		}

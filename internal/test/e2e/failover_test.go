@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
@@ -100,40 +99,4 @@ func prepareCluster(x *experiment) {
 func prepareSentinel(x *experiment) {
 	x.sentinel = servers.StartSentinels(x.t, "")
 	x.useRedis(x.sentinel.URL())
-}
-
-// recovery has the times that a deployment needed to recover from a fault, counted from the moment at which the
-// failed part answered again.
-type recovery struct{ firstGrant, nearlyFull time.Duration }
-
-func (r recovery) String() string {
-	return fmt.Sprintf("first grant after %.1f s, 90 %% of the slots held after %.1f s", r.firstGrant.Seconds(), r.nearlyFull.Seconds())
-}
-
-// waitForRecovery waits for the first grant, and then until 90 % of the slots are held. It reads both from the
-// ledger.
-func (x *experiment) waitForRecovery(ctx context.Context) (r recovery, err error) {
-	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
-	defer cancel()
-	began := time.Now()
-	var since int64
-	if err := poll(ctx, ledgerPause, func() bool {
-		return x.db.QueryRowContext(ctx, `SELECT last_value FROM grant_token`).Scan(&since) == nil
-	}); err != nil {
-		return r, err
-	}
-	err = poll(ctx, ledgerPause, func() bool {
-		var now int64
-		return x.db.QueryRowContext(ctx, `SELECT last_value FROM grant_token`).Scan(&now) == nil && now > since
-	})
-	r.firstGrant = time.Since(began)
-	if err != nil {
-		return r, fmt.Errorf("no grant: %w", err)
-	}
-	err = poll(ctx, ledgerPause, func() bool {
-		held, err := x.heldCount(ctx)
-		return err == nil && held >= x.fleet.Capacity*9/10
-	})
-	r.nearlyFull = time.Since(began)
-	return r, err
 }

@@ -20,7 +20,7 @@ import (
 // TestFaults checks the promises of the README under load. Two replicas serve 400 devices in 60 slots over HTTP and
 // MQTT, and one fault after the other happens while the pool is nearly full. The capacity must never be exceeded, every
 // task must end, every acknowledged result must be stored byte for byte, no slot may leak, each replica must grant
-// again over both transports, and Redis must agree with the ledger at the end.
+// again over both transports, and Redis must agree with the ledger at the end. CONTRIBUTING.md lists the faults.
 //
 // With -short, 48 devices in 12 slots meet each fault once.
 func TestFaults(t *testing.T) {
@@ -50,7 +50,8 @@ type faultGroup struct {
 	prepare func(*experiment) // called before the deployment; nil means nothing to prepare
 }
 
-// faultGroups returns all faults. With -short, several groups run on one deployment.
+// faultGroups returns the faults of TestFaults and TestFaultsOnTwoWires. With -short, several groups run on one
+// deployment.
 func faultGroups() []faultGroup {
 	var (
 		replicas = faultGroup{name: "replicas", faults: (*experiment).replicaFaults}
@@ -258,7 +259,7 @@ func (x *experiment) causeConflicts(ctx context.Context, startConflict func()) e
 	return x.waitForAllGrants(ctx)
 }
 
-// waitForAllGrants waits until each replica has granted a task over each transport.
+// waitForAllGrants calls waitForGrants with the limit recoveryLimit.
 func (x *experiment) waitForAllGrants(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()

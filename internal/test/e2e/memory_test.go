@@ -121,7 +121,6 @@ func (x *attack) holdOpenBodies(connections int) {
 	}
 }
 
-// createTokens creates this number of operator tokens with this role.
 func (x *attack) createTokens(role string, count int) (tokens []string) {
 	x.Helper()
 	for n := range count {

@@ -137,7 +137,6 @@ type (
 	}
 )
 
-// readAPI sends a request to the operators' API of a replica.
 func readAPI[T any](x *experiment, r *replica, path string) (answer T) {
 	x.t.Helper()
 	request, err := http.NewRequestWithContext(x.t.Context(), http.MethodGet, "http://"+r.addr+path, nil)

@@ -195,7 +195,6 @@ func (f *listeningFleet) receive(_ paho.Client, m paho.Message) {
 	}
 }
 
-// outcomeCount returns how many results were answered with this outcome.
 func (f *listeningFleet) outcomeCount(o devices.Outcome) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

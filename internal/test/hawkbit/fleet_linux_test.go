@@ -118,7 +118,6 @@ func newProxy(t *testing.T, target string) http.Handler {
 	}
 }
 
-// callOperatorAPI calls the operators' API and returns the answer.
 func (f *fleet) callOperatorAPI(method, path, body string) string {
 	f.Helper()
 	request, err := http.NewRequestWithContext(context.WithoutCancel(f.Context()), method, f.dev.URL+path, strings.NewReader(body))

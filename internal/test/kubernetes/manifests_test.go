@@ -96,7 +96,6 @@ func loadManifests(t *testing.T, texts []string) (m manifests) {
 	return m
 }
 
-// deployedManifests returns the manifests of the repository.
 func deployedManifests(t *testing.T) manifests {
 	t.Helper()
 	disk := filesys.MakeFsOnDisk()

@@ -74,7 +74,6 @@ func (m *machine) root() string {
 	return "/proc/" + m.leader() + "/root"
 }
 
-// tryCommand runs a command in the machine.
 func (m *machine) tryCommand(words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

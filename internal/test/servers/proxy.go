@@ -11,7 +11,8 @@ import (
 )
 
 // Proxy is a TCP proxy on the loopback. With it, a test breaks the network in front of a server: it cuts
-// connections, and drops, holds back or delays replies.
+// connections, drops or holds back replies, and delays data. When one side ends its data, the proxy closes both
+// connections, so data that is still delayed is lost.
 type Proxy struct {
 	Addr string // host:port to connect to
 
