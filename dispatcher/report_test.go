@@ -125,7 +125,7 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		if after.Reason != devices.ReasonWindow {
 			b.t.Errorf("after a return for an hour: %s, want window", after.Reason)
 		}
-		if got := b.readTask(returning.ID); got.State != store.Pending || got.Attempts != 0 || got.Returned != 1 {
+		if got := b.readTask(returning.ID); got.State != store.Pending || got.Attempts != 0 || !got.Started {
 			b.t.Errorf("returned task %+v: want pending, not counted", got)
 		}
 

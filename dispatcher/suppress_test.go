@@ -216,12 +216,17 @@ func TestATaskThatStartedIsNotDropped(t *testing.T) {
 		b.createDroppingPool(9)
 		b.createAccountDevice("fails", "x")
 		b.createAccountDevice("returns", "y")
+		b.createAccountDevice("pauses", "z")
 		b.createAccountDevice("other", "x")
-		b.createBatch("a", nil, "fails", "returns", "other")
-		failed, returned := b.expectGrant("fails"), b.expectGrant("returns")
+		b.createBatch("a", nil, "fails", "returns", "pauses", "other")
+		failed, returned, paused := b.expectGrant("fails"), b.expectGrant("returns"), b.expectGrant("pauses")
 		b.sendResult("fails", failed, "failed", "", devices.OutcomeRecorded)
 		b.sendResult("returns", returned, "returned", "", devices.OutcomeRecorded)
-		for device, task := range map[string]int64{"fails": failed.ID, "returns": returned.ID} {
+		if err := b.store.AskCancel(b.ctx, paused.ID, paused.Token, devices.CancelPaused); err != nil {
+			b.t.Fatal(err)
+		}
+		b.sendResult("pauses", paused, "returned", "", devices.OutcomeRecorded)
+		for device, task := range map[string]int64{"fails": failed.ID, "returns": returned.ID, "pauses": paused.ID} {
 			b.expectReason(device, `{"id":"again"}`, devices.ReasonLimited)
 			b.expectState(task, store.Pending)
 			if e := b.expectWhy(task, []decision.Code{decision.CodeLimited}, "allows 1 per 1h0m0s for"); strings.Contains(e.Causes[0].Remedy, "suppressed") {

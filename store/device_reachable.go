@@ -94,5 +94,5 @@ func reachableSQL() string {
 	ORDER BY t.priority DESC, t.id LIMIT $5`
 }
 
-const selectOpenTasks = `SELECT t.id, t.pool, t.batch, t.device, t.priority, t.own_priority, t.retry_at, t.not_before, t.not_after, t.attempts, t.returned, t.lease_ms
+const selectOpenTasks = `SELECT t.id, t.pool, t.batch, t.device, t.priority, t.own_priority, t.retry_at, t.not_before, t.not_after, t.attempts, t.started, t.lease_ms
 	FROM tasks t WHERE t.pool = $1 AND t.batch = $2 AND t.state = 'pending'`

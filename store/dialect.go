@@ -125,7 +125,7 @@ func postgresReplacements() (wordsWithReplacements []string) {
 		"{pending of ids}", "(t.batch, t.state, t.id) > (ids.id, 'pending', 0) AND (t.batch, t.state, t.id) < (ids.id, 'pending', 9223372036854775807)",
 		"{best (}", "LEFT JOIN LATERAL (",
 		"{) o}", ") AS o ON TRUE",
-		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.returned, t.payload, t.lease_ms, t.not_after",
+		"{columns of best}", "t.id, t.own_priority, t.priority, t.retry_at, t.not_before, t.attempts, t.started, t.payload, t.lease_ms, t.not_after",
 		"{task of n}", "(CAST($2 AS bigint[]))[w.n + 1]",
 		"{shown and held}", "CASE WHEN " + hasPoliciesSQL + " THEN 9 ELSE 2 END",
 		"{last event}", "CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq",

@@ -44,7 +44,7 @@ type Candidate struct {
 	RetryAt            time.Time     // end of the backoff of the task, or its own not_before; zero means that it may start at once
 	RetryAtIsNotBefore bool          // RetryAt is the task's own not_before, and not the end of a backoff
 	Attempt            int           // number of the attempt that a grant of the task would begin
-	StartedBefore      bool          // Task.Attempts or Task.Returned is not 0
+	StartedBefore      bool          // an attempt of the task has ended
 	Lease              time.Duration // the length of the lease that a grant of the task would get
 	Standstill         time.Time     // after a restore the pool grants nothing before this time; zero means that there was no restore
 	PoolPaused         bool

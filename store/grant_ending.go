@@ -134,7 +134,7 @@ const endedColumns = `g.batch, g.pool, g.slot, g.device, g.lease, g.attempt, g.g
 const (
 	updateEndedTasks = `
 		UPDATE tasks AS t SET state = endings.state,
-			attempts = t.attempts + coalesce(endings.counted, 0), returned = t.returned + coalesce(endings.returned, 0),
+			attempts = t.attempts + coalesce(endings.counted, 0), returned = t.returned + coalesce(endings.returned, 0), started = true,
 			retry_at = CASE WHEN endings.delay_ms > 0 THEN {now} + endings.delay_ms * {ms} END,
 			finished_at = CASE WHEN endings.state <> 'pending' THEN {now} END,
 			output = CASE WHEN endings.state <> 'pending' THEN endings.output::json END,

@@ -17,9 +17,9 @@ func isEligibleSQL() string {
 // taskTimesAllow is the condition that retry_at and not_after of task t allow it to start now.
 const taskTimesAllow = `(t.retry_at IS NULL OR t.retry_at <= {now}) AND (t.not_after IS NULL OR t.not_after > {now})`
 
-// withinMaxWait is the condition that attempts or returned of task t is not 0, or that t has not waited longer than the MaxWait of batch b. The
-// wait begins at the not_before of the task, if it has one. notEnded repeats this condition for batch c.
-const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.attempts > 0 OR t.returned > 0 OR t.not_before + b.max_wait_ms * {ms} > {now})`
+// withinMaxWait is the condition that task t was started before, or that t has not waited longer than the MaxWait of batch b. The wait begins
+// at the not_before of the task, if it has one. notEnded repeats this condition for batch c.
+const withinMaxWait = `(b.wait_until IS NULL OR b.wait_until > {now} OR t.started IS TRUE OR t.not_before + b.max_wait_ms * {ms} > {now})`
 
 // isStartableSQL returns the part of isEligibleSQL for batch b and pool p, for tasks without a lease length of their own.
 func isStartableSQL() string { return isStartableForSQL(batchLeaseMillis) }
@@ -227,7 +227,7 @@ const (
 	openBatch     = `CASE WHEN c.cancelled_at IS NULL AND p.deleted_at IS NULL AND (c.not_after IS NULL OR c.not_after > w.now) THEN c.id END`
 	openTaskGroup = `SELECT * FROM (SELECT {columns of best} FROM tasks t WHERE t.device = w.device AND t.state = w.pending AND t.batch * 1 = ` + openBatch + notEnded
 	notEnded      = ` AND (t.not_after IS NULL OR t.not_after > w.now)
-		AND (c.wait_until IS NULL OR c.wait_until > w.now OR t.attempts > 0 OR t.returned > 0 OR t.not_before + c.max_wait_ms * {ms} > w.now)`
+		AND (c.wait_until IS NULL OR c.wait_until > w.now OR t.started IS TRUE OR t.not_before + c.max_wait_ms * {ms} > w.now)`
 	indexOrder   = ` ORDER BY t.retry_at NULLS FIRST, t.priority DESC, t.id`
 	noStartTime  = ` AND t.retry_at IS NULL` + indexOrder + ` LIMIT {shown and held}) AS few`
 	hasStartTime = ` AND t.retry_at IS NOT NULL` + indexOrder + ` LIMIT 9) AS few`
@@ -269,7 +269,7 @@ const (
 	shownBatches = `)
 		SELECT w.n, w.now, (SELECT holds.stands_until FROM pools holds WHERE holds.name = g.pool), ` + wasDeletedSQL + `,
 			` + deviceColumns + `, ` + grantColumns + `,
-			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.attempts + o.returned > 0,
+			o.id, c.id, c.pool, CASE WHEN o.own_priority THEN o.priority ELSE c.priority END, c.weight, c.lane = 'urgent', c.created_at, c.not_before, o.retry_at, o.retry_at = o.not_before, o.attempts + 1, o.started,
 			coalesce(o.lease_ms, CASE WHEN c.lease_ms > 0 THEN c.lease_ms ELSE p.lease_ms END), p.paused, c.paused, c.finish_inside, p.stands_until, c.opens_at, c.closes_at, p.opens_at, p.closes_at, ` + expiresAtSQL + `,
 			p.limits, c.limits, w.limits, CASE WHEN ` + hasPoliciesSQL + ` THEN c.kind END, CASE WHEN ` + hasPoliciesSQL + ` THEN coalesce(o.payload, c.payload) END,
 			` + fitsDDI + `

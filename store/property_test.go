@@ -31,12 +31,12 @@ type modelTask struct {
 	grant        *store.Grant
 	endedGrants  []store.Grant
 
-	notBegun, pastEnd, returned bool
+	notBegun, pastEnd, started bool
 }
 
 // mustNotStart reports whether a waiting task must not start any more, because it is past its not_after or has waited longer than max_wait.
 func (m *ledgerModel) mustNotStart(task *modelTask) bool {
-	return task.pastEnd || m.waitExceeded[task.batch] && task.attempts == 0 && !task.returned && !task.notBegun
+	return task.pastEnd || m.waitExceeded[task.batch] && !task.started && !task.notBegun
 }
 
 const modelAttempts = 3
@@ -89,7 +89,7 @@ func (m *ledgerModel) endGrant(id int64, cause store.EndCause) store.TaskState {
 	if s.Counted {
 		task.attempts++
 	}
-	task.returned = task.returned || s.Returned
+	task.started = true
 	m.endCauses[task.grant.Token] = cause
 	task.endedGrants = append(task.endedGrants, *task.grant)
 	delete(m.holders[task.pool], task.grant.Slot)

@@ -258,6 +258,8 @@ func settleEnding(e store.EndedGrantFacts) store.NextTaskState {
 	switch {
 	case e.Cause == store.BySuccess:
 		return store.NextTaskState{State: store.Succeeded, Counted: true}
+	case e.Cause == store.ByReturn && e.CancelWhy == "paused":
+		return store.NextTaskState{State: store.Pending}
 	case e.CancelWhy != "":
 		return store.NextTaskState{State: store.Cancelled, Counted: true}
 	case e.Cause == store.ByReturn:
@@ -328,6 +330,13 @@ func (l *ledger) storedState(task int64) (state string) {
 	l.Helper()
 	l.must(l.DB().QueryRowContext(l.Context(), "SELECT state FROM tasks WHERE id = $1", task).Scan(&state))
 	return state
+}
+
+// countReturns returns the number of returns of a task that do not count as attempts.
+func (l *ledger) countReturns(task int64) (returns int) {
+	l.Helper()
+	l.must(l.DB().QueryRowContext(l.Context(), "SELECT returned FROM tasks WHERE id = $1", task).Scan(&returns))
+	return returns
 }
 
 func (l *ledger) grantToken(task int64) int64 {

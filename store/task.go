@@ -45,7 +45,7 @@ type Task struct {
 	Priority   int
 	State      TaskState
 	Attempts   int        // counted attempts that have ended
-	Returned   int        // attempts that were handed back and not counted, without returns because of a pause
+	Started    bool       // an attempt of the task has ended
 	NotBefore  *time.Time // applies in addition to NotBefore of the batch; nil means that the task has none
 	NotAfter   *time.Time // applies in addition to NotAfter of the batch; nil means that the task has none
 	RetryAt    *time.Time // end of a backoff; the task is not granted before this time
@@ -97,7 +97,7 @@ type EndedGrantFacts struct {
 	Cause        EndCause
 	CancelWhy    string // if not empty, the device was asked to stop
 	Attempts     int    // Task.Attempts before this end
-	Returned     int    // Task.Returned before this end
+	Returned     int    // earlier ends whose NextTaskState.Returned was true, since the last retry by an operator
 	MaxAttempts  int
 	RetryOn      []string
 	OnLost       string
@@ -110,7 +110,7 @@ type NextTaskState struct {
 	State    TaskState     // Pending or a terminal state
 	Delay    time.Duration // if State is Pending, the time from now for which the task is not granted again
 	Counted  bool          // add 1 to Task.Attempts, which MaxAttempts limits
-	Returned bool          // add 1 to Task.Returned; both are false after a return because of a pause
+	Returned bool          // count the end as a return, not as an attempt; both are false after a return because of a pause
 }
 
 // DecideTaskState decides the state of a task whose grant ends, as decideNextTaskState of package dispatcher does. It is called inside the
@@ -119,7 +119,7 @@ type DecideTaskState func(EndedGrantFacts) NextTaskState
 
 // taskColumns are the columns of task t, its batch b and its grant g. The columns of g are NULL if the task has no grant.
 const taskColumns = `t.id, t.batch, t.pool, t.device, b.kind, coalesce(t.payload, b.payload), ` + taskPriority + `,
-	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.returned, t.not_before, t.not_after, nullif(t.retry_at, t.not_before), b.created_at,
+	CASE WHEN g.task IS NOT NULL THEN 'dispatched' ELSE t.state END, t.attempts, t.started, t.not_before, t.not_after, nullif(t.retry_at, t.not_before), b.created_at,
 	t.finished_at, t.output, t.output_dropped, t.error`
 
 const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g ON g.task = t.id`
@@ -127,7 +127,7 @@ const taskTables = `tasks t JOIN batches b ON b.id = t.batch LEFT JOIN grants g 
 func taskScanDest(task *Task) (scanDest []any) {
 	return []any{
 		&task.ID, &task.Batch, &task.Pool, &task.Device, &task.Kind, &task.Payload, &task.Priority, &task.State, &task.Attempts,
-		&task.Returned, &task.NotBefore, &task.NotAfter, &task.RetryAt, &task.CreatedAt, &task.FinishedAt, &task.Output, &task.Dropped,
+		&task.Started, &task.NotBefore, &task.NotAfter, &task.RetryAt, &task.CreatedAt, &task.FinishedAt, &task.Output, &task.Dropped,
 		&task.Error,
 	}
 }

@@ -174,15 +174,14 @@ func (s session) lockRetriableTasks(ctx context.Context, taskIDs []int64) (locke
 }
 
 // retryTasks makes the tasks in taskIDs pending again if that is allowed, and sets their number in done. Attempt numbers continue, and a task
-// without attempts left gets one more. The count of returned attempts is reset. It is reset to 1 instead of 0 if only this count shows that
-// the task was started, because MaxWait does not apply to a started task.
+// without attempts left gets one more. The count of returned attempts is reset.
 func (s session) retryTasks(ctx context.Context, actor string, taskIDs []int64, done *BulkResult) error {
 	taskIDs, err := s.lockRetriableTasks(ctx, taskIDs)
 	if err != nil {
 		return fmt.Errorf("locking tasks: %w", err)
 	}
 	devices, err := collect(ctx, s, singleColumn[string], `
-		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = CASE WHEN attempts = 0 AND returned > 0 THEN 1 ELSE 0 END, output = NULL, output_dropped = false, error = ''
+		UPDATE tasks SET state = 'pending', finished_at = NULL, retry_at = not_before, returned = 0, output = NULL, output_dropped = false, error = ''
 		WHERE id IN (SELECT id FROM {ids}) RETURNING device`, idsToJSONArray(taskIDs...))
 	if err != nil {
 		return fmt.Errorf("retrying tasks: %w", err)

@@ -38,7 +38,7 @@ func newExpiryRule(fromSQL, orderSQL, reason, recheckSQL string, args ...any) wa
 // expiryRules returns the rules for the NotAfter of a batch and of a task, which have indexes. ExpireWaited handles MaxWait. The rules read
 // the clock in a sub-select, because an expression that changes during the statement cannot be an index bound.
 func expiryRules() []waitingEndRule {
-	const missed = `CASE WHEN t.attempts > 0 OR t.returned > 0 THEN 'not finished by ' ELSE 'not started by ' END || `
+	const missed = `CASE WHEN t.started IS TRUE THEN 'not finished by ' ELSE 'not started by ' END || `
 	return []waitingEndRule{
 		newExpiryRule(`FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.not_after <= (SELECT {now})`, ` ORDER BY b.not_after`,
 			missed+`'the not_after of its batch'`, `(SELECT b.not_after FROM batches b WHERE b.id = t.batch) <= {now}`),

@@ -65,7 +65,7 @@ func exceedsMaxWait(view store.TaskView) bool {
 			from = *begin
 		}
 	}
-	return view.Batch.MaxWait > 0 && view.Task.Attempts+view.Task.Returned == 0 && !from.Add(view.Batch.MaxWait).After(view.Now)
+	return view.Batch.MaxWait > 0 && !view.Task.Started && !from.Add(view.Batch.MaxWait).After(view.Now)
 }
 
 func explainRunning(view store.TaskView) []Cause {

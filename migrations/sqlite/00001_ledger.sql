@@ -259,6 +259,7 @@ CREATE TABLE batch_progress (
 -- attempts: the number of ended attempts that count against max_attempts.
 -- returned: the number of other attempts in which the device handed the task back, since the last retry by an
 --   operator. Neither column counts a return because of a pause of the pool.
+-- started: true if the task has an ended attempt, also one that neither column counts.
 -- retry_at: the time before which the task is not granted. It is the not_before of the task at first, and the
 --   end of the backoff after an attempt.
 -- lease_ms: the length of a lease of this task until its first renewal; null means that the batch or the pool
@@ -276,6 +277,7 @@ CREATE TABLE tasks (
                  CHECK (state IN ('pending', 'succeeded', 'failed', 'timed_out', 'cancelled', 'expired', 'suppressed')),
     attempts     INTEGER NOT NULL DEFAULT 0,
     returned     INTEGER NOT NULL DEFAULT 0,
+    started      INTEGER NOT NULL DEFAULT false,
     not_before   INTEGER,
     not_after    INTEGER,
     retry_at     INTEGER,
