@@ -329,7 +329,7 @@ func TestNoCallerIsGrantedASlotWithoutTheBound(t *testing.T) {
 	t.Parallel()
 	b, spies := newSpiedBench(t)
 	b.createCallerPool(1)
-	spies.failCalls("CallersBefore")
+	spies.failCalls("CallerBoundOf")
 	if _, err := b.leases().Acquire(b.ctx, dispatcher.LeaseRequest{Leaser: testCaller(), Pool: "a", Holder: "job"}); !errors.Is(err, devices.ErrUnavailable) {
 		t.Errorf("%v, want unavailable", err)
 	}

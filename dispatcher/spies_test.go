@@ -66,7 +66,6 @@ func (s *storeSpies) failAfter(call string, err error) {
 	s.setHook("after "+call, func() error { return err })
 }
 
-// removeHooks removes all functions that run before or after calls.
 func (s *storeSpies) removeHooks() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +144,7 @@ func (s *storeSpies) NextCallers(ctx context.Context, pool string, limit int) ([
 }
 
 func (s *storeSpies) CallerBoundOf(ctx context.Context, pool string, task int64) (store.CallerBound, error) {
-	return callWithHooks(s, "CallersBefore", func() (store.CallerBound, error) { return s.Store.CallerBoundOf(ctx, pool, task) })
+	return callWithHooks(s, "CallerBoundOf", func() (store.CallerBound, error) { return s.Store.CallerBoundOf(ctx, pool, task) })
 }
 
 func (s *storeSpies) GiveUpLease(ctx context.Context, actor string, task int64) (bool, error) {
@@ -214,5 +213,5 @@ func (s *storeSpies) Adopt(ctx context.Context, pool string, holders []slots.Led
 }
 
 func (s *storeSpies) ReadQueuePlaces(ctx context.Context, pool, device string, w []slots.Want) (slots.QueuePlaces, error) {
-	return callWithHooks(s, "Standing", func() (slots.QueuePlaces, error) { return s.Semaphore.ReadQueuePlaces(ctx, pool, device, w) })
+	return callWithHooks(s, "ReadQueuePlaces", func() (slots.QueuePlaces, error) { return s.Semaphore.ReadQueuePlaces(ctx, pool, device, w) })
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// TestEveryCodeIsTested checks that the file why_test.go mentions every code (a reason why a task waits).
+// TestEveryCodeIsTested checks that the file why_test.go mentions every code of a cause.
 func TestEveryCodeIsTested(t *testing.T) {
 	t.Parallel()
 	tests, err := os.ReadFile("why_test.go")
@@ -25,11 +25,11 @@ func TestEveryCodeIsTested(t *testing.T) {
 	}
 }
 
-// codeNames returns the exported codes (reasons why a task waits), by the names of their constants.
+// codeNames returns the exported codes of causes, by the names of their constants.
 func codeNames(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, name := range []string{"obstacle.go", "reasons.go", "ended.go"} {
+	for _, name := range []string{"obstacle.go", "causes.go", "ended.go"} {
 		text, err := os.ReadFile("decision/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func codeNames(t *testing.T) map[string]string {
 	return found
 }
 
-// docs/protocol.md must list every code of a reason, and also the task states that are used as codes.
+// docs/protocol.md must list every code of a cause, and also the task states that are used as codes.
 func TestProtocolListsTheReasons(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")

@@ -52,7 +52,7 @@ func newInterruptedPool(t *testing.T) interruptedPool {
 // cancelAtCall cancels the context when the semaphore is called for the n-th time.
 func (l interruptedPool) cancelAtCall(n int64) {
 	var asked atomic.Int64
-	l.spies.runBefore("Standing", func() {
+	l.spies.runBefore("ReadQueuePlaces", func() {
 		if asked.Add(1) == n {
 			l.stop()
 		}
@@ -91,7 +91,7 @@ func TestWhyOfASemaphoreThatIsTooSlow(t *testing.T) {
 	l := newInterruptedPool(t)
 	answers := make(chan struct{})
 	defer close(answers)
-	l.spies.runBefore("Standing", func() { <-answers })
+	l.spies.runBefore("ReadQueuePlaces", func() { <-answers })
 	said, err := l.Explainer.SummarizeWaiting(nearDeadline{l.ctx}, store.TaskScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	l.must(err)
 	if said.Total != 384 || said.Evaluated != 384 || len(said.Groups) != 1 || said.Groups[0].Code != decision.CodeUnavailable {

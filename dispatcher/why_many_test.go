@@ -172,7 +172,7 @@ func TestWhyOfASample(t *testing.T) {
 	b.createBatch("a", nil, names[:401]...)
 	b.reconcile()
 	var asked atomic.Int64
-	spies.runBefore("Standing", func() { asked.Add(1) })
+	spies.runBefore("ReadQueuePlaces", func() { asked.Add(1) })
 	summary, err := b.Explainer.SummarizeWaiting(b.ctx, store.TaskScope{Pool: "a"}, dispatcher.MaxEvaluated)
 	b.must(err)
 	sum := int64(0)

@@ -267,7 +267,7 @@ func TestWhyWithoutRedisSaysUnavailable(t *testing.T) {
 	// A pool that Redis does not know is no obstacle, because the next report restores it. So `why` says that the
 	// next report tries the task.
 	b.expectWhy(task, []decision.Code{decision.CodeNextReport})
-	spies.failCalls("Acquire", "Standing")
+	spies.failCalls("Acquire", "ReadQueuePlaces")
 	b.expectReason("d1", `{"id":"x"}`, devices.ReasonUnavailable)
 	b.expectWhy(task, []decision.Code{decision.CodeUnavailable})
 	b.changePoolInLedger(func(s *store.PoolSpec) { s.Paused = true })

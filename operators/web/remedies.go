@@ -12,7 +12,7 @@ import (
 )
 
 // remedyRoute describes how a page of the dashboard performs an action that the API names in a remedy. The texts of the
-// remedies come with the API. Package dispatcher/decision writes them (reasons.go, ended.go and, for a group of tasks,
+// remedies come with the API. Package dispatcher/decision writes them (causes.go, ended.go and, for a group of tasks,
 // cause_group.go).
 type remedyRoute struct {
 	act     decision.Act

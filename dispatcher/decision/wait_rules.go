@@ -20,8 +20,8 @@ const (
 // WaitRule says how a device waits after a refusal for Reason. It is a row of the table of reasons (waitRules).
 type WaitRule struct {
 	Reason   devices.Reason
-	MayPark  bool // the reason may pass while the report is parked
-	Queueing Queueing
+	MayPark  bool     // the report may be parked, because the reason may pass meanwhile
+	Queueing Queueing // by default LeavesQueue
 
 	fixedDelay time.Duration // time until the next report, before jitter, if delay is nil
 	// delay returns the time until the next report. now is the ledger's time. untilTurn is the time after which a device in the queue of a full
