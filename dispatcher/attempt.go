@@ -35,7 +35,7 @@ type grantAttempt struct {
 	acceptsTask   bool
 	canNameReport bool              // the reply can name the report that it answers
 	mentioned     map[grantKey]bool // grants that the report mentions
-	mustStop      bool              // the device runs a task that it has no right to run
+	mustStop      bool              // as in reportHandling
 	nonce         string            // part of the lease ids of this attempt
 	steps         *waiters.Steps    // steps of the handoff that led to the attempt; nil if they are not recorded
 

@@ -61,8 +61,8 @@ type Config struct {
 	Jitter func() float64   // returns a number in [0,1); random by default
 }
 
-// Dispatcher answers reports. Each exported field is a part of it that keeps its own state. Dispatcher is safe for concurrent use. Only
-// Waiters starts goroutines that outlive a call.
+// Dispatcher answers reports. Each exported field is a part of it that keeps its own state. Dispatcher is safe for concurrent use.
+// Waiters also works between calls, until Waiters.Stop.
 type Dispatcher struct {
 	Waiters  *waiters.Notifier     // notifies devices of free slots
 	Policies *policies.Checker     // checks how often tasks may start

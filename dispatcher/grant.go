@@ -106,7 +106,7 @@ func (a *grantAttempt) grantOneOf(ctx context.Context, tasks []store.Candidate) 
 		wants[i].Lease = a.leaseID(c)
 	}
 	request := slots.Request{Device: device, Wants: wants, Chance: a.d.config.Jitter(), Reach: a.reporter.reach()}
-	got, err := a.d.Waiters.Slots.Acquire(ctx, pool, a.reporter.reportPeriod(), request)
+	got, err := a.d.Waiters.Slots.Acquire(ctx, pool, a.reporter.maxParkTime(), request)
 	a.d.outages.semaphore.recordCall(err, started)
 	if err != nil {
 		return fmt.Errorf("acquiring a slot of pool %s: %w", pool, err)

@@ -52,7 +52,7 @@ func (c markCheck) endLookup() {
 }
 
 // checkMark reads the mark of the device if its report only asks for a task. Any other report is looked up in the ledger, even if
-// maxLookups lookups are in progress. After the lookup, the caller must call check.endLookup.
+// maxLookups lookups are in progress. After the lookup, check.endLookup must be called.
 func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, report devices.Report) (check markCheck) {
 	if d.Marks == nil || !report.Accept || hasMoreThanTaskRequest(report) || caller.Via == devices.ViaLease {
 		return check
@@ -96,7 +96,7 @@ func (d *Dispatcher) answerFromMark(caller devices.Caller, report devices.Report
 }
 
 // answerAtLookupLimit refuses a report that cannot be looked up now. The device reports again at a random time within a report period. An
-// older parked report of the device stays parked, because nothing has checked that this caller may act for the device.
+// older parked report of the device stays parked, because nothing has checked that the sender may act for the device.
 func (d *Dispatcher) answerAtLookupLimit(caller devices.Caller, report devices.Report) *reportHandling {
 	timing := d.timing()
 	timing.Outage = func() time.Duration { return d.config.ReportPeriod }

@@ -17,8 +17,9 @@ const (
 )
 
 // HandleWaiting handles a report as HandleReport does, but delays an answer without a task by at most wait. It commits results before the
-// wait. It calls onPark when the wait begins. The answer comes within wait plus devices.AnswerAfterWait. couldWait is false if there was no
-// room to park the report, or if Redis did not confirm that the report is the newest of its device.
+// wait. It calls onPark when the wait begins. The answer comes within wait plus devices.AnswerAfterWait. The transport names wait to its client
+// (Preference-Applied), so only the transport may limit wait. couldWait is false if there was no room to park the report, if the limit of
+// lookups was reached, or if Redis did not confirm that the report is the newest of its device.
 //
 // The wait ends when the device gets a grant, when waiting cannot change the refusal, when ctx ends (nothing is granted), when the device
 // sends a newer report, or when this process stops.
@@ -153,7 +154,7 @@ func (h *reportHandling) tryToGrantAgain(ctx context.Context, wake waiters.WakeC
 		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonUnavailable}, 0)
 		return true
 	case !admitted:
-		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonNone}, 0) // the reply to the next report says why the caller is no longer admitted
+		h.replyWithoutTask(decision.Choice{Reason: devices.ReasonNone}, 0) // the reply to the next report says why the sender is no longer admitted
 		return true
 	case ctx.Err() != nil: // the device is gone
 		return true

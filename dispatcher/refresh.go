@@ -22,7 +22,7 @@ const maxRecordedWait = 24 * time.Hour
 func (d *Dispatcher) answerWaitingDevice(ctx context.Context, caller devices.Caller, report devices.Report, parkable *waiters.ParkedReport, check *markCheck) *reportHandling {
 	pool := check.mark.Wait.Pool
 	expected := &reporter{d: d, caller: caller, park: parkable} // as if there were room to park the report
-	after, err := d.Waiters.Slots.Refresh(ctx, pool, expected.reportPeriod(), slots.WaiterRefresh{
+	after, err := d.Waiters.Slots.Refresh(ctx, pool, expected.maxParkTime(), slots.WaiterRefresh{
 		Device: string(caller.Device), Reach: expected.reach(), Chance: d.config.Jitter(),
 	})
 	if err != nil || after == 0 {

@@ -20,7 +20,7 @@ type reportHandling struct {
 	report           devices.Report
 	reply            devices.Reply
 	mentioned        map[grantKey]bool // grants that the report mentions
-	mustStop         bool              // the device runs a task that it has no right to run
+	mustStop         bool              // the reply asks the device to stop a task that the report lists as running
 	mayHaveMoreDrops bool              // after the last attempt, policies may drop more tasks of the device (end them as suppressed)
 	endedLastTask    bool              // the recorded results show that the device has no open task left and is not blocked
 }
@@ -29,9 +29,9 @@ type reportHandling struct {
 // (orphanAge of package upkeep), and shorter than the time in which a process must stop.
 const handleLimit = 8 * time.Second
 
-// HandleReport answers one report: results first, then running tasks, then redelivery, then the next task. It returns devices.ErrForbidden or
-// devices.ErrRegistrationRate if the caller is not admitted, or devices.ErrUnavailable if nothing could be recorded. The reply reports all other
-// problems. HandleReport does not stop when ctx ends, because a half-handled report could leave a slot without a grant. It returns within 8 s.
+// HandleReport answers one report. It returns devices.ErrForbidden or devices.ErrRegistrationRate if the sender is not admitted, or
+// devices.ErrUnavailable if nothing could be recorded. The reply reports all other problems. HandleReport does not stop when ctx ends, because a
+// half-handled report could leave a slot without a grant. It returns within 8 s after it has read the mark of the device.
 func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, report devices.Report) (devices.Reply, error) {
 	h, err := d.handleReport(ctx, caller, report, nil)
 	if err != nil {
@@ -42,8 +42,8 @@ func (d *Dispatcher) HandleReport(ctx context.Context, caller devices.Caller, re
 }
 
 // handleReport handles one report. If parkable is not nil and there is room, it enters parkable in ParkedReports, so that the report may be
-// parked. It ends the wait of an older parked report of the device. The older report stays parked only if the caller is not admitted, or if the
-// limit of lookups is reached.
+// parked. It ends the wait of an older parked report of the device. The older report stays parked only if the sender cannot be admitted, or if
+// the limit of lookups is reached.
 func (d *Dispatcher) handleReport(ctx context.Context, caller devices.Caller, report devices.Report, parkable *waiters.ParkedReport) (*reportHandling, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: handling not started: %w", devices.ErrUnavailable, err)

@@ -76,9 +76,9 @@ func (r *reporter) reach() store.Reach {
 	return store.ReachNone
 }
 
-// reportPeriod returns the maximum wait of a report that may be parked, because its device stays connected for that time. For any other report,
-// reportPeriod returns 0, which means that the configured period applies.
-func (r *reporter) reportPeriod() time.Duration {
+// maxParkTime returns the maximum wait of a report that may be parked, or 0. If it is longer than the configured report period, the queue
+// expects the next report of the device within this time.
+func (r *reporter) maxParkTime() time.Duration {
 	if r.park == nil {
 		return 0
 	}
@@ -99,12 +99,12 @@ func (r *reporter) recordLastReport(seenAt time.Time, reportAfter time.Duration,
 	if r.caller.Via == devices.ViaLease { // there is no device
 		return
 	}
-	mark := r.d.Seen.Record
+	record := r.d.Seen.Record
 	if isUrgent {
-		mark = r.d.Seen.RecordReach
+		record = r.d.Seen.RecordReach
 	}
 	quietUntil := seenAt.Add(reportAfter - r.d.config.ReportPeriod)
-	mark(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil, Wire: string(r.caller.WireName())})
+	record(string(r.caller.Device), store.LastReport{At: seenAt, Reach: r.reach(), QuietUntil: quietUntil, Wire: string(r.caller.WireName())})
 }
 
 // recordParked records that the device can be notified through its parked report. The record is urgent, because another replica may be about

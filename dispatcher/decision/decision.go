@@ -15,7 +15,7 @@ type Situation struct {
 	Standstill       time.Time // after a restore of the ledger, HeldGrant is not delivered again before this time; zero if there was no restore
 	Blocked          bool
 	Accept           bool
-	MustStop         bool // the device runs a task that must stop, or a task that could not be confirmed
+	MustStop         bool // the reply asks the device to stop a running task
 	HeldGrant        *store.Grant
 	Mentioned        bool // true if the report mentions HeldGrant
 	Candidates       []store.Candidate
@@ -47,7 +47,7 @@ type Choice struct {
 	Tasks         []store.Candidate // tasks of one pool: acquire a slot for the task whose turn it is
 	Until         time.Time         // when the reason may end; zero if unknown
 	Shared        bool              // many devices wait for the same Until
-	BlocksOneTask bool              // an obstacle keeps only this task, and no other task of its pool, from a slot
+	BlocksOneTask bool              // for a caller: an obstacle lets the callers behind it go first
 	Policy        string            // name of the policy that refuses, if the reason is limited
 }
 

@@ -37,7 +37,7 @@ type Obstacle struct {
 	Reason        devices.Reason // reason that the device is given
 	Until         time.Time      // when the obstacle may end by itself; zero if unknown
 	Shared        bool           // many devices wait for the same Until
-	BlocksOneTask bool           // the obstacle keeps only this task, and no other task of its pool, from a slot
+	BlocksOneTask bool           // for the task of a caller: the callers behind it may go first
 	Detail        string         // for people; if it is empty, the text of the code applies
 	Remedy        string         // for people; if it is empty, the remedy of the code applies
 	Policy        string         // for CodeLimited: name of the policy that refuses
@@ -76,8 +76,7 @@ func findObstacles(rules []rule, situation *Situation, task *store.Candidate) (o
 func (s Situation) MayStart(task store.Candidate) bool { return len(s.taskObstacles(task)) == 0 }
 
 // choiceForObstacles returns the refusal of a device whose task has these obstacles, of which there must be at least one. The refusal has the
-// reason of the first obstacle. The field Until of the refusal is the latest Until of
-// the obstacles with this reason. It is zero if the Until of one of these obstacles is zero (unknown).
+// reason of the first obstacle, and the latest Until of the obstacles with this reason. If one of them has no Until, the refusal has none.
 func choiceForObstacles(obstacles []Obstacle) Choice {
 	choice := Choice{Reason: obstacles[0].Reason, Until: obstacles[0].Until, Shared: obstacles[0].Shared, Policy: obstacles[0].Policy}
 	choice.BlocksOneTask = slices.ContainsFunc(obstacles, func(o Obstacle) bool { return o.BlocksOneTask })

@@ -7,12 +7,12 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// scope says whether an obstacle to one task also blocks the other tasks of its pool or batch.
+// scope says whether an obstacle of a caller also blocks the callers behind it. It has no effect on devices.
 type scope bool
 
 const (
-	blocksAllTasks scope = false // all tasks of the pool or of the batch; callers keep their order
-	blocksOneTask  scope = true  // only this task; callers that wait behind it may go first
+	blocksAllTasks scope = false // callers keep their order
+	blocksOneTask  scope = true  // callers that wait behind it may go first
 )
 
 // rule is a row of the table of obstacles.
@@ -26,7 +26,8 @@ type rule struct {
 	explain func(x causeWriter, o Obstacle) Cause
 }
 
-// deviceRules returns the rules that apply to every task of a device. The device is given the reason of the first obstacle.
+// deviceRules returns the rules that keep a device from every task, and its grant from redelivery. The device is given the reason of the
+// first obstacle.
 func deviceRules() []rule {
 	return []rule{
 		{CodeBlocked, devices.ReasonBlocked, blocksOneTask, func(s *Situation, _ *store.Candidate) (Obstacle, bool) {
