@@ -1,7 +1,6 @@
 package slots
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -156,70 +155,67 @@ func (r *serveReply) offers() []Offer {
 // offer, or if it has a free slot and a waiter that can be notified. The other pools need it only to remove waiters that no longer report.
 // FindWaitingPools needs at most two round trips to each node. If a node does not answer, its pools are left out, and err is set.
 func (s *Semaphore) FindWaitingPools(ctx context.Context, pools []string) (waiting, needOffers []string, err error) {
-	sizes, failed := s.readNumberOfEachPool(ctx, pools, func(p redis.Pipeliner, pool string) { p.HLen(ctx, poolKey(pool, "waiter")) })
-	for i, n := range sizes {
-		if n > 0 {
-			waiting = append(waiting, pools[i])
+	sizes, failed := readEachPool(ctx, s, pools, func(p redis.Pipeliner, pool string) *redis.IntCmd { return p.HLen(ctx, poolKey(pool, "waiter")) })
+	for _, pool := range pools {
+		if size := sizes[pool]; size != nil && size.Val() > 0 {
+			waiting = append(waiting, pool)
 		}
 	}
-	const countsPerPool = 3
-	numbers, err := s.readNumberOfEachPool(ctx, waiting, func(p redis.Pipeliner, pool string) {
-		p.ZLexCount(ctx, poolKey(pool, "queue"), "[O|", "(O|~")
-		p.ZCard(ctx, poolKey(pool, "contest"))
-		p.ZCount(ctx, poolKey(pool, "free"), "0", "0")
+	type counts struct{ offered, notifiable, free *redis.IntCmd }
+	each, err := readEachPool(ctx, s, waiting, func(p redis.Pipeliner, pool string) *counts {
+		return &counts{
+			offered:    p.ZLexCount(ctx, poolKey(pool, "queue"), "[O|", "(O|~"),
+			notifiable: p.ZCard(ctx, poolKey(pool, "contest")),
+			free:       p.ZCount(ctx, poolKey(pool, "free"), "0", "0"),
+		}
 	})
-	for i, pool := range waiting {
-		if offered, notifiable, free := numbers[countsPerPool*i], numbers[countsPerPool*i+1], numbers[countsPerPool*i+2]; offered > 0 || notifiable > 0 && free > 0 {
+	for _, pool := range waiting {
+		if n := each[pool]; n != nil && (n.offered.Val() > 0 || n.notifiable.Val() > 0 && n.free.Val() > 0) {
 			needOffers = append(needOffers, pool)
 		}
 	}
-	if failed = cmp.Or(failed, err); failed != nil {
+	if failed = errors.Join(failed, err); failed != nil {
 		return waiting, needOffers, fmt.Errorf("reading queues: %w: %w", ErrUnavailable, failed)
 	}
 	return waiting, needOffers, nil
 }
 
-// readNumberOfEachPool sends, in one round trip, the commands that addCommands adds for each pool, and returns the number in each reply. If a
-// number could not be read, it is 0, and err is set.
-func (s *Semaphore) readNumberOfEachPool(ctx context.Context, pools []string, addCommands func(pipe redis.Pipeliner, pool string)) (numbers []int64, err error) {
-	if len(pools) == 0 {
-		return nil, nil
+// readEachPool calls addCommands for each pool, and sends the added commands in one pipeline to each node. commands holds the results of
+// addCommands by pool. If a node did not answer a moment ago, readEachPool sends it nothing, and commands lacks the pools of the node. err is
+// set if a command failed. A pipeline is sent only once, so that a node that hangs leaves callers time for the other nodes.
+func readEachPool[Commands any](ctx context.Context, s *Semaphore, pools []string, addCommands func(pipe redis.Pipeliner, pool string) Commands) (commands map[string]Commands, err error) {
+	byNode := make(map[string][]string)
+	for _, pool := range pools {
+		node := s.Node(ctx, pool)
+		byNode[node] = append(byNode[node], pool)
 	}
-	replies, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, pool := range pools {
-			addCommands(p, pool)
-		}
-		return nil
-	})
-	numbers = make([]int64, len(replies))
-	for i, reply := range replies {
-		if n, is := reply.(*redis.IntCmd); is {
-			numbers[i] = n.Val()
-		}
+	commands = make(map[string]Commands, len(pools))
+	for _, poolsOfNode := range byNode {
+		failed := s.breakers.Do(ctx, NodeKey(poolsOfNode[0]), 1, func() error {
+			_, err := s.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+				for _, pool := range poolsOfNode {
+					commands[pool] = addCommands(pipe, pool)
+				}
+				return nil
+			})
+			return err
+		})
+		err = errors.Join(err, failed)
 	}
-	return numbers, err
+	return commands, err
 }
 
 // PoolsWithOffer returns the elements of pools that have an offer for the device, even a lapsed one. It needs one round trip to each node.
 func (s *Semaphore) PoolsWithOffer(ctx context.Context, pools []string, device string) (poolsWithOffer []string, err error) {
-	if len(pools) == 0 {
-		return nil, nil
-	}
-	waiters := make([]*redis.StringCmd, len(pools))
-	_, err = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, pool := range pools {
-			waiters[i] = p.HGet(ctx, poolKey(pool, "waiter"), device)
-		}
-		return nil
+	waiters, err := readEachPool(ctx, s, pools, func(p redis.Pipeliner, pool string) *redis.SliceCmd {
+		return p.HMGet(ctx, poolKey(pool, "waiter"), device)
 	})
-	for i, pool := range pools {
-		text, failed := waiters[i].Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("reading offers: %w: %w", ErrUnavailable, err)
+	}
+	for _, pool := range pools {
 		var w waiterReply
-		switch {
-		case errors.Is(failed, redis.Nil):
-		case failed != nil:
-			return nil, fmt.Errorf("reading offers: %w: %w", ErrUnavailable, errors.Join(failed, err))
-		case json.Unmarshal(text, &w) == nil && w.Offer != 0:
+		if text, waits := waiters[pool].Val()[0].(string); waits && json.Unmarshal([]byte(text), &w) == nil && w.Offer != 0 {
 			poolsWithOffer = append(poolsWithOffer, pool)
 		}
 	}
