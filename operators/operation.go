@@ -73,8 +73,8 @@ func (c *Client) initializeCalls() {
 	})
 }
 
-// scopeOf returns the scope of an operation: where its pool or limit set is found. The tag scope of its row comes first, then path, then the
-// tag scope of its group. The server uses only pool and set, to check the role caller.
+// scopeOf returns the scope of an operation: where its pool or limit set is found. It is the tag `scope` of its row, else it is derived from path, else it is
+// the tag `scope` of its group. The server uses only pool and set, to check the role caller.
 //   - pool, set: the path parameter of this name;
 //   - batch, task: the pool of the batch or the task whose id is in the path;
 //   - input: the field pool of the input, without this field all pools;

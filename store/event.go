@@ -90,7 +90,8 @@ type EventPosition struct {
 // the highest id, no transaction id is consumed.
 func (s events) ReadEventPosition(ctx context.Context, readUpTo int64) (EventPosition, error) {
 	var m EventPosition
-	// The id must be read before xidBound. Only then each transaction that gave an event an id up to m.Last has a transaction id below xidBound.
+	// The id must be read before xidBound. If xidBound was read first, a transaction could begin in between and
+	// write an event with an id up to m.Last, although its transaction id is not below xidBound.
 	if err := s.readSession().scanRow(ctx, []any{&m.Last}, `SELECT {last event}`); err != nil || m.Last == readUpTo {
 		return m, err
 	}

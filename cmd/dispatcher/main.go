@@ -95,7 +95,7 @@ func splitErrorLines(err error) (lines []string) {
 }
 
 // contextUntilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends the process at once with status 1. A
-// command that handles signals itself calls releaseSignals. stop ends the handling of signals.
+// command that handles signals itself calls releaseSignals. The caller must call stop when the command has ended.
 func contextUntilSignal() (ctx context.Context, releaseSignals, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)

@@ -50,7 +50,7 @@ func (x *exchange) resultOf(granted *task) *devices.Result {
 	return nil
 }
 
-// listsAsRunning reports whether the report lists granted, a task, as running.
+// listsAsRunning reports whether the list of running tasks in the report contains the task granted.
 func (x *exchange) listsAsRunning(granted *task) bool {
 	return slices.ContainsFunc(x.Running, func(r devices.Running) bool { return r.Token == granted.Token })
 }

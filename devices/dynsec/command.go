@@ -89,7 +89,7 @@ func deviceRole(device devices.ID) role {
 	}}
 }
 
-// dispatcherRole returns the role of the dispatchers, without the right to use the plugin.
+// dispatcherRole returns the role of the dispatchers at the broker. The role does not permit changes of accounts.
 func dispatcherRole() role {
 	return role{"dispatcher", []acl{
 		{"publishClientSend", devices.ReplyTopic("+"), true},

@@ -37,8 +37,8 @@ func TestActionsOfPartsHelpAll(t *testing.T) {
 	}
 }
 
-// A batch at its end waits for a few devices that never report, and its pool is full of other tasks. The reason that does not pass by itself
-// comes first, although fewer tasks have it.
+// A batch at its end waits for a few devices that never report, and its pool is full of other tasks. Silence does not end by itself, so the
+// reason of the silent devices comes first, although fewer tasks have it.
 func TestWhatStaysComesBeforeWhatPasses(t *testing.T) {
 	t.Parallel()
 	causes := map[decision.Code]int{decision.CodeFull: 90, decision.CodeDeviceUnseen: 4, decision.CodeOtherFirst: 50, decision.CodeBlocked: 5}

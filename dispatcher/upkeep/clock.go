@@ -77,7 +77,8 @@ func (g *clockGuard) lapseCutoffsAfterReading(clock store.LeaseClock, askedAt, a
 	return lapses
 }
 
-// clockOffsetBeforeFirst computes the offset before the first reading from stored, the clock pair of an earlier replica. askedAt is the time at
+// clockOffsetBeforeFirst returns the offset that was valid before the first reading. It computes the offset from stored, the clock pair of an
+// earlier replica. askedAt is the time at
 // which the first reading began. firstOffset is the offset of the first reading. The result is zero if the offset is unknown.
 func clockOffsetBeforeFirst(stored *store.ClockPair, firstOffset clockOffset, askedAt time.Time) clockOffset {
 	if stored == nil {

@@ -27,7 +27,7 @@ const (
 	period      = "1"              // seconds between reports
 )
 
-// patience returns how long a trial may take. In the long tests, some messages get no answer.
+// patience returns how long a trial may take. It is longer in the long tests, where some messages get no answer.
 func patience() time.Duration {
 	if testing.Short() {
 		return 3 * time.Minute

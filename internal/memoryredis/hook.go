@@ -160,7 +160,7 @@ func (h *commandHook) loadIndex(c *server.Peer, args []string) *orderedSet {
 	return set
 }
 
-// runCommand runs a command of the script that peer belongs to. It returns the reply, or nil after an error.
+// runCommand runs a command as part of the script that runs for peer. It returns the reply, or nil after an error.
 func (h *commandHook) runCommand(peer *server.Peer, command ...string) (reply any) {
 	var written bytes.Buffer
 	to := bufio.NewWriter(&written)

@@ -1,6 +1,6 @@
 -- keys: the keys and constants of the scripts that count starts of tasks by rules (rate limits). scripts.go
--- puts this file in front of them, after "local SETTLE = ...": the time in ms after which a reservation is
--- overdue.
+-- puts this file in front of them. The local variable SETTLE is defined before this file: it is the time in
+-- ms after which a reservation is overdue.
 
 -- Terms of these scripts:
 --     scope        a name, usually a pool; all keys of one call belong to one scope

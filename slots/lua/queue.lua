@@ -91,7 +91,7 @@ local MAX_KEPT_AHEAD = 200000
 -- Number of successive unused offers after which new offers are shorter (SHORTER_FACTOR). A device that does
 -- not answer then blocks a slot for less time.
 local LAPSED_SERIES = 10
--- Divisor for the duration of shorter offers.
+-- The duration of a shorter offer is the usual duration divided by SHORTER_FACTOR.
 local SHORTER_FACTOR = 6
 
 -- offer_time: returns the time (ms) at which waiter w got its offer. The id of the offer is this time in

@@ -18,9 +18,9 @@ local MAX_POLLER_PERIODS = 3
 -- Maximum time until a device that can be notified is asked to report again, in report periods. pace.sleep
 -- can raise it.
 local MAX_NOTIFIED_PERIODS = 8
--- A waiter far back in its batch reports after its expected wait divided by SLEEP_DIVISOR. So about
--- SLEEP_DIVISOR waiters of the batch report for each slot that becomes free. This number is enough even if the
--- capacity is raised or most devices fail.
+-- A waiter far back in its batch reports after its expected wait divided by SLEEP_DIVISOR. So
+-- while a slot is held, about SLEEP_DIVISOR waiters of the batch report. They are enough to fill the slots, even if
+-- the capacity is raised or most devices fail.
 local SLEEP_DIVISOR = 10
 
 -- At most 1 / KEEP_DIVISOR of the time of all slots is spent on slots that are kept for pollers (queue.lua).

@@ -34,7 +34,7 @@ func (s *SharedPostgres) NewDatabase(tb testing.TB) string {
 
 // NewLedger creates a database that has the schema of the ledger, for one test, and returns its DSN. The database
 // is a copy of a migrated one, which takes a tenth of the time of a migration.
-func (s *SharedPostgres) NewLedger(tb testing.TB) string {
+func (s *SharedPostgres) NewLedger(tb testing.TB) (dsn string) {
 	tb.Helper()
 	return s.NewCopy(tb, "ledger_schema", func(db *sql.DB) error {
 		_, err := migrations.Up(tb.Context(), db, migrations.Postgres)
