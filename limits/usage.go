@@ -24,15 +24,15 @@ func (u *Usage) ReadUses(ctx context.Context, scopeName string, items []Item) ([
 	if err := checkScope(scopeName); err != nil {
 		return nil, err
 	}
-	uses, err := u.readInEpoch(ctx, scopeName, items)
+	uses, err := u.readUsesInOneEpoch(ctx, scopeName, items)
 	if errors.Is(err, errNewEpoch) {
-		uses, err = u.readInEpoch(ctx, scopeName, items)
+		uses, err = u.readUsesInOneEpoch(ctx, scopeName, items)
 	}
 	return uses, err
 }
 
-// readInEpoch returns the uses of items, or errNewEpoch if Redis may have lost data during the call.
-func (u *Usage) readInEpoch(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
+// readUsesInOneEpoch returns the uses of items, or errNewEpoch if Redis may have lost data during the call.
+func (u *Usage) readUsesInOneEpoch(ctx context.Context, scopeName string, items []Item) ([]SubjectUse, error) {
 	epoch, err := u.epochs.currentEpoch(ctx, scopeName)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (u *Usage) HighestUses(ctx context.Context, scopeName string, rules []*Rule
 	if err := u.publishScope(ctx, scopeName); err != nil {
 		return nil, err
 	}
-	uses, err := u.readCandidates(ctx, scopeName, rules, min(max(4*limit, 64), maxLabels))
+	uses, err := u.readUsesOfCandidates(ctx, scopeName, rules, min(max(4*limit, 64), maxLabels))
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (u *Usage) publishScope(ctx context.Context, scopeName string) error {
 	if err != nil || len(full) == 0 {
 		return err
 	}
-	if _, err = u.readCandidates(ctx, scopeName, full, 4*maxLabels); err != nil {
+	if _, err = u.readUsesOfCandidates(ctx, scopeName, full, 4*maxLabels); err != nil {
 		return err
 	}
 	_, err = u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
@@ -138,14 +138,15 @@ func parseCandidateMember(member string) (subject Subject, ok bool) {
 	return Subject{digest: member[:digest], Label: member[digest+1:]}, true
 }
 
-// readCandidates reads at most limit candidates of each rule, updates their scores in Redis, and returns their current use.
-func (u *Usage) readCandidates(ctx context.Context, scopeName string, rules []*Rule, limit int) ([]SubjectUse, error) {
+// readUsesOfCandidates reads at most limitPerRule candidates of each rule (subjects that may have the highest use). It updates their scores in
+// Redis and returns their current use.
+func (u *Usage) readUsesOfCandidates(ctx context.Context, scopeName string, rules []*Rule, limitPerRule int) ([]SubjectUse, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
 	read, err := u.conn.sendPipeline(ctx, scopeName, func(p redis.Pipeliner) {
 		for _, r := range rules {
-			p.ZRevRange(ctx, r.candidatesKey(scopeName), 0, int64(limit)-1)
+			p.ZRevRange(ctx, r.candidatesKey(scopeName), 0, int64(limitPerRule)-1)
 		}
 	})
 	if err != nil {

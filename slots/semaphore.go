@@ -153,8 +153,8 @@ func (s *Semaphore) sendNextChunks(ctx context.Context, remaining []Call, result
 	return true
 }
 
-// removeNextChunk removes the next chunk from e and returns it. The chunk has at most 500 leases. Only the chunk with the last lease of e, and
-// the chunks after it, have requests, at most 500 each.
+// removeNextChunk removes the next chunk from e and returns it. A chunk has at most 500 leases and at most 500
+// requests. It has requests only if e has no more leases after it.
 func (e *Exchange) removeNextChunk() (part Exchange) {
 	n := min(len(e.Leases), chunk)
 	part.Leases, e.Leases = e.Leases[:n], e.Leases[n:]

@@ -61,12 +61,12 @@ func (s pools) CountMinutes(ctx context.Context, lastEvent int64, limit int) (co
 		if counted < limit {
 			last = lastEvent
 		}
-		return tx.countMinutes(ctx, from, last)
+		return tx.countEventsByMinute(ctx, from, last)
 	})
 	return counted, err
 }
 
-func (s session) countMinutes(ctx context.Context, afterEvent, lastEvent int64) error {
+func (s session) countEventsByMinute(ctx context.Context, afterEvent, lastEvent int64) error {
 	if _, err := s.exec(ctx, `
 		INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
 		SELECT p.name, m.minute, sum(m.granted), sum(m.ended), sum(m.lapsed), sum(m.failed), max(p.capacity)

@@ -23,8 +23,8 @@ type trustState struct {
 	readings []newsReading // oldest first
 	own      int64         // id of the newest news that this process committed
 
-	// A wait in a pool is trusted only if it is not older than the latest news of the pool.
-	latestOfPool map[string]int64 // pool -> id of the latest news that concern it and are newer than latestOfAll
+	// A wait is trusted only if its position in the news is not before the latest news of its pool.
+	latestOfPool map[string]int64 // pool -> id of its latest news; only ids above latestOfAll
 	latestOfAll  int64            // id of the latest news that may concern every pool
 	handled      int64            // id up to which the fields above include the news
 }
