@@ -11,7 +11,8 @@ import (
 	"github.com/fleetslots/dispatcher/devices/dynsec"
 )
 
-// accountProvisioning manages the accounts of devices at mosquitto. A nil *provisioning means that the setting mqtt_provision is off.
+// accountProvisioning manages the accounts of devices at mosquitto. A nil *accountProvisioning means that the setting
+// mqtt_provision is off.
 type accountProvisioning struct {
 	*dynsec.Client
 

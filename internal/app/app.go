@@ -35,8 +35,8 @@ import (
 )
 
 // Time limits of Stop: drainGrace limits the wait for requests in flight, and stopGrace limits all steps together. drainGrace is
-// longer than handleLimit of package dispatcher. stopGrace must be below TimeoutStopSec in deploy/systemd and stop_grace_period in
-// docker-compose.yml.
+// longer than handleLimit of package dispatcher, because a report in flight may take that long. stopGrace must be below TimeoutStopSec in
+// deploy/systemd and stop_grace_period in docker-compose.yml.
 const (
 	drainGrace = 9 * time.Second
 	stopGrace  = 10 * time.Second
@@ -137,8 +137,9 @@ func (a *App) Start(ctx context.Context) error {
 	return a.startAll(ctx)
 }
 
-// Stop ends the dispatcher without losing requests. The dispatcher first reports that it is not ready, then finishes its requests, and
-// closes its connections last. If ctx ends before that, the error names the parts that are still running.
+// Stop ends the dispatcher without losing requests. It first fails the readiness check, and ends the waits of parked reports and the live
+// streams, so that their requests end soon. Then it closes the listeners, finishes the requests, stops the passes, and closes the
+// connections. If ctx or stopGrace ends before that, the error names the parts that are still running.
 func (a *App) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
@@ -173,7 +174,6 @@ type cleanupStep struct {
 	close func() error
 }
 
-// add adds closeResource as a step that closes the resource with this name.
 func (c *cleanup) add(name string, closeResource func() error) {
 	c.steps = append(c.steps, cleanupStep{name, closeResource})
 }

@@ -110,7 +110,6 @@ func addGauge(family *dto.MetricFamily, value float64, labels ...*dto.LabelPair)
 	family.Metric = append(family.Metric, &dto.Metric{Label: labels, Gauge: &dto.Gauge{Value: &value}})
 }
 
-// newBuildInfoMetric returns a metric that is always 1 and carries the version as a label.
 func newBuildInfoMetric(version string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "dispatcher_build_info", Help: "Always 1; the label version contains the version.",

@@ -25,7 +25,7 @@ import (
 // flags (--http-listen). Each setting has a row in Settings.
 type Config struct {
 	PostgresDSN string `koanf:"postgres_dsn"`
-	RedisURL    string `koanf:"redis_url"`
+	RedisURL    string `koanf:"redis_url"` // may name a file of certificate authorities: see redisconn.ParseURL
 
 	MQTTURL       string        `koanf:"mqtt_url"`
 	MQTTUser      string        `koanf:"mqtt_user"`

@@ -13,11 +13,11 @@ import (
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
-// pass is one background pass. Its field every is its interval, and its field limit is the time limit of one run.
+// pass is one background pass.
 type pass struct {
 	name  string
-	every time.Duration
-	limit time.Duration
+	every time.Duration // interval
+	limit time.Duration // time limit of one run
 	run   func(context.Context) error
 	quiet bool // its failures are logged at level debug, because it runs often and other passes fail for the same reasons
 
@@ -61,7 +61,7 @@ func newPasses(log *slog.Logger, panicked rescue.PanicHandler, all ...*pass) *pa
 func (p *passes) start() {
 	for _, one := range p.all {
 		p.cron.Schedule(interval(one.every), cron.FuncJob(func() { p.runOnce(one) }))
-		p.wait.Go("watching "+one.name, func() { p.runWhenOverdue(one) })
+		p.wait.Go("watching "+one.name, func() { p.runAtStartAndWhenOverdue(one) })
 	}
 	p.cron.Start()
 	for _, run := range p.background {
@@ -99,9 +99,9 @@ func (p *passes) runningPassNames() []string {
 	return names
 }
 
-// runWhenOverdue runs the pass job once at the start. After that, it runs job only if cron has not started job for twice
+// runAtStartAndWhenOverdue runs the pass job at once. After that, it runs job only if no run of job has started for twice
 // its interval.
-func (p *passes) runWhenOverdue(job *pass) {
+func (p *passes) runAtStartAndWhenOverdue(job *pass) {
 	p.wait.Go(job.name, func() { p.runOnce(job) })
 	tick := time.NewTicker(job.every)
 	defer tick.Stop()

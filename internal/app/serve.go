@@ -17,10 +17,9 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// Time limits of the start. They allow for a Postgres that starts at the same time.
 const (
-	postgresWait  = time.Minute
-	postgresRetry = time.Second
+	postgresWait  = time.Minute // time limit of waitForPostgres; it allows for a Postgres that starts at the same time
+	postgresRetry = time.Second // time between two attempts
 )
 
 // Serve runs a dispatcher on real servers until ctx ends. version is the version of this program.
@@ -36,7 +35,7 @@ func Serve(ctx context.Context, config Config, log *slog.Logger, version string)
 	return a.run(ctx)
 }
 
-// newServerApp returns an App on real servers, whose listeners are open. version is the version of this program.
+// newServerApp returns an App on real servers, whose listeners are open.
 func newServerApp(ctx context.Context, config Config, log *slog.Logger, version string) (_ *App, err error) {
 	var opened cleanup
 	defer func() {

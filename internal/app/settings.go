@@ -62,8 +62,8 @@ func (s Setting) checkValue(value any) error {
 	return nil
 }
 
-// Settings returns all settings of serve, in the order of the reference. dev does not use their defaults: DevServer.config sets
-// its values.
+// Settings returns all settings of serve, in the order of the reference. dev does not use their defaults: DevServer.newConfig
+// sets its values.
 func Settings() []Setting {
 	return []Setting{
 		{Key: "postgres_dsn", Secret: true, Help: "Postgres server, as a URL or key=value pairs; required; set sslmode explicitly, e.g. verify-full"},

@@ -53,7 +53,7 @@ func (f *transports) start() {
 	}
 }
 
-// startAll starts the HTTP servers and the MQTT client. It does not wait until they end.
+// startAll starts the HTTP servers and the MQTT client.
 func (f *transports) startAll(ctx context.Context) error {
 	f.start()
 	if f.mqtt != nil {

@@ -90,7 +90,7 @@ func (a *API) DeviceHandler() http.Handler {
 	return a.guardRequests(mux)
 }
 
-// FailReadiness makes the readiness check fail from now on, so that load balancers stop sending requests before the listener closes.
+// FailReadiness makes the readiness check fail from now on, and ends the streams of events.
 func (a *API) FailReadiness() { a.health.stopping.Store(true) }
 
 func (a *API) registerDevicePaths(mux *http.ServeMux) {

@@ -18,7 +18,7 @@ const advanceTTLsEvery = 10 * time.Second
 // live for 20 minutes.
 const replaceConnsEvery = 15 * time.Second
 
-// newPasses returns the passes that every replica runs, with their intervals and time limits. docs/architecture.md lists them.
+// newPasses returns the passes of the dispatcher, which every replica runs. docs/architecture.md lists them.
 func (a *App) newPasses(servers backends) *passes {
 	const limit = 30 * time.Second
 	keep, seen := a.dispatcher.Upkeep, a.dispatcher.Seen
@@ -64,7 +64,6 @@ func (a *App) newPasses(servers backends) *passes {
 	return p
 }
 
-// updatePages is a pass that updates the open pages of the dashboard.
 func (a *App) updatePages(ctx context.Context) error {
 	if a.web == nil {
 		return nil
@@ -72,7 +71,6 @@ func (a *App) updatePages(ctx context.Context) error {
 	return a.web.Tick(ctx)
 }
 
-// deleteOldHistory is a pass that deletes old history from the ledger.
 func (a *App) deleteOldHistory(ctx context.Context) error {
 	keep, err := a.config.historyRetention()
 	if err != nil {
