@@ -25,7 +25,7 @@ func New(client redis.UniversalClient) *Semaphore {
 	return &Semaphore{client: client, scripts: newScripts(), breakers: redisconn.NewBreakers(client, now)}
 }
 
-// Node returns the name of the Redis node that stores the pool. The name is empty if there is only one node, or if the node is not known.
+// Node returns the name of the Redis node that stores the pool. The name is empty behind Sentinel, or if the node is not known.
 func (s *Semaphore) Node(ctx context.Context, pool string) (nodeName string) {
 	return s.breakers.Node(ctx, NodeKey(pool))
 }

@@ -49,18 +49,17 @@ type keyQueue[In, Out any] struct {
 // caller is one caller of Do. It waits until done is closed. out and err are set before done is closed.
 type caller[In, Out any] struct {
 	in       In
-	deadline time.Time // time at which the caller's ctx ends; the zero time means never
+	deadline time.Time // deadline of the caller's ctx; zero means none; only Do notices a cancelled ctx
 	out      Out
 	err      error
 	done     chan struct{}
 }
 
-// Do returns the outcome of request, which it sends together with other requests of the same key. If ctx ends before a call has included
-// request, or if ctx has less time left than Timeout when the call starts, request is not sent. Once a call has included request, Do waits for
-// the outcome even if ctx ends.
+// Do returns the outcome of request, which it sends together with other requests of the same key. If ctx has less time left than Timeout when
+// the call starts, request is not sent. If ctx ends while request waits for a call, Do takes request back. A call that starts at that moment may
+// include request first. Once a call has included request, Do waits for the outcome, also of a repetition, even if ctx ends.
 //
-// If no call of key is in progress, Do makes the call in its own goroutine, so a single caller needs no other goroutine. A call that waits for
-// Linger has a goroutine of its own.
+// If no call of key is in progress, Do makes the call in its own goroutine, unless the call waits for Linger.
 func (c *Calls[Key, In, Out]) Do(ctx context.Context, key Key, request In) (Out, error) {
 	deadline, _ := ctx.Deadline()
 	w := &caller[In, Out]{in: request, deadline: deadline, done: make(chan struct{})}

@@ -29,8 +29,8 @@ type breaker struct {
 	lastFailed bool      // the latest answer was an error or did not come
 }
 
-// tryBeginCall reports whether a call may be sent. If mayCall is true, the caller must send it and then call leave. probe is true if the call
-// is the probe of a node that did not answer.
+// tryBeginCall reports whether a call may be sent. If mayCall is true, the caller must send it and then call endCall. isProbe is true if the
+// call is the probe of a node that did not answer.
 func (b *breaker) tryBeginCall() (isProbe, mayCall bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -131,7 +131,7 @@ func ownerMayHaveChanged(callErr error) bool {
 	return false
 }
 
-// findNodeAddr returns the address of the node that owns key, or "" if there is only one node or the node is not known.
+// findNodeAddr returns the address of the node that owns key, or "" behind Sentinel or if the node is not known.
 func findNodeAddr(ctx context.Context, client redis.UniversalClient, key string) string {
 	cluster, ok := client.(*redis.ClusterClient)
 	if !ok {

@@ -83,7 +83,7 @@ func (b *Breakers) Run(ctx context.Context, maxSends int, calls []*Call) {
 	}
 }
 
-// Node returns the address of the node that owns key. It returns "" if there is only one node, or if the node is not known.
+// Node returns the address of the node that owns key. It returns "" behind Sentinel, or if the node is not known.
 func (b *Breakers) Node(ctx context.Context, key string) string {
 	return findNodeAddr(ctx, b.client, key)
 }

@@ -212,7 +212,7 @@ func (n *Notes) addTrouble(about Subject, format string, args ...any) {
 	n.Trouble = append(n.Trouble, Note{about, fmt.Sprintf(format, args...)})
 }
 
-// addHint adds a note about a subject to Hints. The text is formatted as by fmt.Sprintf.
+// addHint adds a note to Hints, like addTrouble.
 func (n *Notes) addHint(about Subject, format string, args ...any) {
 	n.Hints = append(n.Hints, Note{about, fmt.Sprintf(format, args...)})
 }

@@ -38,7 +38,7 @@ func Options(addresses ...string) *redis.UniversalOptions {
 		WriteTimeout:          timeout,
 		PoolTimeout:           timeout,
 		ContextTimeoutEnabled: true,
-		MaxRetries:            -1, // this package resends calls itself, and knows when that is safe
+		MaxRetries:            -1, // Breakers resend calls if their caller permits it
 		MaxRedirects:          2,  // in a Cluster: how often the library may send a command again, after MOVED or ASK or on its own
 		PoolSize:              poolSize,
 		MaxIdleConns:          poolSize,
