@@ -16,8 +16,7 @@ import (
 )
 
 // checkBroker tests connections to the broker: with the dispatcher's account, without an account, and with the account of a device.
-// runningReplicas is the number of running replicas, or replicasUnknown. If replicas run or may run, checkBroker does not test the shared
-// subscription, because the test would take reports from them.
+// runningReplicas is the number of running replicas, or replicasUnknown.
 func (p Installation) checkBroker(ctx context.Context, runningReplicas int) []Finding {
 	if p.Config.MQTTURL == "" {
 		return []Finding{{Check: "broker", State: OK, Found: "none: devices use HTTP"}}
@@ -39,9 +38,8 @@ func (p Installation) checkBroker(ctx context.Context, runningReplicas int) []Fi
 	return append(list, p.checkDeviceRules(ctx, b, dispatcherClient))
 }
 
-// checkSharedSubscription tests whether the dispatcher's account may subscribe to the reports of devices. dispatcherClient is connected with
-// this account. runningReplicas is the number of running replicas, or replicasUnknown. If replicas run or may run, there is no test, because
-// the test subscription would take reports from them.
+// checkSharedSubscription tests whether the dispatcher's account may subscribe to the reports of devices. If replicas run or may run, there is
+// no test, because the test subscription would take reports from them.
 func checkSharedSubscription(ctx context.Context, dispatcherClient paho.Client, runningReplicas int) Finding {
 	f := Finding{Check: "broker subscription", State: OK, Found: "the dispatcher may subscribe to the reports of devices"}
 	if runningReplicas == replicasUnknown {
@@ -63,7 +61,7 @@ func checkSharedSubscription(ctx context.Context, dispatcherClient paho.Client, 
 }
 
 // checkAnonymousAccess tests whether a client without an account can connect, and whether this client then receives messages for devices. It
-// sends such a message with dispatcherClient, which is connected with the dispatcher's account.
+// sends such a message with dispatcherClient.
 func checkAnonymousAccess(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
 	f := Finding{Check: "broker without an account", State: OK, Found: "clients without an account are refused"}
 	anonymousClient, err := connector.connect(ctx, brokerAccount{id: "doctor-" + rand.Text()[:8]})
@@ -110,8 +108,7 @@ func (p Installation) checkRights(ctx context.Context, options mqtt.Options) Fin
 	return f
 }
 
-// checkDeviceRules tests that a device receives its own replies, and no replies to other devices. It sends both replies with
-// dispatcherClient, which is connected with the dispatcher's account.
+// checkDeviceRules tests that a device receives its own replies, and no replies to other devices. It sends both with dispatcherClient.
 func (p Installation) checkDeviceRules(ctx context.Context, connector brokerConnector, dispatcherClient paho.Client) Finding {
 	f := Finding{Check: "broker rules for devices", State: OK, Found: "a device receives its own replies, and no replies to other devices"}
 	if p.Device == "" {

@@ -51,8 +51,7 @@ func (p Installation) measureClockOffset(ctx context.Context, read func(context.
 	return clockOffset{shown.Sub(asked.Add(took / 2)), took / 2}, err
 }
 
-// newOffsetFinding returns the finding of the check checkName for a clock. The parameter offset is the time by which this clock is ahead of
-// the clock named reference.
+// newOffsetFinding returns the finding about a clock that is ahead of the clock named reference by offset.
 func newOffsetFinding(checkName string, offset clockOffset, reference string) Finding {
 	found := fmt.Sprintf("%s ahead of the clock of %s, with an error of at most %s", offset.ahead.Round(time.Millisecond), reference, offset.maxError.Round(time.Millisecond))
 	return newFinding(checkName, offset.ahead.Abs()-offset.maxError > maxClockOffset, Warning, found,

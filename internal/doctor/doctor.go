@@ -1,6 +1,10 @@
-// Package doctor examines an installation. It reads the settings of serve, queries the servers that
-// they name, and reports for each check whether the result is good and how to fix it. It changes
-// nothing except one key in Redis that expires by itself.
+// Package doctor examines an installation. It reads the settings of serve, queries the servers that they name, and reports for each check
+// whether the result is good and how to fix it.
+//
+// It changes no data of the dispatcher. But it writes a key in Redis that expires by itself, and creates the table of migrations if that table
+// is missing. It sends wakes to a device that does not exist, and to Installation.Device, whose session at the broker it ends.
+//
+// It does not check the disk of Postgres or the clock of the broker, because SQL and MQTT do not show them.
 package doctor
 
 import (

@@ -32,7 +32,7 @@ type postgresState struct {
 	now               time.Time       // time of the ledger when replicas was read
 }
 
-// checkPostgres reads the state of Postgres and of the ledger, and checks it. replicas is the number of running replicas, or replicasUnknown.
+// checkPostgres checks Postgres and the ledger. replicas is the number of running replicas, or replicasUnknown.
 func (p Installation) checkPostgres(ctx context.Context, ledger *store.Store) (findings []Finding, replicas int) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -47,7 +47,6 @@ func (p Installation) checkPostgres(ctx context.Context, ledger *store.Store) (f
 	return append(findings, d.checkReplicas(p.Version)...), len(d.replicas)
 }
 
-// readPostgresState reads the state of Postgres, of the migrations and of the replicas.
 func readPostgresState(ctx context.Context, ledger *store.Store) (state postgresState, err error) {
 	if state.PostgresState, err = ledger.PostgresState(ctx); err != nil {
 		return state, err
@@ -115,7 +114,6 @@ func (d postgresState) checkConnections() Finding {
 	return newFinding("postgres connections", need > available, Warning, found, "raise max_connections (or the limit of the role), or run fewer replicas: each opens up to 26")
 }
 
-// checkLedger checks the schema and the statistics of the ledger.
 func (d postgresState) checkLedger() []Finding {
 	schema := "all migrations are applied"
 	if len(d.missingMigrations) > 0 {

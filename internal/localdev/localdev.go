@@ -74,8 +74,8 @@ func Announce(server Server, folders ...string) (*Announcement, error) {
 	return n, errors.Join(errs...)
 }
 
-// writeLockedFile writes the file of a running dev (a `dispatcher dev` server) into folder and returns it locked. The file gets its final name
-// only when it is complete and locked.
+// writeLockedFile writes the file of a running dev into folder and returns it locked. The file gets its final name only when it is complete and
+// locked.
 func writeLockedFile(server Server, folder string) (_ *os.File, err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func writeLockedFile(server Server, folder string) (_ *os.File, err error) {
 	return f, os.Rename(f.Name(), filepath.Join(folder, fileName))
 }
 
-// Withdraw removes the files that Announce wrote, except a file that another dev (a `dispatcher dev` server) has replaced in the meantime.
+// Withdraw removes the files that Announce wrote, except a file that another dev has replaced in the meantime.
 func (n *Announcement) Withdraw() error {
 	var errs []error
 	for i, lock := range n.locks {
@@ -112,8 +112,8 @@ func (n *Announcement) Withdraw() error {
 	return errors.Join(errs...)
 }
 
-// Find searches folders in their order and returns the first running dev (a `dispatcher dev` server). If no dev runs, the error is a
-// *StaleError if one of folders contains the file of a dev that was killed, and otherwise ErrNoServer.
+// Find searches folders in their order and returns the first running dev. If no dev runs, the error is a *StaleError if one of folders contains
+// the file of a dev that was killed, and otherwise ErrNoServer.
 func Find(folders ...string) (Server, error) {
 	notFound := ErrNoServer
 	for _, dir := range folders {
@@ -130,8 +130,7 @@ func Find(folders ...string) (Server, error) {
 	return Server{}, notFound
 }
 
-// readServer reads the file of a dev (a `dispatcher dev` server) at path. If the file is not locked, the dev has ended, and the error is a
-// *StaleError.
+// readServer reads the file of a dev at path. If the file is not locked, the dev has ended, and the error is a *StaleError.
 func readServer(path string) (server Server, err error) {
 	f, err := os.Open(path)
 	if err != nil {

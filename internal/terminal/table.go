@@ -66,7 +66,6 @@ func (t *Table) Flush() error {
 	return t.to.Flush()
 }
 
-// truncate returns cell, cut to at most maxLength characters.
 func truncate(cell string, maxLength int) string {
 	runes := []rune(cell)
 	if len(runes) <= maxLength {

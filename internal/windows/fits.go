@@ -94,7 +94,6 @@ func (w parsedWindow) addOpenMinutes(open minuteSet, begin, end time.Time) {
 	}
 }
 
-// minutesBetween returns the number of whole minutes from `begin` to `at`.
 func minutesBetween(begin, at time.Time) int { return int(at.Sub(begin) / time.Minute) }
 
 // openMinutesPerFiring returns the minutes, counted from a firing, in which the window is open because of this firing.
