@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -14,13 +15,14 @@ import (
 type manyQueuesSemaphore struct {
 	dispatcher.Semaphore
 	waitingPools []string
+	readErr      error // error of FindWaitingPools
 
 	mu         sync.Mutex
 	offerCalls map[string]int
 }
 
 func (s *manyQueuesSemaphore) FindWaitingPools(context.Context, []string) (waitingPools, duePools []string, err error) {
-	return s.waitingPools, s.waitingPools[len(s.waitingPools)-1:], nil
+	return s.waitingPools, s.waitingPools[len(s.waitingPools)-1:], s.readErr
 }
 
 func (s *manyQueuesSemaphore) OfferSlots(_ context.Context, pool string, _ slots.Pace, _ []slots.Update) (slots.QueueState, error) {
@@ -51,5 +53,19 @@ func TestAPassLooksAtWhatIsDue(t *testing.T) {
 	}
 	if len(s.offerCalls) != pools {
 		t.Errorf("%d of %d pools had their turn in %d passes", len(s.offerCalls), pools, passes)
+	}
+}
+
+// A node of a Redis Cluster does not answer, so only the queues of the other nodes can be read. Each pass must serve these queues, and must
+// report the error.
+func TestAPassServesTheQueuesThatItCouldRead(t *testing.T) {
+	t.Parallel()
+	s := &manyQueuesSemaphore{waitingPools: []string{"a", "b"}, readErr: errDown, offerCalls: make(map[string]int)}
+	b := newLightBench(t, func(c *dispatcher.Config) { c.Semaphore = s })
+	if err := b.Waiters.Filler.FillAllPools(b.ctx); !errors.Is(err, errDown) {
+		t.Errorf("%v, want %v", err, errDown)
+	}
+	if s.offerCalls["a"] != 1 || s.offerCalls["b"] != 1 {
+		t.Errorf("served %v, want each queue once", s.offerCalls)
 	}
 }

@@ -45,17 +45,16 @@ func (f *Filler) FillPool(pool string) {
 }
 
 // FillAllPools finds devices for the free slots of all pools, and handles offers that lapsed or were not sent. It is cheap enough to run twice a
-// second. Each call also visits some other pools in turn, and removes from their queues the devices that no longer report.
+// second. Each call also visits some other pools in turn, and removes from their queues the devices that no longer report. If a node of Redis
+// does not answer, FillAllPools handles the pools of the other nodes, and returns the error.
 func (f *Filler) FillAllPools(ctx context.Context) error {
-	waiting, due, err := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
-	if err != nil {
-		return fmt.Errorf("handing off slots: %w", err)
-	}
+	waiting, due, failed := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	requests := make(map[string]fillRequest, len(due))
 	for _, pool := range append(due, f.pools.setPoolsWithWaiters(waiting)...) {
 		requests[pool] = fillRequest{}
 	}
-	work, failed := f.ledger.PoolsWithWork(ctx, f.pools.nextPoolsToRead())
+	work, err := f.ledger.PoolsWithWork(ctx, f.pools.nextPoolsToRead())
+	failed = errors.Join(failed, err)
 	searched := f.pools.poolsToSearch(work)
 	var urgent []string
 	if len(searched) > 0 { // a window may have opened, or a backoff have ended, without a call of FillPool
