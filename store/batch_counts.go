@@ -27,13 +27,14 @@ const poolCountsSQL = `SELECT pool, state, n FROM pool_counts WHERE pool > '' UN
 // recentMillis is the period, in milliseconds, that Batch.Recent covers.
 const recentMillis = 5 * 60 * 1000
 
-// queuedState is the state of the row of pool_counts that counts all tasks of the pool, open or ended.
+// queuedState is the state of the row of pool_counts that counts all tasks of the pool, open or ended. fillCounts uses it for Batch.Total.
 const queuedState = "queued"
 
 // recentState marks the rows that fillCounts adds up in Batch.Recent. No task has this state.
 const recentState = "recent"
 
-// fillCounts fills Counts and Recent of batchesToFill by one statement, so each task is counted in exactly one state. It reads no tasks.
+// fillCounts fills Total, Counts and Recent of batchesToFill by one statement, so each task is counted in exactly one state. It reads no tasks.
+// A batch that was deleted in the meantime gets no counts.
 func (s batches) fillCounts(ctx context.Context, batchesToFill []Batch) error {
 	type count struct {
 		batch int64
@@ -42,13 +43,14 @@ func (s batches) fillCounts(ctx context.Context, batchesToFill []Batch) error {
 	}
 	byID := map[int64]*Batch{}
 	for i := range batchesToFill {
-		batchesToFill[i].Counts = map[TaskState]int64{}
+		batchesToFill[i].Total, batchesToFill[i].Counts = 0, map[TaskState]int64{}
 		byID[batchesToFill[i].ID] = &batchesToFill[i]
 	}
 	const wanted = ` WHERE batch IN (SELECT id FROM {ids})`
 	counts, err := collect(ctx, s.readSession(), func(c *count) []any { return []any{&c.batch, &c.state, &c.n} }, `
 		SELECT batch, state, CAST(sum(n) AS bigint) FROM (
-			SELECT batch, state, n FROM batch_counts`+wanted+`
+			SELECT b.id AS batch, '`+queuedState+`' AS state, b.total AS n FROM {ids} JOIN batches b ON b.id = ids.id
+			UNION ALL SELECT batch, state, n FROM batch_counts`+wanted+`
 			UNION ALL SELECT batch, state, n FROM batch_deltas`+wanted+`
 			UNION ALL SELECT batch, 'dispatched', 1 FROM grants`+wanted+` AND pool IN (SELECT b.pool FROM {ids} JOIN batches b ON b.id = ids.id)
 			UNION ALL SELECT batch, '`+recentState+`', n FROM batch_rates`+wanted+` AND at > {now} - `+fmt.Sprint(recentMillis)+` * {ms}
@@ -60,6 +62,8 @@ func (s batches) fillCounts(ctx context.Context, batchesToFill []Batch) error {
 	for _, c := range counts {
 		b := byID[c.batch]
 		switch {
+		case c.state == queuedState:
+			b.Total = c.n
 		case c.state == recentState:
 			b.Recent = c.n
 		case c.n != 0:
@@ -67,6 +71,9 @@ func (s batches) fillCounts(ctx context.Context, batchesToFill []Batch) error {
 		}
 	}
 	for _, b := range batchesToFill {
+		if b.Total == 0 {
+			clear(b.Counts) // the deltas of a deleted batch stay until the next fold
+		}
 		setPendingCount(b.Counts, b.Total)
 	}
 	return nil

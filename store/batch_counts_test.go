@@ -184,6 +184,29 @@ func TestCountsAreThoseOfAFullCount(t *testing.T) {
 	})
 }
 
+// TestTotalIsOfTheSnapshotOfTheCounts checks batches whose total changes after the batches were read and before their counts are read: a lease
+// is opened and granted, tasks are deleted, or the batch is deleted. The counts must still add up to the total.
+func TestTotalIsOfTheSnapshotOfTheCounts(t *testing.T) {
+	t.Parallel()
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 2)
+		batch, ids := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
+		l.mustGrant(ids[0], "a", "p", 0)
+		l.recordResult(l.mustGrant(ids[1], "b", "p", 1), store.BySuccess, "")
+		const gone = 1 << 40
+		l.exec(`INSERT INTO batch_deltas (batch, pool, state, n) VALUES ($1, 'p', 'succeeded', -1)`, gone)
+		read := []store.Batch{{ID: batch.ID, Total: 1}, {ID: gone, Total: 1}}
+		l.must(l.FillCounts(l.Context(), read))
+		want := []store.Batch{
+			{ID: batch.ID, Total: 2, Counts: map[store.TaskState]int64{store.Dispatched: 1, store.Succeeded: 1}, Recent: 1},
+			{ID: gone, Counts: map[store.TaskState]int64{}},
+		}
+		if diff := cmp.Diff(want, read); diff != "" {
+			l.Error(diff)
+		}
+	})
+}
+
 // TestResultsDoNotWaitForFolding records two results of one batch while another replica folds the counts for a long time. The results must
 // not wait for the lock of that replica on the row of counts.
 func TestResultsDoNotWaitForFolding(t *testing.T) {

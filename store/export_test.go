@@ -159,6 +159,11 @@ func ExpiryTexts() []string {
 // OverdueText returns the query that finds batches whose tasks have waited too long.
 func OverdueText() string { return overdueText }
 
+// FillCounts reads the counts of batches that were read before, as Batch and Batches do.
+func (s *Store) FillCounts(ctx context.Context, batches []Batch) error {
+	return s.fillCounts(ctx, batches)
+}
+
 // EndWaitedTooLong ends those of the given tasks that have waited longer than their MaxWait, as ExpireWaited does after its search.
 func (s *Store) EndWaitedTooLong(ctx context.Context, tasks ...int64) (int, error) {
 	return s.endWaitingTasks(ctx, maxWaitRule(tasks), len(tasks))

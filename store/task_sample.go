@@ -91,13 +91,13 @@ func nextWaitingBatchSQL(poolExpr, operator, batchExpr string) string {
 
 // countWaiting returns the number of waiting tasks of each batch.
 func (s tasks) countWaiting(ctx context.Context, batchIDs []int64) (countByBatch map[int64]int64, err error) {
-	found, err := collect(ctx, s.readSession(), func(b *Batch) []any { return []any{&b.ID, &b.Total} },
-		`SELECT b.id, b.total FROM batches b WHERE b.id IN (SELECT id FROM {ids})`, idsToJSONArray(batchIDs...))
-	if err == nil {
-		err = batches(s).fillCounts(ctx, found)
+	counted := make([]Batch, len(batchIDs))
+	for i, id := range batchIDs {
+		counted[i].ID = id
 	}
-	waiting := make(map[int64]int64, len(found))
-	for _, b := range found {
+	err = batches(s).fillCounts(ctx, counted)
+	waiting := make(map[int64]int64, len(counted))
+	for _, b := range counted {
 		waiting[b.ID] = b.Counts[Pending]
 	}
 	return waiting, err
