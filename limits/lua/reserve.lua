@@ -57,10 +57,11 @@ local overdue = open > 0 and redis.call('ZCOUNT', OPEN, '-inf', text(now - SETTL
 
 -- forget_rule: is called if a stored time of the item is in the future. This time would block starts until the
 -- clock of Redis reaches it. In mode R, forget_rule makes the rule unknown, so that a process fills it again.
--- It returns UNKNOWN.
+-- It also deletes the key of the subject, because the history may have no start with which fill.lua would
+-- overwrite this key. It returns UNKNOWN.
 local function forget_rule(item)
   if MODE ~= 'P' then
-    redis.call('DEL', item.rule)
+    redis.call('DEL', item.rule, item.key)
   end
   return UNKNOWN
 end
