@@ -12,7 +12,8 @@ import (
 // leaseKeepTime is the time for which Redis keeps the lease id of a counted start. It must be equal to REMEMBER in lua/keys.lua.
 const leaseKeepTime = time.Minute
 
-// pastStarts collects, from a history, the starts that a rule would have counted.
+// pastStarts collects, from a history, the starts that a rule would have counted. All ages are the ages at the beginning of the rebuild. The age
+// of a start that happened later is negative.
 type pastStarts struct {
 	rule        *Rule
 	renewalStep string        // the step of lua/fill.lua that renewClaims sends: "begin" until all starts are sent, then "settle"
@@ -27,10 +28,11 @@ type subjectStarts struct {
 	newestAge time.Duration // age of the newest start; only for rules that store no single starts
 }
 
-func newPastStarts(rule *Rule, now time.Time) *pastStarts {
+// newPastStarts returns an empty collection for a rebuild that began at the time began, by the clock of Redis.
+func newPastStarts(rule *Rule, began time.Time) *pastStarts {
 	p := &pastStarts{rule: rule, renewalStep: "begin", maxAge: rule.longestWindow, subjects: make(map[string]*subjectStarts)}
 	if rule.Algorithm == policy.Calendar {
-		p.maxAge = now.Sub(rule.periodsAround(now).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
+		p.maxAge = began.Sub(rule.periodsAround(began).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
 	}
 	return p
 }
@@ -52,7 +54,7 @@ func (p *pastStarts) addStart(start Start) (item Item, isCounted bool) {
 	}
 	s.count++
 	s.newestAge = min(s.newestAge, start.Ago)
-	s.insertStart(max(start.Ago.Milliseconds(), 0), p.rule.maxStarts)
+	s.insertStart(start.Ago.Milliseconds(), p.rule.maxStarts)
 	return item, true
 }
 
@@ -69,18 +71,18 @@ func (s *subjectStarts) insertStart(ageMS, maxStarts int64) {
 }
 
 // startChunks yields the starts of a subject in chunks, in the form in which they are sent to Redis. With each chunk it yields the number of
-// starts in earlier chunks.
-func (p *pastStarts) startChunks(subject *subjectStarts) iter.Seq2[int, []any] {
+// starts in earlier chunks. elapsed returns the time since the beginning of the rebuild.
+func (p *pastStarts) startChunks(subject *subjectStarts, elapsed func() time.Duration) iter.Seq2[int, []any] {
 	return func(yield func(int, []any) bool) {
 		if p.rule.maxStarts == 0 {
-			yield(0, []any{fmt.Sprintf("%d|%d", max(subject.newestAge.Milliseconds(), 0), subject.count)})
+			yield(0, []any{fmt.Sprintf("%d|%d", max((subject.newestAge+elapsed()).Milliseconds(), 0), subject.count)})
 			return
 		}
 		offset := 0
 		for part := range slices.Chunk(subject.starts, maxStartsPerCall) {
 			ages := make([]any, len(part))
 			for i, ago := range part {
-				ages[i] = ago
+				ages[i] = max(ago+elapsed().Milliseconds(), 0)
 			}
 			if !yield(offset, ages) {
 				return

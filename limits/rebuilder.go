@@ -90,6 +90,9 @@ type rebuild struct {
 	renewed   time.Time     // time of the latest call of renewClaims, by the local clock
 }
 
+// elapsed returns the time since the beginning of the call.
+func (r *rebuild) elapsed() time.Duration { return r.rebuilder.conn.clock.local().Sub(r.began) }
+
 // claimRules claims those rules that Redis does not know, so that no other process fills them, and adds them to r.pasts.
 func (r *rebuild) claimRules(ctx context.Context, rules []*Rule) error {
 	if err := r.rebuilder.epochs.forgetOutdatedRules(ctx, r.scope, r.epoch, []Check{NewCheck("", "", rules, Facts{})}); err != nil {
@@ -101,7 +104,7 @@ func (r *rebuild) claimRules(ctx context.Context, rules []*Rule) error {
 			return err
 		}
 		if isMine {
-			r.pasts = append(r.pasts, newPastStarts(rule, r.rebuilder.conn.clock.now()))
+			r.pasts = append(r.pasts, newPastStarts(rule, r.rebuilder.conn.clock.now().Add(-r.elapsed())))
 		}
 	}
 	return nil
@@ -117,6 +120,7 @@ func (r *rebuild) readPastStarts(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reading the starts of %s: %w", r.scope, err)
 		}
+		start.Ago -= r.elapsed()
 		for _, p := range r.pasts {
 			if item, matters := p.addStart(start); matters {
 				r.rebuilder.uses.recordUse(r.scope, item, 0)
@@ -148,7 +152,7 @@ func (r *rebuild) sendPastStarts(ctx context.Context, past *pastStarts) error {
 	}
 	var subjects, args []any
 	for digest, s := range past.subjects {
-		for before, part := range past.startChunks(s) {
+		for before, part := range past.startChunks(s, r.elapsed) {
 			subjects = append(subjects, past.rule.keysInScope(r.scope).subjectPrefix+digest)
 			args = append(append(args, before, len(part)), part...)
 			if len(args) >= maxStartsPerCall {
@@ -188,7 +192,7 @@ func (r *rebuild) countNewStarts(ctx context.Context) error {
 	for i, p := range r.pasts {
 		rules[i] = p.rule
 	}
-	for start, err := range r.history(ctx, r.rebuilder.conn.clock.local().Sub(r.began)+maxHistoryDelay) {
+	for start, err := range r.history(ctx, r.elapsed()+maxHistoryDelay) {
 		if err != nil {
 			return fmt.Errorf("reading the latest starts of %s: %w", r.scope, err)
 		}

@@ -174,3 +174,56 @@ func TestSubjectOfTheFutureIsUnknown(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowReadingOfTheHistory checks a rebuild that reads the history twice, for 22 s each. A window must open when its start is as old as
+// the window is long. A start in the first seconds of a calendar period must count.
+func TestSlowReadingOfTheHistory(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		policy policy.Policy
+		wait   time.Duration
+	}{
+		{accountPolicy(policy.Window{Max: 1, PerMS: 60_000}), 6 * time.Second},
+		{policy.Policy{Name: "f", Per: "tags.account", Algorithm: policy.Fixed, PerMS: 60_000, Max: 1}, 6 * time.Second},
+		{policy.Policy{Name: "c", Per: "tags.account", Algorithm: policy.Calendar, Period: policy.Day, Max: 1}, 24*time.Hour - 64*time.Second},
+	} {
+		began := time.Date(2026, 3, 1, 0, 0, 20, 0, time.UTC)
+		s, passTime := newPassingLimiter(t, began)
+		rules := compileRules(t, c.policy)
+		if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, slowHistory(passTime, began.Add(-10*time.Second))); err != nil {
+			t.Fatal(err)
+		}
+		if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusLimited || a.LongestRefusal().Wait != c.wait {
+			t.Errorf("%s: %+v, want a wait of %s", c.policy.Name, a, c.wait)
+		}
+	}
+}
+
+// newPassingLimiter returns a limiter on an in-process Redis. passTime advances the clocks of the limiter and of this Redis, and returns the
+// new time.
+func newPassingLimiter(t *testing.T, now time.Time) (s *redisLimiter, passTime func(time.Duration) time.Time) {
+	t.Helper()
+	s, mini := newClockLimiter(t, now)
+	s.Limiter = limits.NewWithLocalClock(s.client, func() time.Time { return now })
+	return s, func(d time.Duration) time.Time {
+		now = now.Add(d)
+		mini.SetTime(now)
+		return now
+	}
+}
+
+// slowHistory returns a history with one start of account a at each of these times, newest first. A reading takes 11 s before the first start,
+// and 11 s after each start.
+func slowHistory(passTime func(time.Duration) time.Time, starts ...time.Time) limits.History {
+	return func(_ context.Context, within time.Duration) iter.Seq2[limits.Start, error] {
+		return func(yield func(limits.Start, error) bool) {
+			for i, at := range starts {
+				start := limits.Start{Lease: fmt.Sprintf("%d.1.x", i), Ago: passTime(11 * time.Second).Sub(at), Facts: accountFacts("a")}
+				if start.Ago < within && !yield(start, nil) {
+					return
+				}
+			}
+			passTime(11 * time.Second)
+		}
+	}
+}

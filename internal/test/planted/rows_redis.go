@@ -98,7 +98,7 @@ func redisMistakes() []Mistake {
 		},
 		{
 			Package: "limits", Func: "rebuild.countNewStarts",
-			Old: `r.rebuilder.conn.clock.local().Sub(r.began)+maxHistoryDelay`, New: `r.rebuilder.conn.clock.local().Sub(r.began)`,
+			Old: `r.elapsed()+maxHistoryDelay`, New: `r.elapsed()`,
 			Breaks: "a start that committed while a rule began to be filled from the history is not counted", Tests: counts,
 		},
 		{
