@@ -16,6 +16,7 @@ const leaseKeepTime = time.Minute
 // of a start that happened later is negative.
 type pastStarts struct {
 	rule        *Rule
+	spec        string        // spec of the rule; a calendar rule collects the starts of the second period in it
 	renewalStep string        // the step of lua/fill.lua that renewClaims sends: "begin" until all starts are sent, then "settle"
 	maxAge      time.Duration // a start that is older has no effect on the rule
 	recent      []string      // lease ids of the starts of the last minute; counting such a start again must have no effect
@@ -30,7 +31,9 @@ type subjectStarts struct {
 
 // newPastStarts returns an empty collection for a rebuild that began at the time began, by the clock of Redis.
 func newPastStarts(rule *Rule, began time.Time) *pastStarts {
-	p := &pastStarts{rule: rule, renewalStep: "begin", maxAge: rule.longestWindow, subjects: make(map[string]*subjectStarts)}
+	p := &pastStarts{
+		rule: rule, spec: rule.scriptSpecAt(began), renewalStep: "begin", maxAge: rule.longestWindow, subjects: make(map[string]*subjectStarts),
+	}
 	if rule.Algorithm == policy.Calendar {
 		p.maxAge = began.Sub(rule.periodsAround(began).starts[1]) + time.Millisecond // the first millisecond of the period belongs to the period
 	}

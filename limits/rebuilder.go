@@ -36,7 +36,8 @@ type Rebuilder struct {
 }
 
 // Rebuild fills the counts of those rules of a scope (a pool) that Redis does not know, from history. Then it adds the starts that happened
-// during the call. After that, the rules are known. If another process is filling one of the rules, Rebuild returns ErrBusy.
+// during the call. After that, the rules are known. If another process is filling one of the rules, or if a calendar period ends before its
+// starts are filled, Rebuild returns ErrBusy.
 //
 // The counts of calendar and sliding rules are exact. For a fixed window, a history does not show when the window began. Rebuild assumes the
 // latest possible time, so that no limit is exceeded.
@@ -176,7 +177,7 @@ func (r *rebuild) sendPastStarts(ctx context.Context, past *pastStarts) error {
 // sendFillPart sends one part of past to lua/fill.lua: either lease ids of recent starts, or the keys of subjects with the arguments that
 // describe their starts.
 func (r *rebuild) sendFillPart(ctx context.Context, past *pastStarts, recentLeases []string, subjectKeys, startArgs []any) error {
-	args := []any{past.rule.scriptSpecAt(r.rebuilder.conn.clock.now()), len(recentLeases)}
+	args := []any{past.spec, len(recentLeases)}
 	for _, lease := range recentLeases {
 		args = append(args, lease)
 	}
@@ -239,7 +240,7 @@ func (r *rebuild) renewClaims(ctx context.Context) error {
 }
 
 // runFillStep runs one step of lua/fill.lua for a rule. fillsRule is true if this call fills the rule, and false if Redis already knows the
-// rule. If another process is filling the rule, or if the calendar periods in args do not contain the time of Redis, the error is ErrBusy.
+// rule. If another process is filling the rule, or if the calendar period in args has ended by the clock of Redis, the error is ErrBusy.
 func (r *rebuild) runFillStep(ctx context.Context, step string, rule *Rule, subjectKeys []any, args ...any) (fillsRule bool, err error) {
 	keys := append(append(scopeKeys(r.scope, 1+len(subjectKeys)), rule.keysInScope(r.scope).ruleArg), subjectKeys...)
 	all := append([]any{step, r.token, takeOverAfter.Milliseconds()}, args...)

@@ -199,6 +199,26 @@ func TestSlowReadingOfTheHistory(t *testing.T) {
 	}
 }
 
+// TestRebuildAcrossTheEndOfAPeriod checks a calendar period that ends while the history is read. The rule must be filled again, for the new
+// period: starts of the ended period must not count in it, and starts of the new period must.
+func TestRebuildAcrossTheEndOfAPeriod(t *testing.T) {
+	t.Parallel()
+	april := time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)
+	s, passTime := newPassingLimiter(t, april.Add(-10*time.Second))
+	rules := compileRules(t, policy.Policy{Name: "n", Per: "pool", Algorithm: policy.Calendar, Period: policy.Month, Max: 2})
+	history := slowHistory(passTime, april.Add(500*time.Millisecond), april.Add(-time.Minute))
+	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, history); !errors.Is(err, limits.ErrBusy) {
+		t.Errorf("the period ended: %v", err)
+	}
+	passTime(10 * time.Second) // now another rebuild may fill the rule
+	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, history); err != nil {
+		t.Fatal(err)
+	}
+	if got := []bool{s.tryStart(t, rules, "a"), s.tryStart(t, rules, "a")}; !slices.Equal(got, []bool{true, false}) {
+		t.Errorf("starts in April, which had one start and allows two: %v", got)
+	}
+}
+
 // newPassingLimiter returns a limiter on an in-process Redis. passTime advances the clocks of the limiter and of this Redis, and returns the
 // new time.
 func newPassingLimiter(t *testing.T, now time.Time) (s *redisLimiter, passTime func(time.Duration) time.Time) {

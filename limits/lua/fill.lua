@@ -13,7 +13,7 @@
 -- ARGV[4]  spec of the rule (keys.lua)
 -- ARGV[5]  epoch of Redis
 --     Only for the step "fill":
--- ARGV[4]  spec of the rule (keys.lua)
+-- ARGV[4]  spec of the rule (keys.lua). The starts of a calendar rule are those of the second period in it
 -- ARGV[5]  n, the number of leases (ids of starts) that follow
 -- ARGV[6...]  n leases (ids of starts) of the last minute. They are followed, for each subject, by:
 --     earlier  number of starts of this subject that earlier calls sent
@@ -79,7 +79,7 @@ local function fill_subject(s, key, i)
     local newest = now - tonumber(ago)
     -- The history does not say when a fixed window (F) began. The time of the newest start is the latest
     -- possible time. With it, the rule never allows more starts than its maximum.
-    write_count(s, key, s.kind == 'C' and period_containing(s, now) or newest, tonumber(starts), now)
+    write_count(s, key, s.kind == 'C' and s.starts[2] or newest, tonumber(starts), now)
     return i + n
   end
   keep_first(key, earlier)
@@ -90,12 +90,13 @@ local function fill_subject(s, key, i)
   return i + n
 end
 
--- do_fill: does the step "fill". It returns BUSY if the spec has no calendar period for the current time.
+-- do_fill: does the step "fill". It returns BUSY if the calendar period of the starts is not the current one,
+-- because it ended after the process had begun to fill the rule.
 local function do_fill()
   local s = read_spec(ARGV[4])
   local leases = tonumber(ARGV[5])
   check(leases, 'number')
-  if s.kind == 'C' and not period_containing(s, now) then
+  if s.kind == 'C' and period_containing(s, now) ~= s.starts[2] then
     return BUSY
   end
   delete_old_leases(now)
