@@ -63,7 +63,7 @@ func (s batches) CancelBatch(ctx context.Context, actor string, id int64) (Batch
 		if err := tx.recordEvent(ctx, Event{Kind: "batch.cancelled", Actor: actor, Pool: b.Pool, Batch: id}); err != nil {
 			return err
 		}
-		return tx.askCancelledTasksToStop(ctx, actor)
+		return tx.askGrantsOfBatchToStop(ctx, actor, b)
 	})
 }
 
@@ -152,12 +152,11 @@ func (s batches) changeBatch(ctx context.Context, id int64, change func(tx sessi
 	return s.Batch(ctx, id)
 }
 
-// askCancelledTasksToStop asks the devices that hold a slot for a cancelled batch to stop. It locks grants in the order of their tasks, as all
-// code does.
-func (s session) askCancelledTasksToStop(ctx context.Context, actor string) error {
+// askGrantsOfBatchToStop asks the devices that hold a slot for the cancelled batch to stop. It locks grants in the order of their tasks, as all
+// code does. A device may refuse, so it must be asked only once: the caller's lock of the pool ensures that no claim of the batch follows.
+func (s session) askGrantsOfBatchToStop(ctx context.Context, actor string, cancelled Batch) error {
 	held, err := collect(ctx, s, singleColumn[int64], `
-		SELECT g.task FROM grants g WHERE g.cancel_why <> '`+whyCancelled+`' AND g.batch IN (SELECT id FROM batches WHERE cancelling) AND g.pool IN (SELECT pool FROM batches WHERE cancelling)
-		ORDER BY g.task FOR UPDATE`)
+		SELECT g.task FROM grants g WHERE g.pool = $1 AND g.batch = $2 AND g.cancel_why <> '`+whyCancelled+`' ORDER BY g.task FOR UPDATE`, cancelled.Pool, cancelled.ID)
 	if err != nil || len(held) == 0 {
 		return err
 	}
@@ -177,8 +176,7 @@ func (s session) askTasksToStop(ctx context.Context, actor, cancelReason, eventD
 	return err
 }
 
-// EndCancelled ends at most limit waiting tasks of cancelled batches and returns their number. It also asks devices to stop that got a
-// grant while the batch was being cancelled. Replicas may call it concurrently.
+// EndCancelled ends at most limit waiting tasks of cancelled batches and returns their number. Replicas may call it concurrently.
 func (s batches) EndCancelled(ctx context.Context, limit int) (endedTasks int, err error) {
 	waiting, err := collect(ctx, s.readSession(), singleColumn[int64], `SELECT id FROM batches WHERE cancelling LIMIT 1`)
 	if err != nil || len(waiting) == 0 {
@@ -186,9 +184,6 @@ func (s batches) EndCancelled(ctx context.Context, limit int) (endedTasks int, e
 	}
 	ended := 0
 	err = s.write(ctx, func(tx session) (err error) {
-		if err := tx.askCancelledTasksToStop(ctx, Canceller); err != nil {
-			return err
-		}
 		ended, err = tx.endWaitingTasks(ctx, waitingEndRule{fromSQL: `FROM batches b JOIN tasks t ON t.batch = b.id WHERE b.cancelling`, reason: `''`, state: Cancelled, actor: Canceller}, limit)
 		if err != nil || ended == limit {
 			return err

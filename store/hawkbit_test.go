@@ -49,3 +49,25 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 		expect("b", 0, 0, 1_000_001, store.HawkbitClosed, false)
 	})
 }
+
+// TestARefusedCancelIsNotAskedAgain checks a device that refuses to stop its task. Neither the pass that ends the waiting tasks of cancelled
+// batches nor the cancel of another batch of the pool asks the device again.
+func TestARefusedCancelIsNotAskedAgain(t *testing.T) {
+	t.Parallel()
+	runOnEachDialect(t, func(l *ledger) {
+		l.putPool("p", 4)
+		batch, tasks := l.queueBatch(store.Batch{Pool: "p"}, "a", "b")
+		other, _ := l.queueBatch(store.Batch{Pool: "p"}, "c")
+		grant := l.mustGrant(tasks[0], "a", "p", 0)
+		_, err := l.CancelBatch(l.Context(), "op", batch.ID)
+		l.must(err)
+		l.must(l.WithdrawHawkbitCancel(l.Context(), grant.Task, grant.Token))
+		_, err = l.EndCancelled(l.Context(), 10)
+		l.must(err)
+		_, err = l.CancelBatch(l.Context(), "op", other.ID)
+		l.must(err)
+		if _, got, _, err := l.Task(l.Context(), grant.Task); err != nil || got.CancelWhy != "" {
+			l.Errorf("the device is asked again: %+v, %v", got, err)
+		}
+	})
+}
