@@ -22,6 +22,14 @@ func decodeResult(entry members) (result Result) {
 	return result
 }
 
+// NewResult returns a result that was not decoded from an entry of the list results, with the limits of such an entry. If output is nil, the
+// result has no output.
+func NewResult(task, token int64, status Status, output json.RawMessage, errorText string) Result {
+	result := Result{Task: task, Token: token, Status: status, Error: truncateText(errorText, MaxError)}
+	result.decodeOutput(output)
+	return result
+}
+
 // decodeRunning decodes an entry of the list running. entry is nil if the received entry is not a JSON object. An invalid progress is
 // ignored, because the progress is only displayed and must not cost a device its lease.
 func decodeRunning(entry members) (running Running) {

@@ -69,18 +69,11 @@ func (x *exchange) postFeedback() (answer, error) {
 // reportEnd reports the end of an action as the result of its task, with this status. Only the first report of the end is answered with
 // 200. After the end of the grant, the result is recorded as late. If the device sent no details, defaultError is the error of the task.
 func (x *exchange) reportEnd(action Action, status devices.Status, defaultError string, got feedbackBody) (answer, error) {
-	result := map[string]any{"task": action.Task, "token": action.Token, "status": status}
-	if len(got.Status.Details) > 0 {
-		result["output"] = map[string]any{"details": got.Status.Details}
-	}
-	if status != devices.StatusSucceeded {
-		result["error"] = cmp.Or(strings.Join(got.Status.Details, "; "), defaultError)
-	}
-	report, err := newReport(map[string]any{"results": []any{result}, "accept": false})
+	result, err := got.toResult(action, status, defaultError)
 	if err != nil {
 		return answer{}, err
 	}
-	reply, err := x.handleReport(report)
+	reply, err := x.handleReport(devices.Report{Results: []devices.Result{result}})
 	if err != nil {
 		return answer{}, err
 	}
@@ -91,6 +84,23 @@ func (x *exchange) reportEnd(action Action, status devices.Status, defaultError 
 	}
 	_, err = x.updateAction(0, 0)
 	return x.goneAnswer(action.ID, string(outcome)), err
+}
+
+// toResult returns the result of the task of action. The details become the output and, unless status is a success, the error.
+func (f feedbackBody) toResult(action Action, status devices.Status, defaultError string) (devices.Result, error) {
+	details := f.Status.Details
+	var output json.RawMessage
+	if len(details) > 0 {
+		var err error
+		if output, err = encodeJSON(map[string][]string{"details": details}); err != nil {
+			return devices.Result{}, err
+		}
+	}
+	errorText := ""
+	if status != devices.StatusSucceeded {
+		errorText = cmp.Or(strings.Join(details, "; "), defaultError)
+	}
+	return devices.NewResult(action.Task, action.Token, status, output, errorText), nil
 }
 
 // readFeedback returns the feedback in the body of the request, and the newest action of the device.

@@ -1,0 +1,44 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/operators"
+)
+
+// TestALongFeedbackOverDDIEndsItsTask reports the end of a task with details that are long, or that are longer as JSON of the dispatcher. An
+// output over 32 KiB is dropped, an error is cut, and the slot is free for the next task.
+func TestALongFeedbackOverDDIEndsItsTask(t *testing.T) {
+	t.Parallel()
+	i, _ := startDev(t, t.TempDir())
+	i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":1,"lease_ms":60000}`)
+	device := newDDIDevice(t, i, "one")
+	for id, c := range []struct {
+		finished, detail, state string
+		isOutputDropped         bool
+		errorLength             int
+	}{
+		{"failure", strings.Repeat("x", 33_000), "failed", true, devices.MaxError},
+		{"failure", strings.Repeat("<", 32_000), "failed", false, devices.MaxError},
+		{"failure", strings.Repeat("\xff", 30_000), "failed", true, devices.MaxError - 1}, // each byte is replaced by a character of three bytes
+		{"success", strings.Repeat("&", 65_000), "succeeded", true, 0},
+	} {
+		i.queueDeployment(t, "p", `,"max_attempts":1`, "one")
+		body := fmt.Sprintf(`{"status":{"execution":"closed","result":{"finished":%q},"details":["%s"]}}`, c.finished, c.detail)
+		if status, answer := device.send("POST", device.awaitAction("deploymentBase")+"/feedback", body); status != 200 {
+			t.Errorf("task %d: %d %s", id+1, status, answer)
+		}
+		var task operators.Task
+		if err := json.Unmarshal(i.callOperator(t, "GET", fmt.Sprint("/v1/tasks/", id+1), ""), &task); err != nil {
+			t.Fatal(err)
+		}
+		isKept := string(task.Output) == `{"details":["`+c.detail+`"]}`
+		if task.State != c.state || task.Dropped != c.isOutputDropped || isKept == c.isOutputDropped || len(task.Error) != c.errorLength {
+			t.Errorf("task %d: %s, %d bytes of output, dropped %t, %d bytes of error", id+1, task.State, len(task.Output), task.Dropped, len(task.Error))
+		}
+	}
+}
