@@ -49,11 +49,11 @@ func (x *exchange) putConfig() (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	report, err := newReport(map[string]any{"attributes": patch, "accept": false})
+	text, err := encodeJSON(patch)
 	if err != nil {
 		return answer{}, err
 	}
-	reply, err := x.handleReport(report)
+	reply, err := x.handleReport(devices.Report{Attributes: text})
 	if err != nil {
 		return answer{}, err
 	}

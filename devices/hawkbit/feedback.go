@@ -125,12 +125,3 @@ func (x *exchange) readBody(target any) error {
 	}
 	return nil
 }
-
-// newReport returns the report with these fields. It uses the decoder of all reports (devices.DecodeReport), so that the same limits apply.
-func newReport(fields map[string]any) (devices.Report, error) {
-	text, err := json.Marshal(fields)
-	if err != nil {
-		return devices.Report{}, asUnavailable(err)
-	}
-	return devices.DecodeReport(text)
-}

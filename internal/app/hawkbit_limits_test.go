@@ -3,6 +3,8 @@ package app
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -41,4 +43,30 @@ func TestALongFeedbackOverDDIEndsItsTask(t *testing.T) {
 			t.Errorf("task %d: %s, %d bytes of output, dropped %t, %d bytes of error", id+1, task.State, len(task.Output), task.Dropped, len(task.Error))
 		}
 	}
+}
+
+// TestADDIDeviceReplacesItsAttributes lets a device replace its attributes twice by as many other attributes as a device may have. The limits apply
+// to the stored attributes.
+func TestADDIDeviceReplacesItsAttributes(t *testing.T) {
+	t.Parallel()
+	i, _ := startDev(t, t.TempDir())
+	device := newDDIDevice(t, i, "one")
+	device.expect("PUT", "configData", `{"data":{"old":"1"}}`, "200")
+	for _, prefix := range []string{"a", "b"} {
+		attributes := make(map[string]string)
+		for n := range devices.MaxAttributeKeys {
+			attributes[prefix+strconv.Itoa(n)] = "1"
+		}
+		data, _ := json.Marshal(attributes) // texts always marshal
+		device.expect("PUT", "configData", `{"mode":"replace","data":`+string(data)+`}`, "200")
+		var stored operators.Device
+		if err := json.Unmarshal(i.callOperator(t, "GET", "/v1/devices/one", ""), &stored); err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]string
+		if err := json.Unmarshal(stored.Attributes, &got); err != nil || !maps.Equal(got, attributes) {
+			t.Errorf("%v, got %v, want %v", err, got, attributes)
+		}
+	}
+	device.expect("PUT", "configData", `{"data":{"more":"1"}}`, "400*attributes_too_large*")
 }
