@@ -41,8 +41,9 @@ func hawkbitScanDest(action *HawkbitAction) (scanDest []any) {
 	return []any{&action.ID, &action.Task, &action.Token, &action.State, &action.AsksAttributes, &action.Kind, &action.Payload, &action.Attributes}
 }
 
-// hawkbitColumns are the columns of a HawkbitAction. o is the task, c the batch, w the profile of the device.
-const hawkbitColumns = `a.action, a.task, a.token, a.state, a.asks, c.kind,
+// hawkbitColumns are the columns of a HawkbitAction. a is its row (NULL if the device had no action), o the task, c the batch, d the device, w the
+// profile of the device.
+const hawkbitColumns = `a.action, a.task, a.token, coalesce(a.state, 'closed'), coalesce(a.asks, TRUE), c.kind,
 	CASE WHEN ` + fitsDDI + ` THEN coalesce(CAST(coalesce(o.payload, c.payload) AS text), 'null') END, d.attributes`
 
 // fitsDDI is the SQL condition that a device which speaks DDI can read the payload of task o in batch c. The payload is a deployment, or the
@@ -58,9 +59,9 @@ func (s hawkbit) HawkbitAction(ctx context.Context, device string) (HawkbitActio
 
 func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
 	found, err := queryOne(ctx, s, hawkbitScanDest, `
-		SELECT `+hawkbitColumns+` FROM hawkbit_actions a LEFT JOIN tasks o ON o.id = a.task LEFT JOIN batches c ON c.id = o.batch
-			LEFT JOIN devices d ON d.id = a.device LEFT JOIN profiles w ON w.name = d.profile
-		WHERE a.device = $1`, device)
+		SELECT `+hawkbitColumns+` FROM devices d LEFT JOIN hawkbit_actions a ON a.device = d.id LEFT JOIN tasks o ON o.id = a.task
+			LEFT JOIN batches c ON c.id = o.batch LEFT JOIN profiles w ON w.name = d.profile
+		WHERE d.id = $1`, device)
 	if errors.Is(err, ErrNotFound) {
 		return HawkbitAction{State: HawkbitClosed, AsksAttributes: true}, nil
 	}

@@ -12,6 +12,9 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		l.putPool("p", 4)
+		if _, err := l.EnsureDevices(l.Context(), "a", "b"); err != nil {
+			l.Fatal(err)
+		}
 		_, tasks := l.queueBatch(store.Batch{Pool: "p", IsDeployment: true, Payload: []byte(`{"deployment":{}}`)}, "a", "b")
 		expect := func(device string, task, token, id int64, state store.HawkbitState, overran bool) store.HawkbitAction {
 			l.Helper()

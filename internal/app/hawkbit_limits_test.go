@@ -45,13 +45,13 @@ func TestALongFeedbackOverDDIEndsItsTask(t *testing.T) {
 	}
 }
 
-// TestADDIDeviceReplacesItsAttributes lets a device replace its attributes twice by as many other attributes as a device may have. The limits apply
-// to the stored attributes.
+// TestADDIDeviceReplacesItsAttributes lets a device replace the attributes that it reported by HTTP, and then its attributes over DDI, by as many
+// other attributes as a device may have. The limits apply to the stored attributes.
 func TestADDIDeviceReplacesItsAttributes(t *testing.T) {
 	t.Parallel()
 	i, _ := startDev(t, t.TempDir())
 	device := newDDIDevice(t, i, "one")
-	device.expect("PUT", "configData", `{"data":{"old":"1"}}`, "200")
+	i.sendReport(t, "one", `{"attributes":{"old":"1"}}`)
 	for _, prefix := range []string{"a", "b"} {
 		attributes := make(map[string]string)
 		for n := range devices.MaxAttributeKeys {
