@@ -120,7 +120,7 @@ func (s session) addHawkbitRow(ctx context.Context, device string) error {
 }
 
 // endOpenAction ends openAction of a device, unless the grant of the action is in force. isOverrun is true if the grant has ended without a
-// result.
+// result. The end of an action asks the device for its attributes, as EndHawkbitAction does.
 func (s session) endOpenAction(ctx context.Context, device string, openAction HawkbitAction) (isOverrun bool, err error) {
 	var isHeld bool
 	var endedBy EndCause
@@ -137,7 +137,7 @@ func (s session) endOpenAction(ctx context.Context, device string, openAction Ha
 	case endedBy.isResult():
 		state = HawkbitClosed
 	}
-	if _, err := s.exec(ctx, `UPDATE hawkbit_actions SET state = $2 WHERE device = $1`, device, string(state)); err != nil || state != HawkbitOverrun {
+	if _, err := s.exec(ctx, `UPDATE hawkbit_actions SET state = $2, asks = TRUE WHERE device = $1`, device, string(state)); err != nil || state != HawkbitOverrun {
 		return false, err
 	}
 	_, err = s.exec(ctx, `
@@ -147,7 +147,8 @@ func (s session) endOpenAction(ctx context.Context, device string, openAction Ha
 	return true, err
 }
 
-// EndHawkbitAction records that the device reported the end of an action. The next answers ask the device for its attributes.
+// EndHawkbitAction records that the device reported the end of an action. The next answer to a poll that reads the ledger asks
+// the device for its attributes.
 func (s hawkbit) EndHawkbitAction(ctx context.Context, device string, actionID int64, endState HawkbitState) error {
 	_, err := s.execInTx(ctx, `UPDATE hawkbit_actions SET state = $3, asks = TRUE WHERE device = $1 AND action = $2`, device, actionID, string(endState))
 	return err

@@ -41,7 +41,9 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 			l.Error("the device is asked for its attributes again")
 		}
 		l.recordResult(first, store.BySuccess, "")
-		expect("a", 0, 0, 1, store.HawkbitInstalled, false)
+		if got := expect("a", 0, 0, 1, store.HawkbitInstalled, false); !got.AsksAttributes {
+			l.Error("after the update, the device is not asked for its attributes")
+		}
 		expect("a", 99, first.Token+50, 1_000_002, store.HawkbitOpen, false)
 		expect("a", first.Task, first.Token, 1_000_002, store.HawkbitOverrun, true) // an older grant gets no number; the newest has no grant
 		expect("a", 0, 0, 1_000_002, store.HawkbitOverrun, false)
