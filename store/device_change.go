@@ -260,13 +260,13 @@ func mergeAttributes(old, patch json.RawMessage) (merged json.RawMessage, change
 	if len(target) == 0 {
 		target = map[string]any{}
 	}
-	before, err := json.Marshal(target)
+	before, err := encodeObject(target)
 	if err != nil {
-		return nil, false, fmt.Errorf("attributes: %w", err)
+		return nil, false, err
 	}
-	merged, err = json.Marshal(mergePatch(target, changes))
+	merged, err = encodeObject(mergePatch(target, changes))
 	if err != nil {
-		return nil, false, fmt.Errorf("attributes: %w", err)
+		return nil, false, err
 	}
 	if len(target) > maxAttributes {
 		return nil, false, fmt.Errorf("attributes: %w: %d members, at most %d", ErrTooLarge, len(target), maxAttributes)
@@ -286,6 +286,17 @@ func decodeObject(raw json.RawMessage) (members map[string]any, err error) {
 		return nil, fmt.Errorf("attributes: must be a JSON object: %w", err)
 	}
 	return o, nil
+}
+
+// encodeObject encodes members as JSON. It does not escape characters such as &, because a longer text could exceed maxAttributesSize.
+func encodeObject(members map[string]any) (json.RawMessage, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(members); err != nil {
+		return nil, fmt.Errorf("attributes: %w", err)
+	}
+	return bytes.TrimSpace(text.Bytes()), nil
 }
 
 // mergePatch implements MergePatch of RFC 7396 for a patch that is an object. It changes target and returns it.

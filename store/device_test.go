@@ -196,6 +196,8 @@ func TestMergeAttributes(t *testing.T) {
 			{patch: `{"long": "` + strings.Repeat("x", 8<<10) + `"}`, want: `{"big":123456789012345678901234567890,"deep":1,"firmware":"7.2"}`, fails: true, tooLarge: true},
 			{patch: `[1]`, want: `{"big":123456789012345678901234567890,"deep":1,"firmware":"7.2"}`, fails: true},
 			{patch: `{"big": null, "deep": null, "firmware": null}`, want: `{}`},
+			{patch: `{"long": "` + strings.Repeat("&", 8000) + `"}`, want: `{"long":"` + strings.Repeat("&", 8000) + `"}`},
+			{patch: `{"long": null}`, want: `{}`},
 		} {
 			err := l.MergeAttributes(l.Context(), "a", json.RawMessage(c.patch))
 			if (err != nil) != c.fails || errors.Is(err, store.ErrTooLarge) != c.tooLarge {
