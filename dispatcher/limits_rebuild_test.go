@@ -75,6 +75,28 @@ func TestARebuildHoldsUpNobodyElse(t *testing.T) {
 	b.awaitCondition("pool a to be known", func() bool { return b.sendReport("d2", `{"id":"3"}`).Reason == devices.ReasonGranted })
 }
 
+// TestOneReportRebuildsEveryOwner checks tasks whose pool, batches and profile all get policies at the same time, with on_error: open. The
+// first report must rebuild the counts of all these owners, so no start passes unchecked.
+func TestOneReportRebuildsEveryOwner(t *testing.T) {
+	t.Parallel()
+	open := json.RawMessage(strings.Replace(oneAnHourPerAccount, `"per":`, `"on_error":"open","per":`, 1))
+	for _, batches := range []int{1, 4} {
+		b := newLightBench(t, withLongPeriod)
+		b.createPool("a", 9, time.Minute)
+		b.createAccountDevice("d1", "x")
+		b.createBatch("a", nil, "d1")
+		b.runNextTask("d1")
+		b.changePool("", func(p *store.PoolSpec) { p.Limits = open })
+		b.putProfile("slow", string(open))
+		_, err := b.store.CreateDevice(b.ctx, "test", "d2", store.DeviceSpec{Tags: map[string]string{"account": "x"}, Profile: "slow"}, []byte("d2"), nil)
+		b.must(err)
+		for range batches {
+			b.createBatch("a", func(s *store.Batch) { s.Limits = open }, "d2")
+		}
+		b.expectReason("d2", `{"id":"1"}`, devices.ReasonLimited)
+	}
+}
+
 // failingReservations is a limiter that fails every reservation.
 type failingReservations struct{ policies.Reservations }
 

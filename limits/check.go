@@ -84,9 +84,8 @@ const (
 
 // Answer is the answer to one Check.
 type Answer struct {
-	Status      Status
-	Refusals    []ItemRefusal // with StatusLimited, one for each item that refuses the start
-	UnknownItem int           // with StatusUnknown, the index of the first item whose rule is unknown
+	Status   Status
+	Refusals []ItemRefusal // with StatusLimited, one for each item that refuses the start
 }
 
 // ItemRefusal describes an item of a check that refuses the start now.
@@ -109,10 +108,6 @@ func readAnswers(reply []int64) (answers []Answer) {
 		a, n := Answer{Status: Status(reply[0])}, int(reply[1])
 		reply = reply[2:]
 		for e := range slices.Chunk(reply[:5*n], 5) {
-			if a.Status != StatusLimited {
-				a.UnknownItem = int(e[0])
-				continue
-			}
 			a.Refusals = append(a.Refusals, ItemRefusal{
 				Item: int(e[0]), Window: int(e[1]), Wait: millisToDuration(e[2]), Oldest: millisToDuration(e[3]), Pending: e[4] == 1,
 			})

@@ -16,7 +16,8 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// maxRepairs is the maximum number of times that one check is repeated after repairLimiterState. One repair fills the rules of only one owner.
+// maxRepairs is the maximum number of times that one check is repeated after repairLimiterState. One repair settles overdue reservations, and the
+// next one fills unknown rules, because Redis reports only the overdue reservations first.
 const maxRepairs = 2
 
 // Ledger reads starts and policies. *store.Store implements it.

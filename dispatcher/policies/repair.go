@@ -25,18 +25,19 @@ const (
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// repairLimiterState repairs the state because of which Redis could not answer a check: an unknown rule, or overdue reservations. It repairs
-// only the state that the first such answer reports. If mustRetry is true, the caller must send the checks again.
+// repairLimiterState repairs the state because of which Redis could not answer checks: unknown rules, or overdue reservations. If mustRetry is
+// true, the caller must send the checks again.
 func (k *Checker) repairLimiterState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (mustRetry bool, err error) {
+	var rules []*limits.Rule
 	for i, a := range answers {
 		switch a.Status {
 		case limits.StatusUnknown:
-			return true, k.rebuildRules(ctx, pool, checks[i].Items[a.UnknownItem].Rule.Owner, rulesOfItems(checks[i].Items))
+			rules = append(rules, rulesOfItems(checks[i].Items)...)
 		case limits.StatusUnsettled:
 			return true, k.settleOverdueReservations(ctx, pool)
 		}
 	}
-	return false, nil
+	return len(rules) > 0, k.rebuildRules(ctx, pool, rules)
 }
 
 func rulesOfItems(items []limits.Item) (rules []*limits.Rule) {
@@ -46,15 +47,26 @@ func rulesOfItems(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuildRules reads the past starts of a pool from the ledger, and counts them in Redis for the rules of ruleOwner. Concurrent reports share
-// one rebuild. The rebuild continues after the reports have stopped waiting for it.
-func (k *Checker) rebuildRules(ctx context.Context, pool, ruleOwner string, rules []*limits.Rule) error {
-	var own []*limits.Rule
+// rebuildRules rebuilds the counts of those rules that Redis does not know. All rules count starts in one pool.
+func (k *Checker) rebuildRules(ctx context.Context, pool string, rules []*limits.Rule) error {
+	rulesByOwner := make(map[string][]*limits.Rule)
 	for _, r := range rules {
-		if r.Owner == ruleOwner {
-			own = append(own, r)
+		own := rulesByOwner[r.Owner]
+		if !slices.ContainsFunc(own, func(o *limits.Rule) bool { return o.Name == r.Name }) {
+			rulesByOwner[r.Owner] = append(own, r)
 		}
 	}
+	var group rescue.Group
+	group.SetLimit(maxConcurrentChecks)
+	for owner, own := range rulesByOwner {
+		group.Go(func() error { return k.rebuildRulesOfOwner(ctx, pool, owner, own) })
+	}
+	return group.Wait()
+}
+
+// rebuildRulesOfOwner reads the past starts of a pool from the ledger, and counts them in Redis for own, the rules of ruleOwner. Concurrent
+// reports share one rebuild. The rebuild continues after the reports have stopped waiting for it.
+func (k *Checker) rebuildRulesOfOwner(ctx context.Context, pool, ruleOwner string, own []*limits.Rule) error {
 	what := "limits of " + ruleOwner + " in " + pool
 	done := k.rebuilding.DoChan(what, func() (any, error) {
 		k.filling.Store(what, k.config.Now())

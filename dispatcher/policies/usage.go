@@ -48,15 +48,13 @@ func subjectDependsOnTask(rule *limits.Rule) bool {
 func (k *Checker) readUses(ctx context.Context, pool string, items []limits.Item) ([]limits.SubjectUse, error) {
 	for repairs := 0; ; repairs++ {
 		uses, err := k.config.Limits.Usage.ReadUses(ctx, pool, items)
-		unknown := slices.IndexFunc(uses, func(u limits.SubjectUse) bool { return u.Unknown })
-		if err != nil || unknown < 0 {
+		if err != nil || !slices.ContainsFunc(uses, func(u limits.SubjectUse) bool { return u.Unknown }) {
 			return uses, err
 		}
-		owner := uses[unknown].Rule.Owner
 		if repairs == maxRepairs {
-			return nil, fmt.Errorf("reading the usage of %s: %w", owner, limits.ErrBusy)
+			return nil, fmt.Errorf("reading the usage of pool %s: %w", pool, limits.ErrBusy)
 		}
-		if err := k.rebuildRules(ctx, pool, owner, rulesOfItems(items)); err != nil {
+		if err := k.rebuildRules(ctx, pool, rulesOfItems(items)); err != nil {
 			return nil, err
 		}
 	}

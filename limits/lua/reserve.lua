@@ -12,8 +12,7 @@
 -- Returns  a list of numbers: the time of Redis (ms), then for each check:
 --     status  UNKNOWN, LIMITED, PASSED, UNSETTLED or NO_PERIOD (keys.lua)
 --     m       number of entries that follow. With status LIMITED, there is one entry for each item that
---             refuses the start. With status UNKNOWN or NO_PERIOD, there is one entry, for the item that
---             has this status. With another status, m is 0
+--             refuses the start. With another status, m is 0
 --     and for each entry:
 --     item    index of the item in its check, from 0
 --     window  index of the window in the rule of the item, from 0
@@ -189,8 +188,7 @@ local function serve_check(c)
   for i, item in ipairs(c.items) do
     local refusal = check_item(item, c.group)
     if type(refusal) == 'number' then
-      local entry = { item = i - 1, window = 0, wait = 0, ago = 0, only_reserved = 0 }
-      return append_answer(refusal, { entry })
+      return append_answer(refusal, {})
     elseif refusal then
       refusal.item = i - 1
       entries[#entries + 1] = refusal
