@@ -178,6 +178,32 @@ func TestWaitersOfAShrunkPoolAreRefreshed(t *testing.T) {
 	})
 }
 
+// TestOwedPollersOfAPoolWithoutSlotsAreRefreshed checks pollers that are owed a slot of a pool whose capacity became 0, while the mean hold
+// time is unknown. They must be refreshed and report again after a period.
+func TestOwedPollersOfAPoolWithoutSlotsAreRefreshed(t *testing.T) {
+	t.Parallel()
+	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
+		t.Helper()
+		pool, pace := s.restorePool(t, 1), offeringPace()
+		const pollers = 4 // one more than the number of pollers that count as owed a slot
+		w := newWaitersBehind(t, s, pool, slots.ReachNone, pollers)
+		w.grantOthers(t, pollers+1)
+		for n := range pollers {
+			w.ask(t, n)
+		}
+		s.configure(t, pool, 0, 2)
+		s.offerSlots(t, pool)
+		pace.MeanHold = 0
+		for n := range pollers {
+			after, err := s.Refresh(t.Context(), pool, pace, []slots.WaiterRefresh{{Device: fmt.Sprint("waiter-", n)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			expectEqual(t, fmt.Sprint("rank ", n), after[0], pace.ReportPeriod)
+		}
+	})
+}
+
 // TestMostWaitersAreRefreshed checks a fleet whose devices report at the times that they got. Nearly all requests must be refreshed. The
 // first request of each device and the requests that get a slot are not counted.
 func TestMostWaitersAreRefreshed(t *testing.T) {

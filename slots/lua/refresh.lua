@@ -54,7 +54,7 @@ local function steady_wait(w, asker, ahead)
   if w.reach ~= asker.reach or w.class ~= (w.reach == 0 and 'P' or 'T') then
     return nil
   end
-  if w.reach == 0 and ahead + capacity <= 0 then
+  if w.reach == 0 and ahead + capacity <= 0 and capacity > 0 then
     local rank = redis.call('ZRANK', KEYS[10], w.device)
     return rank and rank >= turn.max_owed(capacity) and turn.owed_wait(pace, rank, capacity, asker.chance)
   end
