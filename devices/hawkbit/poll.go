@@ -51,7 +51,7 @@ func (x *exchange) addLinks(links map[string]link, reply devices.Reply) (nextPol
 	if newest.AsksAttributes {
 		links["configData"] = x.linkTo("configData")
 	}
-	if newest.IsInstalled {
+	if newest.IsInstalled && newest.Payload != nil {
 		links["installedBase"] = x.linkTo(fmt.Sprintf("installedBase/%d", newest.ID))
 	}
 	if token == 0 || newest.Token != token {

@@ -322,6 +322,10 @@ func TestMetadataOnly(t *testing.T) {
 		device.expect("GET", link, "", `200 {"id":"*","deployment":{"download":"forced","update":"forced","chunks":[{"part":"task","version":"1",`+batch.chunk+`,"artifacts":[]}]}}`)
 		device.feedback(link, "closed", "success", 200)
 	}
+	// The setting is removed from the profile. The device gets no link to the deployment that it installed, because the link would answer 404.
+	i.callOperator(t, "PUT", "/v1/profiles/own", `{}`)
+	device.expect("GET", "", "", "200 "+sleep+`,"_links":{"configData":{"href":"URL/DEFAULT/controller/v1/one/configData"}}}`)
+	i.callOperator(t, "PUT", "/v1/profiles/own", `{"metadata_only":true}`)
 	// The setting is removed from the profile while the task runs. The device no longer gets a link to the task, but a cancel reaches the
 	// device.
 	i.callOperator(t, "POST", "/v1/batches", `{"pool":"p","devices":["one"],"payload":{}}`)
