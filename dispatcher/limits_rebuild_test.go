@@ -97,6 +97,30 @@ func TestOneReportRebuildsEveryOwner(t *testing.T) {
 	}
 }
 
+// unsettledReservations is a limiter whose last answer of several is never a decision, however often the checks are repeated.
+type unsettledReservations struct{ policies.Reservations }
+
+func (u unsettledReservations) Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
+	answers, err := u.Reservations.Reserve(ctx, pool, checks)
+	if err == nil && len(answers) > 1 && answers[0].Status == limits.StatusPassed {
+		answers[len(answers)-1].Status = limits.StatusUnsettled
+	}
+	return answers, err
+}
+
+// TestNoStartPassesWithoutItsReservation checks two tasks of a device. The policies of the second task cannot be checked, so the reservations
+// of both tasks are released. Then the first task must not start, although its policies allowed it.
+func TestNoStartPassesWithoutItsReservation(t *testing.T) {
+	t.Parallel()
+	b := newLightBench(t, withLongPeriod, func(c *dispatcher.Config) { c.Limits.Reservations = unsettledReservations{c.Limits.Reservations} })
+	b.createLimitedPool(9)
+	b.createAccountDevice("d1", "x")
+	for range 2 {
+		b.createBatch("a", nil, "d1")
+	}
+	b.expectReason("d1", `{"id":"1"}`, devices.ReasonUnavailable)
+}
+
 // failingReservations is a limiter that fails every reservation.
 type failingReservations struct{ policies.Reservations }
 

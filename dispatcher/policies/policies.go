@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -237,16 +238,17 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 		if err != nil {
 			return nil, fmt.Errorf("reserving: %w", err)
 		}
-		again, err := k.repairLimiterState(ctx, pool, checks, answers)
-		if err == nil && again && repairs < maxRepairs {
+		mustRetry, err := k.repairLimiterState(ctx, pool, checks, answers)
+		if err == nil && !mustRetry {
+			return answers, nil
+		}
+		if err == nil && repairs < maxRepairs {
 			continue
 		}
-		if err != nil || again {
-			if released := k.config.Limits.Reservations.Release(ctx, pool, checks); released != nil {
-				k.config.Logger.WarnContext(ctx, "reservations not given back; they are given back later", "pool", pool, "err", released)
-			}
+		if released := k.config.Limits.Reservations.Release(ctx, pool, checks); released != nil {
+			k.config.Logger.WarnContext(ctx, "reservations not given back; they are given back later", "pool", pool, "err", released)
 		}
-		return answers, err
+		return nil, cmp.Or(err, limits.ErrBusy)
 	}
 }
 
