@@ -144,7 +144,6 @@ func (h *reportHandling) tryToGrantAgain(ctx context.Context, wake waiters.WakeC
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleLimit)
 	defer cancel()
 	defer h.dropUnneededData()
-	h.reporter.storedPool = ""
 	steps := h.d.Waiters.Handoffs.NewSteps(work, wake.FreedAt)
 	steps.RecordStep("called", wake.WokenAt)
 	steps.RecordStep("woken", h.d.config.Now())

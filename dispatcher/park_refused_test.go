@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
@@ -161,15 +163,45 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 	}
 }
 
-// The ledger fails while a parked report is decided again. The device must get the reason unavailable, and nothing may be granted.
+// The ledger fails while a parked report is decided again. The device must get the reason unavailable, nothing may be granted, and the reply
+// must be counted as a denial in the pool of the device.
 func TestParkedReportWhenTheLedgerIsAway(t *testing.T) {
 	t.Parallel()
-	b, spies := newSpiedBench(t)
+	metrics := prometheus.NewRegistry()
+	b, spies := newSpiedBench(t, func(c *dispatcher.Config) { c.Registerer = metrics })
+	b.createPool("a", 0, minute)
+	b.createBatch("a", nil, "d1")
 	w := b.parkReport("d1")
 	spies.failCalls("Views")
 	notifyOffer(b.Dispatcher, "d1")
 	if a := w.awaitAnswer(); a.Reason != devices.ReasonUnavailable || a.Re != "d1-waits" {
 		t.Errorf("%+v, want unavailable", a)
+	}
+	if n := counterValue(t, metrics, "dispatcher_slot_denials_total"); n != 1 {
+		t.Errorf("%v denials are counted", n)
+	}
+}
+
+// The only task of a device is cancelled while its report is parked, and the report is decided again. Its reply must not be counted as a denial.
+func TestAParkedReportThatLostItsWorkIsNotDenied(t *testing.T) {
+	t.Parallel()
+	metrics := prometheus.NewRegistry()
+	b, spies := newSpiedBench(t, func(c *dispatcher.Config) { c.Registerer = metrics })
+	b.createPool("a", 0, minute)
+	b.createBatch("a", nil, "d1", "d2")
+	w := b.parkReport("d1")
+	_, err := b.store.CancelTask(b.ctx, "test", b.deviceTaskIDs("d1")[0])
+	b.must(err)
+	spies.takeCallCount("Views")
+	notifyOffer(b.Dispatcher, "d1")
+	b.awaitCondition("look", func() bool { return spies.takeCallCount("Views") > 0 })
+	b.expectReason("d1", `{"id":"newer"}`, devices.ReasonNone)
+	if a := w.awaitAnswer(); a.Reason != devices.ReasonNone {
+		t.Errorf("%+v, want none", a)
+	}
+	b.expectReason("d2", `{"id":"1"}`, devices.ReasonFull)
+	if n := counterValue(t, metrics, "dispatcher_slot_denials_total"); n != 1 {
+		t.Errorf("%v denials are counted, want only that of d2", n)
 	}
 }
 

@@ -287,8 +287,8 @@ func TestWrongWaitsAreCounted(t *testing.T) {
 	}
 }
 
-// counterValue returns the value of a counter without labels.
-func counterValue(t *testing.T, metrics *prometheus.Registry, name string) float64 {
+// counterValue returns the sum of all series of a counter, which must have at least one.
+func counterValue(t *testing.T, metrics *prometheus.Registry, name string) (sum float64) {
 	t.Helper()
 	families, err := metrics.Gather()
 	if err != nil {
@@ -296,7 +296,10 @@ func counterValue(t *testing.T, metrics *prometheus.Registry, name string) float
 	}
 	for _, f := range families {
 		if f.GetName() == name {
-			return f.GetMetric()[0].GetCounter().GetValue()
+			for _, series := range f.GetMetric() {
+				sum += series.GetCounter().GetValue()
+			}
+			return sum
 		}
 	}
 	t.Errorf("no metric %s", name)

@@ -44,7 +44,7 @@ func (r *reporter) rereadView(ctx context.Context) error {
 	case view.Device == nil:
 		view.Device = r.view.Device
 	}
-	r.view = view
+	r.view, r.storedPool = view, ""
 	return nil
 }
 
