@@ -30,10 +30,10 @@ type metrics struct {
 func newMetrics(set *meters.Set) *metrics {
 	m := &metrics{
 		set:       set,
-		grants:    set.Counter("slot_grants_total", "Slots granted to devices.", "pool"),
+		grants:    set.Counter("slot_grants_total", "Slots granted to devices and callers.", "pool"),
 		denials:   set.Counter("slot_denials_total", "Reports with open work that were granted nothing, by reason.", "pool", "reason"),
 		conflicts: set.Counter("slot_conflicts_total", "Slots that Redis gave and the ledger refused.", "pool"),
-		forced:    set.Counter("slots_forced_total", "Slots that operators freed at once, while the device may have continued its task.", "pool"),
+		forced:    set.Counter("slots_forced_total", "Slots that operators freed at once, while the holder may have continued its work.", "pool"),
 		hold:      set.Histogram(meters.PoolBuckets(), "slot_hold_duration_seconds", "Time a slot was held until its result.", "pool", "outcome"),
 		wait:      set.Histogram(meters.PoolBuckets(), "task_wait_duration_seconds", "Time from the creation of a task's batch to a grant.", "pool"),
 		results:   set.Counter("results_total", "Results of devices, by outcome.", "outcome"),
