@@ -35,7 +35,7 @@ type Task struct {
 	State           string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	CountedAttempts int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
 	NotBefore       *Time           `json:"not_before" nullable:"true" doc:"The task's own time, in addition to that of its batch"`
-	NotAfter        *Time           `json:"not_after" nullable:"true" doc:"The task's own time, in addition to that of its batch: it expires then, unless it was started"`
+	NotAfter        *Time           `json:"not_after" nullable:"true" doc:"The task's own time, in addition to that of its batch: it expires then, unless it runs"`
 	RetryAt         *Time           `json:"retry_at" nullable:"true" doc:"End of the backoff, after which it may be tried again; null: no backoff"`
 	Created         Time            `json:"created_at"`
 	Finished        *Time           `json:"finished_at" nullable:"true"`
