@@ -121,7 +121,8 @@ func (h *reportHandling) dropUnneededData() {
 }
 
 // endWaitWithoutTask writes the answer of a parked report that got no task. state says why the wait ended. The state Parked means that the
-// maximum wait has passed.
+// maximum wait has passed. Unless the report is superseded, the reply keeps the reason of the last decision, because a new decision would read
+// the ledger at the end of every wait.
 func (h *reportHandling) endWaitWithoutTask(state waiters.WaitState) {
 	switch state {
 	case waiters.Superseded:
