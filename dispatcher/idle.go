@@ -80,8 +80,8 @@ func (d *Dispatcher) checkMark(ctx context.Context, caller devices.Caller, repor
 	return check
 }
 
-// answerFromMark refuses a report without a read of the ledger. refusal follows from the mark of the device. untilTurn is the time after which a
-// device in the queue of a full pool reports again. If parkable is not nil and there is room, the report may be parked.
+// answerFromMark refuses a report without a read of the ledger. refusal is the reason that the mark of the device gives. untilTurn is the time
+// after which the device reports again if it waits in a queue. If parkable is not nil and there is room, the report is parked.
 func (d *Dispatcher) answerFromMark(caller devices.Caller, report devices.Report, parkable *waiters.ParkedReport, check markCheck, refusal decision.Choice, untilTurn time.Duration) *reportHandling {
 	from := &reporter{d: d, caller: caller, view: store.DeviceView{Now: check.mark.Now}, storedPool: check.mark.Wait.Pool}
 	from.replaceOlderReport(parkable)

@@ -115,8 +115,8 @@ func (s session) recordStageNotes(ctx context.Context, stage Stage, newIDs []str
 	return err
 }
 
-// SetStagedAccounts calls setAccounts, which must create accounts of the stage at the MQTT broker within a few seconds. It moves the due
-// time of the notes of the stage to about noteDueAfter from now. devices are all devices of the stage. SetStagedAccounts returns
+// SetStagedAccounts calls setAccounts, which must create accounts of the stage at the MQTT broker within a few seconds. The
+// stage has a note for each account, and SetStagedAccounts sets the due time of these notes to about noteDueAfter from now. devices are all devices of the stage. SetStagedAccounts returns
 // ErrAccountConflict if a note is missing or due.
 func (s credentials) SetStagedAccounts(ctx context.Context, stage Stage, devices []string, noteDueAfter time.Duration, setAccounts func(context.Context) error) error {
 	return s.write(ctx, func(tx session) error {

@@ -249,8 +249,8 @@ type LastReport struct {
 	At    time.Time
 	Reach Reach  // how the device could be notified after this report
 	Wire  string // the wire of the report; empty means that the stored wire stays
-	// QuietUntil is the time from which the silence of the device is measured. It is one report period before the next report of the device is
-	// due, but not before At.
+	// The silence of the device is measured from QuietUntil. It is one report period before the next report of the device is due, or At if that
+	// is later.
 	QuietUntil time.Time
 }
 

@@ -260,8 +260,8 @@ func TestTheLengthOfALease(t *testing.T) {
 	})
 }
 
-// TestTheNextCallers checks that NextCallers returns the callers that have waited longest: as many callers as can get slots before the callers
-// of the pool hold their maximum number of slots.
+// TestTheNextCallers checks that NextCallers returns the callers that have waited longest. It returns at most as many as the callers of the pool
+// may still get slots.
 func TestTheNextCallers(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {

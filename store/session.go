@@ -109,7 +109,7 @@ func rowsToJSONArray[Row any](rows []Row) string {
 	return string(b)
 }
 
-// idsToJSONArray returns ids as the JSON array of the word {ids} (see dialect).
+// idsToJSONArray returns ids as the JSON array that a statement with the placeholder {ids} (see dialect) reads.
 func idsToJSONArray(ids ...int64) string {
 	rows := make([]struct {
 		ID int64 `json:"id"`
@@ -120,7 +120,7 @@ func idsToJSONArray(ids ...int64) string {
 	return rowsToJSONArray(rows)
 }
 
-// namesToJSONArray returns names as the JSON array of the word {names} (see dialect).
+// namesToJSONArray returns names as the JSON array that a statement with the placeholder {names} (see dialect) reads.
 func namesToJSONArray(names []string) string {
 	rows := make([]struct {
 		N    int    `json:"n"`
@@ -132,7 +132,7 @@ func namesToJSONArray(names []string) string {
 	return rowsToJSONArray(rows)
 }
 
-// step is a statement that changes the rows of an input, a JSON array.
+// step is a statement that transforms the rows of a JSON array, which is a parameter.
 type step struct{ name, query string }
 
 // runSteps runs steps on rowsJSON, a JSON array. The steps read the array through the word {inputPlaceholder} (see dialect). On Postgres, all

@@ -26,8 +26,8 @@ type rule struct {
 	explain func(x causeWriter, o Obstacle) Cause
 }
 
-// deviceRules returns the rules that keep a device from every task, and its grant from redelivery. The device is given the reason of the
-// first obstacle.
+// deviceRules returns the rules about the device itself. If one of them applies, the device gets no task, and its grant is not delivered again.
+// The device is given the reason of the first rule that applies.
 func deviceRules() []rule {
 	return []rule{
 		{CodeBlocked, devices.ReasonBlocked, blocksOneTask, func(s *Situation, _ *store.Candidate) (Obstacle, bool) {

@@ -16,8 +16,8 @@ const (
 	maxWrongTrust = 5 * time.Second
 )
 
-// trustState records the latest reads of the news by this replica. They determine the position that marks must have reached to be trusted. All
-// times are of this process's clock, except newsReading.ledger.
+// trustState records which news (rows of the change log) this replica has read, and when. A mark is trusted only if its hash includes the news up
+// to a position, which is computed from these reads. All times are of this process's clock, except newsReading.ledger.
 type trustState struct {
 	mu       sync.Mutex
 	readings []newsReading // oldest first

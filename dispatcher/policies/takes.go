@@ -210,7 +210,8 @@ const (
 
 type refusalLabels struct{ policy, kind string }
 
-// newRefusalLabels returns the labels of the takes that rule refuses. ruleIndex is the place of the policy in its set.
+// newRefusalLabels returns the metric labels of the takes that a policy refuses. rule is the rule of the policy. ruleIndex is the index of the
+// policy in its set.
 func newRefusalLabels(ruleIndex int, rule *limits.Rule) refusalLabels {
 	kind := map[policy.Algorithm]string{policy.Duplicate: "duplicate", policy.Calendar: "quota"}[rule.Algorithm]
 	name := rule.Name

@@ -8,7 +8,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// minuteLedger counts the events of each pool by minute, and seals the events.
+// minuteLedger counts the events of each pool by minute, and adds seals (hashes that show a later change of an event).
 type minuteLedger interface {
 	ReadEventPosition(ctx context.Context, readUpTo int64) (store.EventPosition, error)
 	EventsComplete(ctx context.Context, position store.EventPosition) (bool, error)

@@ -148,8 +148,8 @@ func (s Set) Opening(now time.Time) Opening {
 	for touching := true; touching && o.Until.Before(now.Add(horizon)); {
 		touching = false
 		for _, w := range s.windows {
-			// from is the first firing of w whose window ends after the opening. If from is not after o.Until, the window continues
-			// the opening.
+			// from is the start of the first window of w that ends after the opening o. If from is not after o.Until, this
+			// window extends the opening.
 			if from := w.nextFiring(o.Until.Add(-w.duration)); !from.IsZero() && !from.After(o.Until) {
 				o.Until, touching = from.Add(w.duration), true
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/operators"
 )
 
-// maxChangesSearched is the maximum number of changes of profiles among which the change of one profile is searched.
+// maxChangesSearched is the maximum number of changes of all profiles that are read to find the changes of one profile.
 const maxChangesSearched = 50
 
 // checkConflict returns an error if somebody else changed a value that the submitted form changes, too. currentTexts has the present texts of

@@ -53,7 +53,7 @@ type resultCell struct {
 	Number bool
 }
 
-// selectResultParams returns the query parameters that belong to the form of the results.
+// selectResultParams returns the parameters of query that choose the results.
 func selectResultParams(query url.Values) url.Values {
 	chosen := nonEmptyParams(query, "field", "tag", "state", "since", "until")
 	if columns := query["column"]; len(columns) > 0 {

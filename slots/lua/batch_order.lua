@@ -70,8 +70,8 @@ end
 -- order.count_members: returns how many members of the class KEYS[5] (the queue) contains. The arguments after
 -- q are the arguments of order.member_range.
 function order.count_members(q, class, ...)
-  -- No command is needed if no device waits, or if the class is O (waiters with an offer) and no slot is
-  -- offered.
+  -- The number is 0 if class is T, P or O (waiters) and no device waits. It is also 0 if class is O (waiters with
+  -- an offer) and no slot is offered. Then no command is needed.
   if class ~= 'H' and order.queue_size(q) == 0 or class == 'O' and q.offered == 0 then
     return 0
   end

@@ -339,8 +339,8 @@ end
 --  batch_rank   rank of w among the waiters of its batch, from 1
 --  urgent_rank  rank of w, from 0, if w is a poller of an urgent batch with precedence; else nil or false
 local function next_report(q, w, chance, batch_rank, urgent_rank)
-  -- rank is a number from 0 if w is a poller of an urgent batch with precedence, or a poller that is owed a
-  -- slot (KEYS[10]). For all other waiters it is nil or false.
+  -- Two kinds of pollers have a rank (0 or more): those of an urgent batch with precedence, and those that are
+  -- owed a slot (KEYS[10]). For all other waiters, rank is nil or false.
   local rank = urgent_rank or redis.call('ZRANK', q.owed, w.device)
   local ahead = w.foreseen - q.state.grants
   -- A poller with a rank reports when the grant of this rank is expected, but not before `soon`. The time
