@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 )
 
@@ -58,14 +57,11 @@ func (s hawkbit) HawkbitAction(ctx context.Context, device string) (HawkbitActio
 }
 
 func (s session) hawkbitAction(ctx context.Context, device string) (HawkbitAction, error) {
-	found, err := queryOne(ctx, s, hawkbitScanDest, `
-		SELECT `+hawkbitColumns+` FROM devices d LEFT JOIN hawkbit_actions a ON a.device = d.id LEFT JOIN tasks o ON o.id = a.task
-			LEFT JOIN batches c ON c.id = o.batch LEFT JOIN profiles w ON w.name = d.profile
-		WHERE d.id = $1`, device)
-	if errors.Is(err, ErrNotFound) {
-		return HawkbitAction{State: HawkbitClosed, AsksAttributes: true}, nil
-	}
-	return found, err
+	// A deleted device has no row in devices, but may still report the end of its action.
+	return queryOne(ctx, s, hawkbitScanDest, `
+		SELECT `+hawkbitColumns+` FROM (SELECT CAST($1 AS text) AS id) AS asked LEFT JOIN devices d ON d.id = asked.id
+			LEFT JOIN hawkbit_actions a ON a.device = asked.id LEFT JOIN tasks o ON o.id = a.task
+			LEFT JOIN batches c ON c.id = o.batch LEFT JOIN profiles w ON w.name = d.profile`, device)
 }
 
 // UpdateHawkbitAction compares the newest action of a device with the grant that the device holds: grantTask and grantToken, or 0 without a

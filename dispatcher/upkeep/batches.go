@@ -39,8 +39,7 @@ func (k *Keeper) expireTasksByMaxWait(ctx context.Context) (expiredTasks int, er
 	return expiredTasks, nil
 }
 
-// EndCancelledTasks ends the waiting tasks of cancelled batches, and returns their number. If a device was granted such a task during the
-// cancellation, the device is asked to stop.
+// EndCancelledTasks ends the waiting tasks of cancelled batches, and returns their number.
 func (k *Keeper) EndCancelledTasks(ctx context.Context) (endedTasks int, err error) {
 	return runPartsUntilDone(ctx, "ending cancelled tasks", k.config.Ledger.EndCancelled)
 }
