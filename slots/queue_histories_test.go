@@ -218,7 +218,7 @@ func (m *queueMachine) joinWaiter(t *rapid.T) {
 	m.handleTimers(false)
 	there := m.waiters[joiner.Device]
 	missed := there != nil && there.class == "P" && there.reach > 0
-	if there == nil || !there.isOffered && (missed && w.Task > there.Task || !missed && w.LanePercent > 0) {
+	if there == nil || !there.isOffered && (w.LanePercent > 0 || missed && w.Task > there.Task) {
 		m.lanePercent = max(m.lanePercent, w.LanePercent)
 		m.joinQueue(joiner.Device, w, 1, 1)
 	}

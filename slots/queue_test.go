@@ -360,40 +360,36 @@ func TestTheTasksOfOneDeviceTakeTurns(t *testing.T) {
 }
 
 // TestAMissedOfferDoesNotHideANewerTask checks a device that missed its offer, because its task was done when the offer was made. The
-// device must be offered a slot for a newer task. For the task of the missed offer, it must get no offer until it asks. This is so for normal
-// and for urgent tasks.
+// device must be offered a slot for a newer task. For the task of the missed offer, it must get no offer until it asks.
 func TestAMissedOfferDoesNotHideANewerTask(t *testing.T) {
 	t.Parallel()
 	runOnEachRedis(t, func(t *testing.T, s *redisSemaphore) {
 		t.Helper()
-		for lane, pool := range map[int]string{0: "normal", 10: "urgent"} {
-			now := time.UnixMilli(1_800_000_000_000)
-			s.restore(t, pool, slots.Config{Capacity: 1, Version: 1})
-			s.setClock(t, pool, now)
-			join := func(task int64) []slots.Offer {
-				t.Helper()
-				joiner := slots.Joiner{Device: "d", Want: slots.Want{Batch: task, Task: task, LanePercent: lane}, Reach: slots.ReachPark}
-				line, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return line.Offers
+		pool, now := s.restorePool(t, 1), time.UnixMilli(1_800_000_000_000)
+		s.setClock(t, pool, now)
+		join := func(task int64) []slots.Offer {
+			t.Helper()
+			joiner := slots.Joiner{Device: "d", Want: slots.Want{Batch: task, Task: task}, Reach: slots.ReachPark}
+			line, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner})
+			if err != nil {
+				t.Fatal(err)
 			}
-			first := join(5)
-			if len(first) != 1 {
-				t.Fatalf("%s: offers %+v, want one", pool, first)
-			}
-			s.confirmOffer(t, pool, first[0])
-			s.setClock(t, pool, now.Add(offeringPace().OfferTTL))
-			if missed := join(5); len(missed) != 0 {
-				t.Errorf("%s: offered again for the same task: %+v", pool, missed)
-			}
-			if older := join(4); len(older) != 0 {
-				t.Errorf("%s: offered for an older task: %+v", pool, older)
-			}
-			if newer := join(6); len(newer) != 1 || newer[0].Task != 6 {
-				t.Errorf("%s: offers %+v, want one for task 6", pool, newer)
-			}
+			return line.Offers
+		}
+		first := join(5)
+		if len(first) != 1 {
+			t.Fatalf("offers %+v, want one", first)
+		}
+		s.confirmOffer(t, pool, first[0])
+		s.setClock(t, pool, now.Add(offeringPace().OfferTTL))
+		if missed := join(5); len(missed) != 0 {
+			t.Errorf("offered again for the same task: %+v", missed)
+		}
+		if older := join(4); len(older) != 0 {
+			t.Errorf("offered for an older task: %+v", older)
+		}
+		if newer := join(6); len(newer) != 1 || newer[0].Task != 6 {
+			t.Errorf("offers %+v, want one for task 6", newer)
 		}
 	})
 }

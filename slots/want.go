@@ -21,8 +21,8 @@ type Want struct {
 }
 
 // Joiner is a device that is added to the queue although it has not asked for a slot. Its Want needs no Lease and no TTL. A device that
-// already waits usually keeps the task with which it waits. If it missed an offer or was passed over, it waits with the new task instead if
-// this task is newer. Otherwise it does so if it has no offer and the new task is urgent.
+// already waits usually keeps the task with which it waits. It waits with the new task instead if it has no offer and the new task is urgent,
+// or if it missed an offer or was passed over, and the new task is newer.
 type Joiner struct {
 	Want
 	Device string

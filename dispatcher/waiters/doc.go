@@ -6,7 +6,7 @@
 // free slots that have no waiter. Relay parks and wakes reports. Departures gives back the slots of devices that left.
 //
 // Package slots decides which waiter gets an offer, and when an offer lapses. A device whose offer lapsed gets no other offer until it
-// reports, or until Filler finds it with a newer task. Each replica runs Filler.FillAllPools every 500 ms, as the pass "hand on"
+// reports, or until Filler finds it with a newer or an urgent task. Each replica runs Filler.FillAllPools every 500 ms, as the pass "hand on"
 // in internal/app/pass_list.go.
 //
 // A parked report is decided again only after a message (parked.WakeMessage). An operator's change sends no message, unless it leads to an

@@ -60,16 +60,14 @@ end
 for _, j in ipairs(args.joiners or {}) do
   local w = queue.waiter(q, j.device)
   -- A joiner that waits already keeps its place, except in two cases in which it has no offer:
+  --  The new task is urgent.
   --  The joiner missed an offer or is away, and the new task is newer than the task with which it waits. The
-  --  device may have finished the older task.
-  --  The joiner did not miss an offer and is not away, and the new task is urgent.
-  -- So a device that is gone misses at most one offer per task while it waits.
+  --  device may have finished the older task. So a device that is gone misses at most one offer per task.
   if w and w.batch == j.batch then
     order.set_closed(q, order.load_batch(q, j.batch, j), false)
   end
   local missed = w and w.class == 'P' and w.reach > 0
-  local newer = w and string.sub(j.order, 12) > string.sub(w.order, 12)
-  if not w or not w.offer and (missed and newer or not missed and j.lane) then
+  if not w or not w.offer and (j.lane or missed and string.sub(j.order, 12) > string.sub(w.order, 12)) then
     queue.join(q, j.device, j, j.reach, 1)
   end
 end
