@@ -102,7 +102,7 @@ type unsettledReservations struct{ policies.Reservations }
 
 func (u unsettledReservations) Reserve(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	answers, err := u.Reservations.Reserve(ctx, pool, checks)
-	if err == nil && len(answers) > 1 && answers[0].Status == limits.StatusPassed {
+	if err == nil && len(answers) > 1 {
 		answers[len(answers)-1].Status = limits.StatusUnsettled
 	}
 	return answers, err
@@ -118,6 +118,23 @@ func TestNoStartPassesWithoutItsReservation(t *testing.T) {
 	for range 2 {
 		b.createBatch("a", nil, "d1")
 	}
+	b.expectReason("d1", `{"id":"1"}`, devices.ReasonUnavailable)
+}
+
+// TestARefusalHoldsIfAnotherTaskIsNotChecked checks two tasks of a device. The pool's policy refuses the first task, and would let it start if
+// it could not be checked. The policies of the second task cannot be checked. Then the first task must not start.
+func TestARefusalHoldsIfAnotherTaskIsNotChecked(t *testing.T) {
+	t.Parallel()
+	b := newLightBench(t, withLongPeriod, func(c *dispatcher.Config) { c.Limits.Reservations = unsettledReservations{c.Limits.Reservations} })
+	b.createLimitedPool(9)
+	b.changePool("", func(p *store.PoolSpec) {
+		p.Limits = json.RawMessage(strings.Replace(oneAnHourPerAccount, `"per":`, `"on_error":"open","per":`, 1))
+	})
+	b.createAccountDevice("d1", "x")
+	b.createBatch("a", nil, "d1")
+	b.runNextTask("d1")
+	b.createBatch("a", nil, "d1")
+	b.createBatch("a", func(s *store.Batch) { s.Limits = json.RawMessage(oneAnHourPerAccount) }, "d1")
 	b.expectReason("d1", `{"id":"1"}`, devices.ReasonUnavailable)
 }
 

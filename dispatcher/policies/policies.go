@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -228,7 +227,8 @@ func (k *Checker) SettleReservations(ctx context.Context, pool, committedLeaseID
 	}
 }
 
-// reserveAll reserves the starts of checks. If Redis lacks a rule or has overdue reservations, reserveAll repairs this and retries.
+// reserveAll reserves the starts of checks. If Redis lacks a rule or has overdue reservations, reserveAll repairs this and retries. If the repairs
+// were not enough, no answer has StatusPassed.
 func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.Check) ([]limits.Answer, error) {
 	if k.config.Limits == nil {
 		return nil, errNoLimits
@@ -248,7 +248,15 @@ func (k *Checker) reserveAll(ctx context.Context, pool string, checks []limits.C
 		if released := k.config.Limits.Reservations.Release(ctx, pool, checks); released != nil {
 			k.config.Logger.WarnContext(ctx, "reservations not given back; they are given back later", "pool", pool, "err", released)
 		}
-		return nil, cmp.Or(err, limits.ErrBusy)
+		if err != nil {
+			return nil, err
+		}
+		for i := range answers { // the reservations are released, so nothing passes; a refusal stays a refusal
+			if answers[i].Status == limits.StatusPassed {
+				answers[i].Status = limits.StatusUnknown
+			}
+		}
+		return answers, nil
 	}
 }
 

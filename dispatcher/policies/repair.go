@@ -57,7 +57,6 @@ func (k *Checker) rebuildRules(ctx context.Context, pool string, rules []*limits
 		}
 	}
 	var group rescue.Group
-	group.SetLimit(maxConcurrentChecks)
 	for owner, own := range rulesByOwner {
 		group.Go(func() error { return k.rebuildRulesOfOwner(ctx, pool, owner, own) })
 	}

@@ -50,7 +50,7 @@ func (f *Filler) FillPool(pool string) {
 func (f *Filler) FillAllPools(ctx context.Context) error {
 	waiting, due, failed := f.semaphore.FindWaitingPools(ctx, f.pools.Names())
 	requests := make(map[string]fillRequest, len(due))
-	for _, pool := range append(due, f.pools.setPoolsWithWaiters(waiting)...) {
+	for _, pool := range append(due, f.pools.setPoolsWithWaiters(waiting, failed == nil)...) {
 		requests[pool] = fillRequest{}
 	}
 	work, err := f.ledger.PoolsWithWork(ctx, f.pools.nextPoolsToRead())

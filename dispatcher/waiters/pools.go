@@ -33,7 +33,7 @@ type Pools struct {
 type poolState struct {
 	listed          bool                     // the ledger has the pool
 	longestSleep    time.Duration            // setting of the pool (slots.Pace); 0 until the ledger was read
-	waiting         bool                     // devices wait in the queue of the pool, according to the last pass and later calls of RecordWaitingDevice
+	waiting         bool                     // devices wait in the queue of the pool, according to the last pass that could read the queue, and later calls of RecordWaitingDevice
 	hold            time.Duration            // moving average of hold times at this replica; 0 if unknown
 	kinds           map[string]time.Duration // moving average of hold times, by kind of task
 	search          *searchProgress          // progress of the search for sleeping devices; if nil, the search begins anew
@@ -145,13 +145,13 @@ func (p *Pools) RecordWaitingDevice(pool string) {
 	p.stateOfPool(pool).waiting = true
 }
 
-// setPoolsWithWaiters records that devices wait in the pools poolsWithWaiters (sorted), and in no other pool. poolsToTidy is a part of these
+// setPoolsWithWaiters records that devices wait in the pools poolsWithWaiters (sorted), and if isComplete is true, in no other pool. poolsToTidy is a part of these
 // pools, and the next call returns the next part. From the queues of poolsToTidy, the current pass removes the devices that no longer report.
-func (p *Pools) setPoolsWithWaiters(poolsWithWaiters []string) (poolsToTidy []string) {
+func (p *Pools) setPoolsWithWaiters(poolsWithWaiters []string, isComplete bool) (poolsToTidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, one := range p.all {
-		one.waiting = false
+		one.waiting = one.waiting && !isComplete
 	}
 	for _, name := range poolsWithWaiters {
 		p.stateOfPool(name).waiting = true

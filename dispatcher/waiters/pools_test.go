@@ -70,7 +70,7 @@ func TestEachQueueIsTidiedInTurn(t *testing.T) {
 			waiting = append(waiting, fmt.Sprintf("%05d", i))
 		}
 		for range passes {
-			tidied := l.setPoolsWithWaiters(waiting)
+			tidied := l.setPoolsWithWaiters(waiting, true)
 			if len(tidied) > poolsTidied {
 				t.Errorf("%d pools in one pass", len(tidied))
 			}
@@ -81,6 +81,21 @@ func TestEachQueueIsTidiedInTurn(t *testing.T) {
 		if len(seen) != pools || len(l.PoolsWithWaiters(waiting)) != pools {
 			t.Errorf("%d of %d pools were tidied in %d passes", len(seen), pools, passes)
 		}
+	}
+}
+
+// TestAPartialReadClearsNoWaiters checks the pools whose queues could not be read: devices still wait in them, as far as the replica knows.
+func TestAPartialReadClearsNoWaiters(t *testing.T) {
+	t.Parallel()
+	l, both := newPools(slots.Pace{}), []string{"a", "b"}
+	l.setPoolsWithWaiters([]string{"a"}, true)
+	l.setPoolsWithWaiters([]string{"b"}, false)
+	if got := l.PoolsWithWaiters(both); len(got) != 2 {
+		t.Errorf("devices wait in %v, want %v", got, both)
+	}
+	l.setPoolsWithWaiters([]string{"b"}, true)
+	if got := l.PoolsWithWaiters(both); len(got) != 1 || got[0] != "b" {
+		t.Errorf("devices wait in %v after a complete read, want b", got)
 	}
 }
 

@@ -62,7 +62,9 @@ for _, j in ipairs(args.joiners or {}) do
   -- A joiner that waits already keeps its place, except in two cases in which it has no offer:
   --  The new task is urgent.
   --  The joiner missed an offer or is away, and the new task is newer than the task with which it waits. The
-  --  device may have finished the older task. So a device that is gone misses at most one offer per task.
+  --  device may have finished the older task.
+  -- So a device that is gone misses at most one offer per task, except urgent tasks: it is offered slots for them
+  -- until the dispatcher counts it as silent.
   if w and w.batch == j.batch then
     order.set_closed(q, order.load_batch(q, j.batch, j), false)
   end
