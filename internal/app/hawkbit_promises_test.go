@@ -186,6 +186,21 @@ func TestADDIResultIsNotLost(t *testing.T) {
 	}
 }
 
+// TestADDIResultOfADeletedDeviceIsNotLost deletes a device while it runs a task. The fleet token registers the device again, and the result is
+// recorded.
+func TestADDIResultOfADeletedDeviceIsNotLost(t *testing.T) {
+	t.Parallel()
+	s := startDDIServers(t, `{"capacity":1}`)
+	d := newDDIDevice(t, s.instance, "one")
+	s.queueDeployment(t, "p", "", "one")
+	link := d.awaitAction("deploymentBase")
+	s.callOperator(t, "DELETE", "/v1/devices/one?cancel=true", "")
+	d.feedback(link, "closed", "success", http.StatusOK)
+	if states := d.taskStates(); len(states) != 1 || states[0] != "succeeded" {
+		t.Errorf("states %v", states)
+	}
+}
+
 // TestWithoutAServerADDIDeviceGetsNoLink disconnects Redis, then Postgres. A waiting device gets no link, and gets 503 if the ledger cannot
 // be read. While only Redis is disconnected, a device with a grant is not asked to stop, and its result is recorded.
 func TestWithoutAServerADDIDeviceGetsNoLink(t *testing.T) {
