@@ -65,7 +65,7 @@ type shownPool struct {
 }
 
 // Many reports whether more devices may be in line than were counted.
-func (p shownPool) Many() bool { return p.Waiting >= maxDevicesInLine }
+func (c shownPool) Many() bool { return c.Waiting >= maxDevicesInLine }
 
 // newShownPool returns a pool without the parts that only cards have.
 func (p *poolPages) newShownPool(pool operators.PoolState, whyByPool map[string]waitSentence) shownPool {
