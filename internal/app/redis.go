@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -45,6 +46,9 @@ type redisWatch struct {
 // logRedisState is a pass that reads the state of Redis and logs it if it has changed.
 func (w *redisWatch) logRedisState(ctx context.Context) error {
 	notes, err := w.conn.Examine(ctx)
+	if errors.Is(ctx.Err(), context.Canceled) { // the process stops
+		return err
+	}
 	if err != nil {
 		w.logIfChanged([]string{err.Error()}, func() {
 			w.log.ErrorContext(ctx, "Redis cannot be used: results are recorded, but NOTHING IS GRANTED", "err", err)

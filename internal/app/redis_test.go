@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/redisconn"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -74,6 +76,20 @@ func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	}
 	startApp(t, a)
 	<-log.logged
+}
+
+// TestAStopSaysNothingAboutRedis ends the pass that reads the state of Redis, as the stop of the process does. Nothing is logged.
+func TestAStopSaysNothingAboutRedis(t *testing.T) {
+	t.Parallel()
+	conn := redisconn.Open(&redis.UniversalOptions{Addrs: []string{servers.FreeAddr(t)}})
+	t.Cleanup(func() { _ = conn.Close() })
+	var logged bytes.Buffer
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	watch := &redisWatch{conn: conn, log: slog.New(slog.NewTextHandler(&logged, nil))}
+	if err := watch.logRedisState(ctx); err == nil || logged.Len() > 0 {
+		t.Errorf("%v; logged %s", err, logged.String())
+	}
 }
 
 // TestHealthSaysWhichPoolsAreServed checks a dispatcher that knows one address of a Cluster: all pools are served.
