@@ -21,7 +21,7 @@ import (
 
 // maxMemoryKiB is the maximum memory of a replica in KiB, whatever requests it gets. Only a replica with more parked reports than in this
 // test needs more (docs/operations.md).
-const maxMemoryKiB = 512 << 10
+const maxMemoryKiB = 600 << 10
 
 // anotherFleetToken is a valid fleet token that an attacker has.
 const anotherFleetToken = "another-fleet-token-of-the-tests"
@@ -151,7 +151,7 @@ func repeatLine(n int, line string) []byte {
 	return out.Bytes()
 }
 
-// TestLargestRequestsFitIntoMemory sends the largest requests of all kinds at once. The replica must stay below 512
+// TestLargestRequestsFitIntoMemory sends the largest requests of all kinds at once. The replica must stay below 600
 // MiB and answer them. Requests that must wait are answered one after the other.
 func TestLargestRequestsFitIntoMemory(t *testing.T) {
 	t.Parallel()
