@@ -51,8 +51,8 @@ const (
 	WireHawkbit Wire = "hawkbit" // the DDI of Eclipse hawkBit
 )
 
-// WireName returns c.Wire if it is set. Otherwise it returns WireMQTT for a caller with a session, and WireHTTP for any other caller. So a
-// further transport must set c.Wire.
+// WireName returns c.Wire if it is set. If it is empty, WireName returns WireMQTT for a caller with a session, and WireHTTP for any other
+// caller. So a new transport must set c.Wire.
 func (c Caller) WireName() Wire {
 	switch {
 	case c.Wire != "":

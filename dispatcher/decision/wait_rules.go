@@ -20,7 +20,7 @@ const (
 // WaitRule says how a device waits after a refusal for Reason. It is a row of the table of reasons (waitRules).
 type WaitRule struct {
 	Reason   devices.Reason
-	MayPark  bool     // the report may be parked, because the reason may pass meanwhile
+	MayPark  bool     // the report may be parked, because the reason may end while the report waits
 	Queueing Queueing // by default LeavesQueue
 
 	fixedDelay time.Duration // time until the next report, before jitter, if delay is nil

@@ -11,8 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/store"
 )
 
-// maxConcurrentChecks is the maximum number of devices or pools whose policies are checked concurrently, and of owners whose policies one call
-// rebuilds concurrently.
+// maxConcurrentChecks is the maximum number of devices or pools whose policies are checked concurrently.
 const maxConcurrentChecks = 32
 
 // LimitedTasks checks the tasks that the devices of views have in the pool. It returns, by task id, the obstacle of each task that its policies

@@ -25,8 +25,8 @@ const (
 	settleMargin = 10 * time.Second // part of recentStarts that is left for the duration of the pass
 )
 
-// repairLimiterState repairs the state because of which Redis could not answer checks: unknown rules, or overdue reservations. If mustRetry is
-// true, the caller must send the checks again.
+// repairLimiterState rebuilds unknown rules or settles overdue reservations. Both prevent Redis from answering checks. If mustRetry is true, the
+// caller must send the checks again.
 func (k *Checker) repairLimiterState(ctx context.Context, pool string, checks []limits.Check, answers []limits.Answer) (mustRetry bool, err error) {
 	var rules []*limits.Rule
 	for i, a := range answers {
@@ -47,7 +47,8 @@ func rulesOfItems(items []limits.Item) (rules []*limits.Rule) {
 	return rules
 }
 
-// rebuildRules rebuilds the counts of those rules that Redis does not know. All rules count starts in one pool.
+// rebuildRules rebuilds the counts of rules, which Redis does not know. All rules count starts in one pool. The owners of the rules are handled
+// concurrently, so that together they take at most rebuildWait.
 func (k *Checker) rebuildRules(ctx context.Context, pool string, rules []*limits.Rule) error {
 	rulesByOwner := make(map[string][]*limits.Rule)
 	for _, r := range rules {

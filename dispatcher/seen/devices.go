@@ -65,7 +65,8 @@ func (d *Devices) RecordReach(device string, report store.LastReport) {
 	d.reached.setLastReport(device, report)
 }
 
-// LastReport returns the latest report of a device that Record did not omit and Flush has not written yet. It is zero if there is none.
+// LastReport returns the latest report of a device that Record has kept and Flush has not written yet. If there is no such report, the result is
+// zero.
 func (d *Devices) LastReport(device string) store.LastReport { return d.all.lastReport(device) }
 
 // lastReports holds the devices that reported since the last flush.

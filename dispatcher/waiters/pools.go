@@ -145,8 +145,8 @@ func (p *Pools) RecordWaitingDevice(pool string) {
 	p.stateOfPool(pool).waiting = true
 }
 
-// setPoolsWithWaiters records that devices wait in the pools poolsWithWaiters (sorted), and if isComplete is true, in no other pool. poolsToTidy is a part of these
-// pools, and the next call returns the next part. From the queues of poolsToTidy, the current pass removes the devices that no longer report.
+// setPoolsWithWaiters records that devices wait in the pools poolsWithWaiters (sorted). If isComplete is true, it also records that no device
+// waits in any other pool. poolsToTidy is a part of poolsWithWaiters, and the next call returns the next part. From the queues of poolsToTidy, the current pass removes the devices that no longer report.
 func (p *Pools) setPoolsWithWaiters(poolsWithWaiters []string, isComplete bool) (poolsToTidy []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
