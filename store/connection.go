@@ -18,7 +18,7 @@ type connection struct {
 	db                    *sqlx.DB
 	slow                  *sqlx.DB  // for long statements such as COPY and migrations; may be the same as db
 	snapshotDB            *sqlx.DB  // for snapshots; may be the same as db
-	prepared              *prepared // nil means that statements run unprepared
+	prepared              *prepared // of db
 	pinger                *pinger   // nil means that there is no network to the database
 	running               sync.Map  // the idempotency keys (Once) whose requests are in progress, by owner and key
 	recordsAccountChanges bool      // a change of a device also records the change of its account at the MQTT broker
@@ -31,9 +31,6 @@ type connection struct {
 
 // readSession returns a session for single statements. Each statement reads one consistent snapshot.
 func (s *connection) readSession() session {
-	if s.prepared == nil {
-		return s.customPlanSession()
-	}
 	return s.newSession(reader{s.prepared, s, false}, nil)
 }
 
@@ -52,7 +49,7 @@ func (s *connection) write(ctx context.Context, change func(session) error) erro
 		s.prepared.preparePending(ctx)
 		var news pendingNews
 		err := s.writeOnce(ctx, s.db, func(tx *sqlx.Tx) error {
-			in := s.newSession(s.prepared.wrapTx(tx), &news)
+			in := s.newSession(preparedTx{tx, s.prepared}, &news)
 			if err := change(in); err != nil {
 				return err
 			}
@@ -122,15 +119,21 @@ func (s *connection) withSnapshotSession(ctx context.Context, read func(session)
 	return s.withSnapshotSessionOn(ctx, s.db, read)
 }
 
-// withSnapshotSessionOn opens a new snapshot on db and calls read with its session.
+// withSnapshotSessionOn opens a new snapshot on db and calls read with its session. It uses prepared statements if db is s.db, because a
+// statement belongs to the sqlx.DB that prepared it.
 func (s *connection) withSnapshotSessionOn(ctx context.Context, db *sqlx.DB, read func(session) error) error {
-	s.prepared.preparePending(ctx)
+	if db == s.db {
+		s.prepared.preparePending(ctx)
+	}
 	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: s.snapshotIsolation})
 	if err != nil {
 		return fmt.Errorf("beginning a transaction: %w", err)
 	}
 	defer tx.Rollback()
-	return read(s.newSession(s.prepared.wrapTx(tx), nil))
+	if db != s.db {
+		return read(s.newSession(tx, nil))
+	}
+	return read(s.newSession(preparedTx{tx, s.prepared}, nil))
 }
 
 const (

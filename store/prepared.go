@@ -11,7 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// prepared runs statements that are prepared once per connection, because planning takes Postgres up to ten times longer than running.
+// prepared runs statements that are prepared once per connection, because planning takes a database up to ten times longer than running.
 //
 // To prepare the text of a statement, a connection of its own is needed. A transaction could wait for this connection forever, because all
 // connections may belong to transactions that wait in the same way. So if a transaction is the first to run a text, the text runs
@@ -74,9 +74,6 @@ func (p *prepared) cachedStatement(query string) *sql.Stmt {
 
 // preparePending prepares the texts that transactions queued. The caller must hold no connection.
 func (p *prepared) preparePending(ctx context.Context) {
-	if p == nil {
-		return
-	}
 	p.mu.Lock()
 	noted := p.unprepared
 	p.unprepared = nil
@@ -91,9 +88,6 @@ func (p *prepared) preparePending(ctx context.Context) {
 // closeIdleConns closes the idle connections at once. It does not close their statements one by one, because it would wait for about a
 // thousand answers.
 func (p *prepared) closeIdleConns() error {
-	if p == nil {
-		return nil
-	}
 	var errs []error
 	for p.Stats().Idle > 0 {
 		conn, err := p.Conn(context.Background())
@@ -111,14 +105,6 @@ func (p *prepared) closeIdleConns() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// wrapTx returns a database that runs statements in tx and uses prepared statements. If p is nil, it returns tx.
-func (p *prepared) wrapTx(tx *sqlx.Tx) database {
-	if p == nil {
-		return tx
-	}
-	return preparedTx{tx, p}
 }
 
 // preparedTx is a transaction that runs prepared statements. The field from has these statements. If the connection of the transaction lacks

@@ -160,7 +160,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), db.Close())
 	}
-	s, err := openStore(ctx, &connection{db: db, slow: db, snapshotDB: looking, file: path, dialect: sqliteDialect()})
+	s, err := openStore(ctx, &connection{db: db, slow: db, snapshotDB: looking, prepared: newPrepared(db), file: path, dialect: sqliteDialect()})
 	if err != nil && missing != nil { // remove the new file: a later start would treat an empty file as a damaged ledger
 		removeFileIfEmpty(path)
 	}
@@ -211,7 +211,11 @@ func openStore(ctx context.Context, shared *connection) (*Store, error) {
 // Close closes all connections. No other call may be in progress.
 func (s *Store) Close() error {
 	s.pinger.shutDown()
-	return errors.Join(s.prepared.closeIdleConns(), s.snapshotDB.Close(), s.db.Close(), s.slow.Close())
+	var err error
+	if s.file == "" { // SQLite has no network, and a connection may not end before its statements
+		err = s.prepared.closeIdleConns()
+	}
+	return errors.Join(err, s.snapshotDB.Close(), s.db.Close(), s.slow.Close())
 }
 
 // Ping returns an error if the database does not answer.

@@ -104,7 +104,7 @@ func (s *Store) rehearseStatements(ctx context.Context, conn *sqlx.Conn) error {
 		return err
 	}
 	defer tx.Rollback()
-	in := s.newSession(s.prepared.wrapTx(tx), nil)
+	in := s.newSession(preparedTx{tx, s.prepared}, nil)
 	if _, err := in.readRegistrations(ctx, []string{""}); err != nil {
 		return err
 	}
