@@ -78,23 +78,24 @@ func (k *Keeper) readLapseCutoffs(ctx context.Context) (store.LapseCutoffs, erro
 	if err != nil {
 		return nil, err
 	}
-	lapses := k.guard.lapseCutoffsAfterReading(clock, asked, k.config.Now())
+	answered := k.config.Now()
+	lapses := k.guard.lapseCutoffsAfterReading(clock, asked, answered)
 	if back := k.guard.takeClockStepBack(); back > clockSlack {
 		k.config.Logger.WarnContext(ctx, "the database clock stepped back; leases that were granted before the step end later by this time", "by", back)
 	}
-	k.logClockTrust(ctx, clock.Now, lapses)
+	k.logClockTrust(ctx, clock.Now.Add(-answered.Sub(asked)), lapses)
 	if pair, changed := k.guard.changedClockPair(clock.StoredPair, asked); changed {
 		err = k.config.Ledger.StoreClockPair(ctx, pair)
 	}
 	return lapses, err
 }
 
-// logClockTrust logs when the ledger's clock is no longer trusted, and when it is trusted again. now is the ledger's time, and cutoffs are the
-// trusted times.
-func (k *Keeper) logClockTrust(ctx context.Context, now time.Time, cutoffs store.LapseCutoffs) {
+// logClockTrust logs when the ledger's clock is no longer trusted, and when it is trusted again. cutoffs are the trusted times. readingLow is
+// the earliest time of the ledger that the reading allows. After a slow reading, the trusted times are low without a step of the clock.
+func (k *Keeper) logClockTrust(ctx context.Context, readingLow time.Time, cutoffs store.LapseCutoffs) {
 	distrusted := false
 	for _, cutoff := range cutoffs {
-		distrusted = distrusted || now.Sub(cutoff) > clockSlack
+		distrusted = distrusted || readingLow.Sub(cutoff) > clockSlack
 	}
 	switch {
 	case k.loggedDistrust.Swap(distrusted) == distrusted:
