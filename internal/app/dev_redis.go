@@ -25,7 +25,10 @@ maxmemory-policy noeviction
 loglevel warning
 `
 
-const redisStartLimit = 10 * time.Second
+const (
+	redisStartLimit = 10 * time.Second
+	inProcessLimit  = time.Minute // time limit of one step of a call to the in-process Redis
+)
 
 // openRedis starts the Redis of the embedded mode: the program options.RedisServer or, if it is empty, an in-process
 // Redis. Only for an in-process Redis, it also returns backends.advanceTTLs. Redis starts empty each time, and its data
@@ -47,6 +50,9 @@ func (d *DevServer) openRedis(ctx context.Context, options DevOptions, opened *c
 	}
 	at := redisconn.Options(addr)
 	at.Password = password
+	if options.RedisServer == "" { // it cannot fail alone: without an answer, the process waits for the processor
+		at.DialTimeout, at.ReadTimeout, at.WriteTimeout, at.PoolTimeout = inProcessLimit, inProcessLimit, inProcessLimit, inProcessLimit
+	}
 	conn = redisconn.Open(at)
 	opened.add("redis client", conn.Close)
 	if options.RedisServer != "" {

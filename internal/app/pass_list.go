@@ -49,9 +49,10 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: seen.Flush},
 		&pass{name: "warm", every: replaceConnsEvery, limit: time.Minute, run: servers.store.Warm, quiet: true},
+		&pass{name: "garbage", every: memoryEvery, limit: time.Minute, run: adjustGarbageCollection, quiet: true},
 		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: servers.redis, log: a.log}).logRedisState, quiet: true},
 	)
-	if !servers.dev { // with a simulated fleet in the process, the limit would let garbage collection take half of the processor time
+	if !servers.dev { // with a large simulated fleet in the process, the limit would let garbage collection take half of the processor time
 		p.all = append(p.all, &pass{name: "memory", every: memoryEvery, limit: time.Minute, run: adjustMemoryLimit, quiet: true})
 	}
 	if servers.advanceTTLs != nil {
@@ -148,19 +149,28 @@ const (
 	memoryOverhead = 32 << 20
 )
 
-// adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, so that garbage is collected more often near
-// memoryGoal. If GOMEMLIMIT or GOGC is set, the pass does not change that setting.
+// adjustMemoryLimit is a pass that sets the memory limit of the Go runtime, so that garbage is collected more often near memoryGoal. If
+// GOMEMLIMIT is set, the pass does not change it.
 func adjustMemoryLimit(context.Context) error {
-	used := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	metrics.Read(used)
-	live, stacks := int64(used[0].Value.Uint64()), int64(used[1].Value.Uint64())
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent(live))
-	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit(live + stacks))
+		debug.SetMemoryLimit(memoryLimit(readMetric("/gc/heap/live:bytes") + readMetric("/memory/classes/heap/stacks:bytes")))
 	}
 	return nil
+}
+
+// adjustGarbageCollection is a pass that sets how often the Go runtime collects garbage. If GOGC is set, the pass does not change it.
+func adjustGarbageCollection(context.Context) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent(readMetric("/gc/heap/live:bytes")))
+	}
+	return nil
+}
+
+// readMetric returns the value of a metric of the Go runtime.
+func readMetric(name string) (value int64) {
+	sample := []metrics.Sample{{Name: name}}
+	metrics.Read(sample)
+	return int64(sample[0].Value.Uint64())
 }
 
 // gcPercent returns the growth of the heap, in percent of the live data, after which garbage is collected. The live data of a

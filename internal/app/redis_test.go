@@ -172,3 +172,19 @@ func TestGrantsGoOnAfterAFailover(t *testing.T) {
 		})
 	}
 }
+
+// TestABusyMachineIsNoOutageOfTheInProcessRedis checks the time limits of calls to the in-process Redis. It answers as soon as the process gets
+// the processor, so a call on a busy machine must not fail.
+func TestABusyMachineIsNoOutageOfTheInProcessRedis(t *testing.T) {
+	t.Parallel()
+	var opened cleanup
+	conn, _, err := new(DevServer).openRedis(t.Context(), DevOptions{}, &opened)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = opened.closeAll(context.WithoutCancel(t.Context())) }()
+	cluster, _ := conn.Client.(*redis.ClusterClient)
+	if o := cluster.Options(); min(o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout) < time.Minute {
+		t.Errorf("limits %s, %s, %s, %s", o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout)
+	}
+}
