@@ -22,6 +22,7 @@ type commandHook struct {
 
 	turn sync.Mutex             // held while a command of a client runs, and guards the fields below
 	sets map[string]*orderedSet // by key: the index of the sorted sets that scripts have read
+	run  int                    // number of commands of clients so far
 	off  bool                   // a client has used another database: nothing is indexed any more
 }
 
@@ -46,6 +47,7 @@ func (h *commandHook) beforeCommand(peer *server.Peer, command string, args ...s
 	h.turn.Lock()
 	defer h.turn.Unlock()
 	from.isRunning = true
+	h.run++
 	h.server.Dispatch(peer, append([]string{command}, args...))
 	from.isRunning = false
 	h.trackClientCommand(command, args)
@@ -137,26 +139,29 @@ func (h *commandHook) trackZAdd(args []string) {
 }
 
 // loadIndex returns the index of the sorted set args[0], or nil if the set is small. If the set has another number of members than its index,
-// members have expired, and loadIndex reads the set again.
+// it has expired, and loadIndex reads the set again. No set expires while a script runs, so loadIndex checks a set once for each script.
 func (h *commandHook) loadIndex(c *server.Peer, args []string) *orderedSet {
 	if len(args) == 0 {
 		return nil
 	}
 	key := args[0]
+	set := h.sets[key]
+	if set != nil && set.checkedIn == h.run {
+		return set
+	}
 	size, isNumber := h.runCommand(c, "ZCARD", key).(int)
 	if !isNumber || size < minIndexed {
 		delete(h.sets, key)
 		return nil
 	}
-	if set := h.sets[key]; set != nil && set.size() == size {
-		return set
+	if set == nil || set.size() != size {
+		members, _ := h.runCommand(c, "ZRANGE", key, "0", "-1", "WITHSCORES").([]any)
+		if set = newOrderedSet(members); set.size() != size {
+			return nil
+		}
+		h.sets[key] = set
 	}
-	members, _ := h.runCommand(c, "ZRANGE", key, "0", "-1", "WITHSCORES").([]any)
-	set := newOrderedSet(members)
-	if set.size() != size {
-		return nil
-	}
-	h.sets[key] = set
+	set.checkedIn = h.run
 	return set
 }
 

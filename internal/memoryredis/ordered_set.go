@@ -11,6 +11,8 @@ import (
 type orderedSet struct {
 	entries []entry
 	scores  map[string]float64 // by member
+
+	checkedIn int // the run of commandHook in which the number of members was last checked
 }
 
 type entry struct {
