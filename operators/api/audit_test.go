@@ -110,10 +110,10 @@ func auditedCalls(tokenID int64) []auditedCall {
 func TestEveryActIsOneEvent(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":1}`)
-		b.putPool("empty", `{"capacity":60}`)
-		b.createBatch(newBatchBody)
-		b.reportUntilGranted("d-1")
+		b.PutPool("p", `{"capacity":1}`)
+		b.PutPool("empty", `{"capacity":60}`)
+		b.CreateBatch(newBatchBody)
+		b.ReportUntilGranted("d-1")
 		all := auditedCalls(b.createTokenID())
 		rows := map[string]operators.Operation{}
 		for id, row := range operators.Operations() {
@@ -131,8 +131,8 @@ func TestEveryActIsOneEvent(t *testing.T) {
 			if a.body != "" {
 				body = a.body
 			}
-			if got := b.call(method, a.path, adminToken, body); got.status != a.status {
-				b.Errorf("%s %s: %d, want %d: %.200s", method, a.path, got.status, a.status, got.body)
+			if got := b.Call(method, a.path, adminToken, body); got.Status != a.status {
+				b.Errorf("%s %s: %d, want %d: %.200s", method, a.path, got.Status, a.status, got.Body)
 			}
 			kinds, pools := b.allEvents()
 			if diff := cmp.Diff(a.eventKinds, kinds[before:], cmpopts.EquateEmpty()); diff != "" {
@@ -162,7 +162,7 @@ func poolOfEvents(scope, path string) (pool string) {
 // allEvents returns the kinds and the pools of all events in the log, oldest first.
 func (b *testAPI) allEvents() (kinds, pools []string) {
 	b.Helper()
-	for _, e := range listField(b.get("/v1/events?order=oldest").expectStatus(200).decodeObject(), "events") {
+	for _, e := range listField(b.Get("/v1/events?order=oldest").Expect(200).Object(), "events") {
 		kind, _ := asObject(e)["kind"].(string)
 		pool, _ := asObject(e)["pool"].(string)
 		kinds, pools = append(kinds, kind), append(pools, pool)

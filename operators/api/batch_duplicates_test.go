@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // duplicateBatches returns batches in JSON, CSV and NDJSON. Each has two pairs of equal tasks, which are written differently. The field again is
@@ -23,7 +25,7 @@ func duplicateBatches() []struct{ contentType, body, again, first string } {
 }
 
 // postDuplicates creates a batch of duplicateBatches. duplicates is the value of the field of this name, and query has further parameters.
-func (b *testAPI) postDuplicates(contentType, body, duplicates, query string) apiResponse {
+func (b *testAPI) postDuplicates(contentType, body, duplicates, query string) rig.Response {
 	b.Helper()
 	if contentType == "application/json" {
 		return b.sendWithType("POST", "/v1/batches?"+query, contentType, fmt.Sprintf(body, duplicates))
@@ -34,12 +36,12 @@ func (b *testAPI) postDuplicates(contentType, body, duplicates, query string) ap
 func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		var skipped []string
 		for _, form := range duplicateBatches() {
 			queue := func(duplicates, query string, status int) map[string]any {
 				b.Helper()
-				made := b.postDuplicates(form.contentType, form.body, duplicates, query).expectStatus(status).decodeObject()
+				made := b.postDuplicates(form.contentType, form.body, duplicates, query).Expect(status).Object()
 				if duplicates == "skip" && query == "" {
 					skipped = append(skipped, fmt.Sprint(made["id"]))
 				}
@@ -59,41 +61,41 @@ func TestDuplicatesAreAllowedSkippedOrRefused(t *testing.T) {
 					b.Errorf("%s skip %s: %s", form.contentType, query, diff)
 				}
 				before := len(b.readPages("/v1/batches", "batches", "id"))
-				b.postDuplicates(form.contentType, form.body, "refuse", query).expectProblem(422, "duplicate_task").expectMentions(b.T, form.again+":", "as "+form.first+":", "(b)")
+				b.postDuplicates(form.contentType, form.body, "refuse", query).ExpectProblem(422, "duplicate_task", form.again+":", "as "+form.first+":", "(b)")
 				if now := len(b.readPages("/v1/batches", "batches", "id")); now != before {
 					b.Errorf("%s: a refused batch is there", form.contentType)
 				}
 			}
-			b.postDuplicates(form.contentType, form.body, "forbid", "").expectProblem(422, "invalid_field").expectMentions(b.T, "duplicates")
+			b.postDuplicates(form.contentType, form.body, "forbid", "").ExpectProblem(422, "invalid_field", "duplicates")
 		}
 		for _, batch := range skipped {
 			if diff := cmp.Diff(map[string]any{"a": map[string]any{"s": 2.0}, "b": map[string]any{"s": 1.0}}, b.taskPayloads("&batch="+batch)); diff != "" {
 				b.Errorf("batch %s: %s", batch, diff)
 			}
-			if shown := b.get("/v1/batches/" + batch).decodeObject(); shown["total"] != 3.0 {
+			if shown := b.Get("/v1/batches/" + batch).Object(); shown["total"] != 3.0 {
 				b.Errorf("batch %s: %v", batch, shown["total"])
 			}
 		}
-		if events := string(b.get("/v1/events?kind=batch.created&batch=" + skipped[0]).expectStatus(200).body); !strings.Contains(events, "tasks=3 skipped=2") {
+		if events := string(b.Get("/v1/events?kind=batch.created&batch=" + skipped[0]).Expect(200).Body); !strings.Contains(events, "tasks=3 skipped=2") {
 			b.Errorf("the log does not say what was skipped: %s", events)
 		}
 		// Another batch may have the same tasks: duplicates are only searched within one batch.
-		b.createBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
-		b.createBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
-		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","duplicates":"refuse","devices":["a","b","a"]}`).
-			expectProblem(422, "duplicate_task").expectMentions(b.T, "devices[2]", "devices[0]")
+		b.CreateBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
+		b.CreateBatch(`{"pool":"p","duplicates":"refuse","devices":["a","b"]}`)
+		b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","duplicates":"refuse","devices":["a","b","a"]}`).
+			ExpectProblem(422, "duplicate_task", "devices[2]", "devices[0]")
 	})
 }
 
 func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		const body = `{"pool":"p","duplicates":"skip","devices":["a","b","a"]}`
-		first := b.postWithKey("/v1/batches", adminToken, "k", body).expectStatus(201)
-		again := b.postWithKey("/v1/batches", adminToken, "k", body).expectStatus(201)
-		if string(first.body) != string(again.body) || first.decodeObject()["skipped"] != 1.0 || again.header.Get("Idempotency-Replayed") != "true" {
-			b.Errorf("%s, then %s", first.body, again.body)
+		first := b.postWithKey("/v1/batches", adminToken, "k", body).Expect(201)
+		again := b.postWithKey("/v1/batches", adminToken, "k", body).Expect(201)
+		if string(first.Body) != string(again.Body) || first.Object()["skipped"] != 1.0 || again.Header.Get("Idempotency-Replayed") != "true" {
+			b.Errorf("%s, then %s", first.Body, again.Body)
 		}
 	})
 }
@@ -103,7 +105,7 @@ func TestASkippedDuplicateIsAnsweredTheSameAgain(t *testing.T) {
 func TestALongStreamOfDuplicates(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)
-	b.putPool("p", `{"capacity":60}`)
+	b.PutPool("p", `{"capacity":60}`)
 	rows := longBatchSize()
 	for _, form := range []struct{ contentType, head, line string }{
 		{csvType, "device,n:json\n", "d-%d,%d\n"},
@@ -114,12 +116,12 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 		for i := range rows {
 			fmt.Fprintf(&body, form.line, i%(rows/2), 7)
 		}
-		made := b.sendWithType(http.MethodPost, "/v1/batches?pool=p&duplicates=skip", form.contentType, body.String()).expectStatus(201).decodeObject()
+		made := b.sendWithType(http.MethodPost, "/v1/batches?pool=p&duplicates=skip", form.contentType, body.String()).Expect(201).Object()
 		if made["tasks"] != float64(rows/2) || made["skipped"] != float64(rows/2) {
 			b.Errorf("%s: %v", form.contentType, made)
 		}
 		first := rows/2 + 1 + strings.Count(form.head, "\n")
-		b.sendWithType(http.MethodPost, "/v1/batches?pool=p&duplicates=refuse", form.contentType, body.String()).expectProblem(422, "duplicate_task").expectMentions(b.T, fmt.Sprintf("line %d:", first), "(d-0)")
+		b.sendWithType(http.MethodPost, "/v1/batches?pool=p&duplicates=refuse", form.contentType, body.String()).ExpectProblem(422, "duplicate_task", fmt.Sprintf("line %d:", first), "(d-0)")
 	}
 }
 
@@ -127,16 +129,16 @@ func TestALongStreamOfDuplicates(t *testing.T) {
 func TestStreamsTakeLimits(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		window := `{"cron":"0 1 * * *","duration":"4h0m0s","timezone":"UTC"}`
-		made := b.createBatch(`{"pool":"p","devices":["d"],"limits":[` + perAccountPolicy + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)
-		want := b.get(fmt.Sprintf("/v1/batches/%d", made)).decodeObject()
+		made := b.CreateBatch(`{"pool":"p","devices":["d"],"limits":[` + perAccountPolicy + `],"abort":{"failure":0.2,"min":3},"windows":[` + window + `]}`)
+		want := b.Get(fmt.Sprintf("/v1/batches/%d", made)).Object()
 		if len(listField(want, "limits")) != 1 {
 			b.Fatalf("no limits: %v", want)
 		}
 		for contentType, body := range map[string]string{csvType: "device\nd\n", ndjsonType: `{"device":"d"}`} {
-			made := b.sendWithType("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(`[`+perAccountPolicy+`]`)+"&abort="+url.QueryEscape(`{"failure":0.2,"min":3}`)+"&windows="+url.QueryEscape("["+window+"]"), contentType, body).expectStatus(201).decodeObject()
-			got := b.get(fmt.Sprintf("/v1/batches/%v", made["id"])).decodeObject()
+			made := b.sendWithType("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(`[`+perAccountPolicy+`]`)+"&abort="+url.QueryEscape(`{"failure":0.2,"min":3}`)+"&windows="+url.QueryEscape("["+window+"]"), contentType, body).Expect(201).Object()
+			got := b.Get(fmt.Sprintf("/v1/batches/%v", made["id"])).Object()
 			for _, field := range []string{"limits", "abort", "windows"} {
 				if diff := cmp.Diff(want[field], got[field]); diff != "" {
 					b.Errorf("%s %s: %s", contentType, field, diff)
@@ -149,8 +151,8 @@ func TestStreamsTakeLimits(t *testing.T) {
 				`per-account`: "limits",
 			} {
 				r := b.sendWithType("POST", "/v1/batches?pool=p&limits="+url.QueryEscape(limits), contentType, body)
-				if r.status != 422 && r.status != 400 || !strings.Contains(string(r.body), says) {
-					b.Errorf("%s: %d %s, want %q", limits, r.status, r.body, says)
+				if r.Status != 422 && r.Status != 400 || !strings.Contains(string(r.Body), says) {
+					b.Errorf("%s: %d %s, want %q", limits, r.Status, r.Body, says)
 				}
 			}
 		}

@@ -10,7 +10,7 @@ import (
 func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":1}`)
+	b.PutPool("p", `{"capacity":1}`)
 	many := func(entry string) string {
 		var out strings.Builder
 		for n := range 10_000 { // more than the part that is read first
@@ -43,13 +43,13 @@ func TestLongBatchesMeanWhatShortOnesDo(t *testing.T) {
 		{`{"pool":"p","tasks":[{"device":"x","payload":"` + strings.Repeat("x", 100<<10) + `"}]}`, 422, `at most 32768`},
 		{strings.Repeat("[", 1<<20), 400, `invalid_request`},
 	} {
-		a := b.call("POST", "/v1/batches", adminToken, test.body)
-		if a.status != test.status || !strings.Contains(string(a.body), test.says) {
-			t.Errorf("%.60s...: %d %.300s, want %d, %s", test.body, a.status, a.body, test.status, test.says)
+		a := b.Call("POST", "/v1/batches", adminToken, test.body)
+		if a.Status != test.status || !strings.Contains(string(a.Body), test.says) {
+			t.Errorf("%.60s...: %d %.300s, want %d, %s", test.body, a.Status, a.Body, test.status, test.says)
 		}
 	}
-	task := b.get("/v1/tasks?batch=2&page_size=1").expectStatus(200)
-	if !strings.Contains(string(task.body), `"payload":{"a":1,"n":0}`) {
-		t.Errorf("%s", task.body)
+	task := b.Get("/v1/tasks?batch=2&page_size=1").Expect(200)
+	if !strings.Contains(string(task.Body), `"payload":{"a":1,"n":0}`) {
+		t.Errorf("%s", task.Body)
 	}
 }

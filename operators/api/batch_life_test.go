@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // callBatchOperation calls an operation (such as pause) of the batch and returns the batch from the response.
@@ -13,21 +15,21 @@ func (b *testAPI) callBatchOperation(id int64, action, body string) map[string]a
 	if body != "" {
 		with = body
 	}
-	return b.call("POST", fmt.Sprintf("/v1/batches/%d/%s", id, action), adminToken, with).expectStatus(200).decodeObject()
+	return b.Call("POST", fmt.Sprintf("/v1/batches/%d/%s", id, action), adminToken, with).Expect(200).Object()
 }
 
 func TestBatchIsPausedResumedAndCancelled(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":3}`)
-		id := b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
-		first := b.reportUntilGranted("d-1")
+		b.PutPool("p", `{"capacity":3}`)
+		id := b.CreateBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
+		first := b.ReportUntilGranted("d-1")
 		paused := b.callBatchOperation(id, "pause", `{"reason":"too slow"}`)
 		if paused["state"] != "paused" || paused["paused_by"] != "bootstrap" || paused["pause_reason"] != "too slow" || paused["paused_at"] == nil {
 			b.Errorf("paused: %v", paused)
 		}
 		var reply deviceReply
-		b.sendReport("d-2", `{"id":"x"}`).expectStatus(200).decode(&reply)
+		b.SendReport("d-2", `{"id":"x"}`).Expect(200).Decode(&reply)
 		if reply.Reason != "paused" {
 			b.Errorf("reason %s while paused", reply.Reason)
 		}
@@ -35,14 +37,14 @@ func TestBatchIsPausedResumedAndCancelled(t *testing.T) {
 		if resumed["state"] != "running" || resumed["paused_by"] != "" || resumed["pause_reason"] != "" || resumed["paused_at"] != nil {
 			b.Errorf("resumed: %v", resumed)
 		}
-		b.reportUntilGranted("d-2")
+		b.ReportUntilGranted("d-2")
 		if again := b.callBatchOperation(id, "pause", ""); again["state"] != "paused" || again["pause_reason"] != "" { // without a body there is no reason
 			b.Errorf("paused: %v", again)
 		}
 		if cancelled := b.callBatchOperation(id, "cancel", ""); cancelled["state"] != "cancelling" {
 			b.Errorf("cancelled: %v", cancelled)
 		}
-		if n, err := b.dispatcher.Upkeep.EndCancelledTasks(b.Context()); n != 1 || err != nil {
+		if n, err := b.Dispatcher.Upkeep.EndCancelledTasks(b.Context()); n != 1 || err != nil {
 			b.Errorf("ended %d (%v), want the one that waits", n, err)
 		}
 		var told struct {
@@ -52,22 +54,22 @@ func TestBatchIsPausedResumedAndCancelled(t *testing.T) {
 				Why  string
 			}
 		}
-		b.sendReport("d-1", fmt.Sprintf(`{"id":"x","running":[{"task":%d,"token":%d}]}`, first.ID, first.Token)).expectStatus(200).decode(&told)
+		b.SendReport("d-1", fmt.Sprintf(`{"id":"x","running":[{"task":%d,"token":%d}]}`, first.ID, first.Token)).Expect(200).Decode(&told)
 		if len(told.Cancel) != 1 || told.Cancel[0].Task != first.ID || told.Cancel[0].Why != "cancelled" {
 			b.Errorf("the device that runs is told %+v", told)
 		}
-		b.sendReport("d-1", first.resultBody("failed", "")).expectStatus(200)
+		b.SendReport("d-1", first.Result("failed", "")).Expect(200)
 		if state, counts := b.batchCounts(id); state != "cancelling" || counts["cancelled"] != 2.0 || counts["dispatched"] != 1.0 {
 			b.Errorf("%s %v while one runs", state, counts)
 		}
-		b.sendReport("d-2", `{"id":"x"}`).expectStatus(200).decode(&told)
+		b.SendReport("d-2", `{"id":"x"}`).Expect(200).Decode(&told)
 		if len(told.Cancel) != 1 || told.Reason != "busy" {
 			b.Errorf("the device that lost its reply is told %+v", told)
 		}
 		second := told.Cancel[0].Task
-		token := b.get(fmt.Sprintf("/v1/tasks/%d", second)).expectStatus(200).decodeObject()
-		g := grantedTask{ID: second, Token: int64(asNumber(asObject(token["grant"])["token"]))}
-		b.sendReport("d-2", g.resultBody("succeeded", "")).expectStatus(200)
+		token := b.Get(fmt.Sprintf("/v1/tasks/%d", second)).Expect(200).Object()
+		g := rig.Grant{ID: second, Token: int64(asNumber(asObject(token["grant"])["token"]))}
+		b.SendReport("d-2", g.Result("succeeded", "")).Expect(200)
 		if state, counts := b.batchCounts(id); state != "cancelled" || counts["succeeded"] != 1.0 {
 			b.Errorf("%s %v in the end", state, counts)
 		}
@@ -82,8 +84,8 @@ func asNumber(value any) float64 {
 func TestBatchIsPatched(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		id := b.createBatch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2097-01-01T00:00:00Z","not_after":"2098-01-01T00:00:00Z"}`)
+		b.PutPool("p", `{"capacity":60}`)
+		id := b.CreateBatch(`{"pool":"p","devices":["d-1"],"priority":4,"weight":5,"max_attempts":6,"not_before":"2097-01-01T00:00:00Z","not_after":"2098-01-01T00:00:00Z"}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)
 		shown := func(batch map[string]any) string {
 			return fmt.Sprint(batch["priority"], batch["weight"], batch["max_attempts"], " ", batch["not_after"])
@@ -95,7 +97,7 @@ func TestBatchIsPatched(t *testing.T) {
 			{`{"not_after":""}`, "-7 2 1 <nil>"}, // an empty string means the same as null
 			{`{"priority":null,"weight":null,"max_attempts":null,"not_after":null}`, "0 1 3 <nil>"},
 		} {
-			if got := shown(b.call("PATCH", path, adminToken, test.body).expectStatus(200).decodeObject()); got != test.want {
+			if got := shown(b.Call("PATCH", path, adminToken, test.body).Expect(200).Object()); got != test.want {
 				b.Errorf("%s: %s, want %s", test.body, got, test.want)
 			}
 		}
@@ -110,37 +112,35 @@ func TestBatchIsPatched(t *testing.T) {
 			{`[]`, 422, "invalid_field", nil},
 			{``, 400, "invalid_request", nil},
 		})
-		b.call("PATCH", "/v1/batches/99", adminToken, `{}`).expectProblem(404, "not_found")
+		b.Call("PATCH", "/v1/batches/99", adminToken, `{}`).ExpectProblem(404, "not_found")
 		for _, what := range []string{"pause", "resume", "cancel"} {
-			b.call("POST", "/v1/batches/99/"+what, adminToken, nil).expectProblem(404, "not_found")
+			b.Call("POST", "/v1/batches/99/"+what, adminToken, nil).ExpectProblem(404, "not_found")
 		}
-		b.call("POST", "/v1/batches/1/pause", adminToken, `{"reason":"`+strings.Repeat("x", 501)+`"}`).expectProblem(422, "invalid_field").expectMentions(b.T, "reason", "500")
-		b.call("POST", "/v1/batches/1/pause", adminToken, `{"because":"x"}`).expectProblem(400, "unknown_field").expectMentions(b.T, "because")
+		b.Call("POST", "/v1/batches/1/pause", adminToken, `{"reason":"`+strings.Repeat("x", 501)+`"}`).ExpectProblem(422, "invalid_field", "reason", "500")
+		b.Call("POST", "/v1/batches/1/pause", adminToken, `{"because":"x"}`).ExpectProblem(400, "unknown_field", "because")
 	})
 }
 
 func TestBatchThatFailsPausesItself(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		id := b.createBatch(`{"pool":"p","max_attempts":1,"abort":{"failure":0.5,"min":2},"devices":["d-1","d-2","d-3","d-4"]}`)
+		b.PutPool("p", `{"capacity":60}`)
+		id := b.CreateBatch(`{"pool":"p","max_attempts":1,"abort":{"failure":0.5,"min":2},"devices":["d-1","d-2","d-3","d-4"]}`)
 		fold := func() (aborted []int64) {
 			b.Helper()
-			aborted, err := b.dispatcher.Upkeep.FoldCounts(b.Context())
-			if err != nil {
-				b.Fatal(err)
-			}
+			aborted, err := b.Dispatcher.Upkeep.FoldCounts(b.Context())
+			b.Must(err)
 			return aborted
 		}
-		b.sendReport("d-1", b.reportUntilGranted("d-1").resultBody("succeeded", "")).expectStatus(200)
+		b.SendReport("d-1", b.ReportUntilGranted("d-1").Result("succeeded", "")).Expect(200)
 		if aborted := fold(); aborted != nil {
 			b.Errorf("paused %v after a success", aborted)
 		}
-		b.sendReport("d-2", b.reportUntilGranted("d-2").resultBody("failed", "")).expectStatus(200)
+		b.SendReport("d-2", b.ReportUntilGranted("d-2").Result("failed", "")).Expect(200)
 		if aborted := fold(); len(aborted) != 1 || aborted[0] != id {
 			b.Errorf("paused %v, want %d", aborted, id)
 		}
-		shown := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
+		shown := b.Get(fmt.Sprintf("/v1/batches/%d", id)).Expect(200).Object()
 		if shown["state"] != "paused" || shown["paused_by"] != "abort rule" || shown["pause_reason"] != "1 of 2 failed" || asNumber(shown["rate_per_minute"]) <= 0 || shown["eta"] != nil {
 			b.Errorf("%v", shown)
 		}
@@ -150,6 +150,6 @@ func TestBatchThatFailsPausesItself(t *testing.T) {
 		if resumed := b.callBatchOperation(id, "resume", ""); resumed["eta"] == nil {
 			b.Errorf("running, and nothing said of its end: %v", resumed)
 		}
-		b.reportUntilGranted("d-3")
+		b.ReportUntilGranted("d-3")
 	})
 }

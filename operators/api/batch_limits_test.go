@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators/api"
 )
 
@@ -33,17 +34,17 @@ func TestLimitsAreThoseOfThePage(t *testing.T) {
 // 1 KiB.
 func startWithBatchLimits(t *testing.T, pause time.Duration) *testAPI {
 	t.Helper()
-	b := startEmbedded(t, func(s *testOptions) {
-		s.api.Limits = api.BodyLimits{MaxStreamBytes: 1 << 10, MaxTasks: 3, MaxPause: pause}
+	b := startEmbedded(t, func(s *rig.Options) {
+		s.API.Limits = api.BodyLimits{MaxStreamBytes: 1 << 10, MaxTasks: 3, MaxPause: pause}
 	})
-	b.putPool("p", `{"capacity":60}`)
+	b.PutPool("p", `{"capacity":60}`)
 	return b
 }
 
 func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
 	t.Parallel()
 	b := startWithBatchLimits(t, patience)
-	post := func(query, form, body string) apiResponse {
+	post := func(query, form, body string) rig.Response {
 		return b.sendWithType("POST", "/v1/batches"+query, form, body)
 	}
 	blank := strings.Repeat(" ", 70<<10) // makes the body a long one
@@ -53,16 +54,16 @@ func TestBatchesHaveAMostOfTasksAndBytes(t *testing.T) {
 		{"", "application/json", `{"pool":"p","devices":["a","b","c"]}`, `{"pool":"p","devices":["a","b","c","d"]}`, "devices[3]"},
 		{"", "application/json", `{"pool":"p","devices":["a","b","c"]` + blank + `}`, `{"pool":"p","devices":["a","b","c","d"]` + blank + `}`, "devices[3]"},
 	} {
-		post(test.query, test.form, test.three).expectStatus(http.StatusCreated)
+		post(test.query, test.form, test.three).Expect(http.StatusCreated)
 		a := post(test.query, test.form, test.four)
-		if a.status != http.StatusUnprocessableEntity || !strings.Contains(string(a.body), test.at+": at most 3 tasks in a batch") {
-			t.Errorf("%s: %d %s", test.form, a.status, a.body)
+		if a.Status != http.StatusUnprocessableEntity || !strings.Contains(string(a.Body), test.at+": at most 3 tasks in a batch") {
+			t.Errorf("%s: %d %s", test.form, a.Status, a.Body)
 		}
 	}
-	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-14)).expectStatus(http.StatusCreated)
-	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-13)).expectProblem(http.StatusRequestEntityTooLarge, "body_too_large").expectMentions(t, "1024")
-	post("", "application/json", strings.Repeat(" ", 64<<20+1)).expectProblem(http.StatusRequestEntityTooLarge, "body_too_large")
-	b.sendWithType("POST", "/v1/devices", ndjsonType, strings.Repeat("\n", 16<<20+1)).expectProblem(http.StatusRequestEntityTooLarge, "body_too_large")
+	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-14)).Expect(http.StatusCreated)
+	post("?pool=p", ndjsonType, `{"device":"a"}`+strings.Repeat("\n", 1<<10-13)).ExpectProblem(http.StatusRequestEntityTooLarge, "body_too_large", "1024")
+	post("", "application/json", strings.Repeat(" ", 64<<20+1)).ExpectProblem(http.StatusRequestEntityTooLarge, "body_too_large")
+	b.sendWithType("POST", "/v1/devices", ndjsonType, strings.Repeat("\n", 16<<20+1)).ExpectProblem(http.StatusRequestEntityTooLarge, "body_too_large")
 }
 
 // A client pauses too long while it sends a long body. It gets an error, and its connection ends.
@@ -72,10 +73,8 @@ func TestASilentSenderOfALongBodyIsLeft(t *testing.T) {
 	for _, test := range []struct{ path, form string }{
 		{"/v1/batches?pool=p", csvType}, {"/v1/batches", "application/json"}, {"/v1/devices", csvType},
 	} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn, err := net.Dial("tcp", strings.TrimPrefix(b.URL, "http://"))
+		b.Must(err)
 		defer conn.Close()
 		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: 900\r\n\r\ndevice\n", test.path, adminToken, test.form)
 		_ = conn.SetReadDeadline(time.Now().Add(patience))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -26,7 +27,7 @@ const (
 func (b *testAPI) taskPayloads(filter string) map[string]any {
 	b.Helper()
 	got := map[string]any{}
-	for _, task := range listField(b.get("/v1/tasks?"+filter).expectStatus(200).decodeObject(), "tasks") {
+	for _, task := range listField(b.Get("/v1/tasks?"+filter).Expect(200).Object(), "tasks") {
 		device, _ := asObject(task)["device"].(string)
 		got[device] = asObject(task)["payload"]
 	}
@@ -37,17 +38,17 @@ func (b *testAPI) taskPayloads(filter string) map[string]any {
 func TestBatchBodyHasAKnownType(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":60}`)
+	b.PutPool("p", `{"capacity":60}`)
 	for _, mediaType := range []string{"text/plain", "application/x+json"} {
-		b.sendWithType("POST", "/v1/batches", mediaType, newBatchBody).expectProblem(415, "unsupported_media_type").expectMentions(t, ndjsonType)
+		b.sendWithType("POST", "/v1/batches", mediaType, newBatchBody).ExpectProblem(415, "unsupported_media_type", ndjsonType)
 	}
-	b.sendWithType("POST", "/v1/batches", "application/json; charset=utf-8", newBatchBody).expectStatus(201)
+	b.sendWithType("POST", "/v1/batches", "application/json; charset=utf-8", newBatchBody).Expect(201)
 }
 
 func TestBatchesFromLines(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		want := map[string]any{
 			"d-1": map[string]any{"server": "st1", "n": 5.0, "note": "a, \"b\"\nc"},
 			"d:2": map[string]any{"server": "st2", "n": map[string]any{"x": 1.0}},
@@ -59,19 +60,19 @@ func TestBatchesFromLines(t *testing.T) {
 		ndjson := `{"device":"d-1","payload":{"n":5,"note":"a, \"b\"\nc"},"priority":7}` + "\n\n" +
 			`{"device":"d:2","payload":{"n":{"x":1},"server":"st2"}}` + "\r\n" + `{"device":"d-3"}`
 		for i, test := range []struct{ contentType, body string }{{csvType, csv}, {ndjsonType, ndjson}, {"text/csv; charset=utf-8", csv}} {
-			made := b.sendWithType("POST", "/v1/batches"+query, test.contentType, test.body).expectStatus(201).decodeObject()
+			made := b.sendWithType("POST", "/v1/batches"+query, test.contentType, test.body).Expect(201).Object()
 			if made["id"] != float64(i+1) || made["tasks"] != 3.0 {
 				b.Fatalf("%s: %v", test.contentType, made)
 			}
 			if diff := cmp.Diff(want, b.taskPayloads(fmt.Sprintf("batch=%d", i+1))); diff != "" {
 				b.Errorf("%s: %s", test.contentType, diff)
 			}
-			batch := b.get(fmt.Sprintf("/v1/batches/%d", i+1)).expectStatus(200).decodeObject()
+			batch := b.Get(fmt.Sprintf("/v1/batches/%d", i+1)).Expect(200).Object()
 			if batch["name"] != "n" || batch["kind"] != "k" || batch["priority"] != -2.0 || batch["max_attempts"] != 5.0 || len(listField(batch, "retry_on")) != 1 || batch["not_after"] == nil {
 				b.Errorf("%s: %v", test.contentType, batch)
 			}
 		}
-		if first := b.get("/v1/tasks/4").expectStatus(200).decodeObject(); first["priority"] != 7.0 {
+		if first := b.Get("/v1/tasks/4").Expect(200).Object(); first["priority"] != 7.0 {
 			b.Errorf("priority of a line: %v", first)
 		}
 	})
@@ -80,7 +81,7 @@ func TestBatchesFromLines(t *testing.T) {
 func TestABadLineRefusesTheBatch(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		long := strings.Repeat("x", 130<<10)
 		for _, test := range []struct {
 			contentType, body, code string
@@ -108,7 +109,7 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 			{ndjsonType, "{\"device\":\"d\",\"payload\":\"\\u0000\"}", "invalid_line", []string{"line 1", "U+0000"}},
 			{ndjsonType, "{\"device\":\"d\"}\n{\"device\":\"" + long + "\"}", "invalid_line", []string{"line 2", "longer"}},
 		} {
-			b.sendWithType("POST", "/v1/batches?pool=p", test.contentType, test.body).expectProblem(422, test.code).expectMentions(b.T, test.names...)
+			b.sendWithType("POST", "/v1/batches?pool=p", test.contentType, test.body).ExpectProblem(422, test.code, test.names...)
 		}
 		for query, test := range map[string]struct {
 			status int
@@ -126,7 +127,7 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 			"?pool=p&not_after=tomorrow":     {422, "invalid_field", "not_after"},
 			"?pool=p&lease_ms=1000":          {422, "invalid_field", "lease_ms"},
 		} {
-			b.sendWithType("POST", "/v1/batches"+query, csvType, "device\nd-1\n").expectProblem(test.status, test.code).expectMentions(b.T, test.name)
+			b.sendWithType("POST", "/v1/batches"+query, csvType, "device\nd-1\n").ExpectProblem(test.status, test.code, test.name)
 		}
 		if n := len(b.readPages("/v1/tasks", "tasks", "id")) + len(b.readPages("/v1/batches", "batches", "id")); n != 0 {
 			b.Errorf("%d rows after refusals, want none", n)
@@ -137,10 +138,10 @@ func TestABadLineRefusesTheBatch(t *testing.T) {
 func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","payload":{"a":1,"b":{"x":1,"z":1}},"tasks":[{"device":"merged","payload":{"a":null,"b":{"y":2,"z":null},"c":12345678901234567890}},
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","payload":{"a":1,"b":{"x":1,"z":1}},"tasks":[{"device":"merged","payload":{"a":null,"b":{"y":2,"z":null},"c":12345678901234567890}},
 			{"device":"none"},{"device":"text","payload":"t"},{"device":"null","payload":null}]}`)
-		b.createBatch(`{"pool":"p","payload":"text","tasks":[{"device":"own","payload":{"a":1}}]}`)
+		b.CreateBatch(`{"pool":"p","payload":"text","tasks":[{"device":"own","payload":{"a":1}}]}`)
 		shared := map[string]any{"a": 1.0, "b": map[string]any{"x": 1.0, "z": 1.0}}
 		want := map[string]any{
 			"merged": map[string]any{"b": map[string]any{"x": 1.0, "y": 2.0}, "c": 12345678901234567890.0},
@@ -149,66 +150,66 @@ func TestPayloadsLieOverTheSharedOne(t *testing.T) {
 		if diff := cmp.Diff(want, b.taskPayloads("")); diff != "" {
 			b.Error(diff)
 		}
-		if body := string(b.sendReport("merged", `{"id":"x"}`).expectStatus(200).body); !strings.Contains(body, `12345678901234567890`) {
+		if body := string(b.SendReport("merged", `{"id":"x"}`).Expect(200).Body); !strings.Contains(body, `12345678901234567890`) {
 			b.Errorf("a number lost digits: %s", body)
 		}
 		half := `"` + strings.Repeat("x", 20<<10) + `"`
-		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","payload":{"a":`+half+`},"tasks":[{"device":"d","payload":{"b":`+half+`}}]}`).
-			expectProblem(422, "invalid_field").expectMentions(b.T, "tasks[0]", "32768")
+		b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","payload":{"a":`+half+`},"tasks":[{"device":"d","payload":{"b":`+half+`}}]}`).
+			ExpectProblem(422, "invalid_field", "tasks[0]", "32768")
 	})
 }
 
 func TestBatchSelectsDevicesByTag(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		for id, tags := range map[string]string{"a": `{"area":"1","kind":"x"}`, "b": `{"area":"1"}`, "c": `{"area":"2","kind":"x"}`, "d": `{}`} {
-			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).expectStatus(201)
+			b.Call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).Expect(201)
 		}
-		post := func(query, tags string) apiResponse {
+		post := func(query, tags string) rig.Response {
 			b.Helper()
-			return b.call("POST", "/v1/batches"+query, adminToken, `{"pool":"p","payload":7,"priority":3,"select":{"tags":`+tags+`}}`)
+			return b.Call("POST", "/v1/batches"+query, adminToken, `{"pool":"p","payload":7,"priority":3,"select":{"tags":`+tags+`}}`)
 		}
-		if got := post("?dry_run=true", `{"area":"1"}`).expectStatus(200).decodeObject(); got["tasks"] != 2.0 || got["id"] != 0.0 {
+		if got := post("?dry_run=true", `{"area":"1"}`).Expect(200).Object(); got["tasks"] != 2.0 || got["id"] != 0.0 {
 			b.Errorf("dry run: %v", got)
 		}
-		if got := post("?dry_run=true", `{"area":"9"}`).expectStatus(200).decodeObject(); got["tasks"] != 0.0 || !strings.Contains(fmt.Sprint(got["warnings"]), "no registered device has area:9;") {
+		if got := post("?dry_run=true", `{"area":"9"}`).Expect(200).Object(); got["tasks"] != 0.0 || !strings.Contains(fmt.Sprint(got["warnings"]), "no registered device has area:9;") {
 			b.Errorf("dry run of none: %v", got)
 		}
 		if n := len(b.readPages("/v1/batches", "batches", "id")); n != 0 {
 			b.Errorf("%d batches after dry runs", n)
 		}
-		first := post("", `{"area":"1"}`).expectStatus(201).decodeObject()
-		post("", `{"area":"2","kind":"x"}`).expectStatus(201)
+		first := post("", `{"area":"1"}`).Expect(201).Object()
+		post("", `{"area":"2","kind":"x"}`).Expect(201)
 		if diff := cmp.Diff(map[string]any{"a": 7.0, "b": 7.0, "c": 7.0}, b.taskPayloads("")); diff != "" {
 			b.Error(diff)
 		}
-		if task := asObject(listField(b.get("/v1/tasks").decodeObject(), "tasks")[0]); task["priority"] != 3.0 {
+		if task := asObject(listField(b.Get("/v1/tasks").Object(), "tasks")[0]); task["priority"] != 3.0 {
 			b.Errorf("priority: %v", task)
 		}
-		b.call("PATCH", fmt.Sprintf("/v1/batches/%v", first["id"]), adminToken, `{"priority":8}`).expectStatus(200)
-		if task := asObject(listField(b.get("/v1/tasks").decodeObject(), "tasks")[0]); task["priority"] != 8.0 {
+		b.Call("PATCH", fmt.Sprintf("/v1/batches/%v", first["id"]), adminToken, `{"priority":8}`).Expect(200)
+		if task := asObject(listField(b.Get("/v1/tasks").Object(), "tasks")[0]); task["priority"] != 8.0 {
 			b.Errorf("the batch's priority is theirs: %v", task)
 		}
-		post("", `{"area":"9"}`).expectProblem(422, "no_tasks").expectMentions(b.T, "select.tags", "no registered device has area:9;")
-		post("", `{"area":"1","kind":"y"}`).expectProblem(422, "no_tasks").expectMentions(b.T, "no registered device has all of area:1, kind:y;")
-		post("", `{}`).expectProblem(422, "invalid_field").expectMentions(b.T, "select.tags")
-		post("", `{"area":7}`).expectProblem(422, "invalid_field").expectMentions(b.T, "select.tags")
-		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],"select":{"tags":{"a":"b"}}}`).expectProblem(422, "invalid_field").expectMentions(b.T, "exactly one")
+		post("", `{"area":"9"}`).ExpectProblem(422, "no_tasks", "select.tags", "no registered device has area:9;")
+		post("", `{"area":"1","kind":"y"}`).ExpectProblem(422, "no_tasks", "no registered device has all of area:1, kind:y;")
+		post("", `{}`).ExpectProblem(422, "invalid_field", "select.tags")
+		post("", `{"area":7}`).ExpectProblem(422, "invalid_field", "select.tags")
+		b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],"select":{"tags":{"a":"b"}}}`).ExpectProblem(422, "invalid_field", "exactly one")
 	})
 }
 
 func TestUnknownDevicesAreRefusedOnDemand(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		b.createDevice("a")
 		b.createDevice("b")
-		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","z-1","b","z-2"]}`).expectProblem(422, "unknown_device").expectMentions(b.T, "z-1")
-		b.sendWithType("POST", "/v1/batches?pool=p&unknown_devices=refuse", csvType, "device\na\nz-1\n").expectProblem(422, "unknown_device").expectMentions(b.T, "z-1")
-		b.sendWithType("POST", "/v1/batches?pool=p&unknown_devices=refuse&dry_run=true", csvType, "device\nz-1\n").expectProblem(422, "unknown_device")
-		b.call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","b"]}`).expectStatus(201)
-		b.call("POST", "/v1/batches?unknown_devices=allow", adminToken, `{"pool":"p","devices":["z-1"]}`).expectStatus(201)
+		b.Call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","z-1","b","z-2"]}`).ExpectProblem(422, "unknown_device", "z-1")
+		b.sendWithType("POST", "/v1/batches?pool=p&unknown_devices=refuse", csvType, "device\na\nz-1\n").ExpectProblem(422, "unknown_device", "z-1")
+		b.sendWithType("POST", "/v1/batches?pool=p&unknown_devices=refuse&dry_run=true", csvType, "device\nz-1\n").ExpectProblem(422, "unknown_device")
+		b.Call("POST", "/v1/batches?unknown_devices=refuse", adminToken, `{"pool":"p","devices":["a","b"]}`).Expect(201)
+		b.Call("POST", "/v1/batches?unknown_devices=allow", adminToken, `{"pool":"p","devices":["z-1"]}`).Expect(201)
 	})
 }
 
@@ -245,7 +246,7 @@ func (u *uploadStore) CreateBatch(ctx context.Context, actor string, b store.Bat
 func TestAnUploadOpensNoTransaction(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)
-	b.putPool("p", `{"capacity":60}`)
+	b.PutPool("p", `{"capacity":60}`)
 	rows := longBatchSize()
 	pad := strings.Repeat("x", 200)
 	for _, test := range []struct{ contentType, head, line string }{
@@ -266,7 +267,7 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 			}
 			return line
 		}}
-		handler := b.newAPI(func(s *testOptions) { s.api.Store, s.dispatcher.Registerer = body, nil }).Handler()
+		handler := rig.Start(t, b.Stores, func(o *rig.Options) { o.API.Store = body }).API.Handler()
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/batches?pool=p", body)
 		request.Header.Set("Authorization", "Bearer "+adminToken)
 		request.Header.Set("Content-Type", test.contentType)
@@ -288,20 +289,20 @@ func TestAnUploadOpensNoTransaction(t *testing.T) {
 func TestALongBodyIsKeptOnDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	room := startEmbedded(t, func(s *testOptions) { s.api.SpoolDir = dir })
-	none := startEmbedded(t, func(s *testOptions) { s.api.SpoolDir = filepath.Join(dir, "missing") })
+	room := startEmbedded(t, func(s *rig.Options) { s.API.SpoolDir = dir })
+	none := startEmbedded(t, func(s *rig.Options) { s.API.SpoolDir = filepath.Join(dir, "missing") })
 	var long strings.Builder
 	for n := range 40_000 {
 		_, _ = fmt.Fprintf(&long, "device-with-a-long-name-%d\n", n) // a strings.Builder accepts all writes
 	}
 	for _, b := range []*testAPI{room, none} {
-		b.putPool("p", `{"capacity":60}`)
-		b.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\nd-1\n").expectStatus(201)
+		b.PutPool("p", `{"capacity":60}`)
+		b.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\nd-1\n").Expect(201)
 	}
-	if got := room.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).expectStatus(201).decodeObject(); got["tasks"] != 40_000.0 {
+	if got := room.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).Expect(201).Object(); got["tasks"] != 40_000.0 {
 		t.Errorf("%v", got)
 	}
-	none.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).expectProblem(507, "no_room").expectMentions(t, "body")
+	none.sendWithType("POST", "/v1/batches?pool=p", csvType, "device\n"+long.String()).ExpectProblem(507, "no_room", "body")
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}

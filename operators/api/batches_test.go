@@ -14,7 +14,7 @@ import (
 // batch.
 func (b *testAPI) batchCounts(id int64) (state string, counts map[string]any) {
 	b.Helper()
-	batch := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
+	batch := b.Get(fmt.Sprintf("/v1/batches/%d", id)).Expect(200).Object()
 	counts = asObject(batch["counts"])
 	sum := 0.0
 	for _, n := range counts {
@@ -31,8 +31,8 @@ func (b *testAPI) batchCounts(id int64) (state string, counts map[string]any) {
 func TestBatchRunsThroughItsStates(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		id := b.createBatch(`{"name":"n","pool":"p","kind":"k","payload":{"a":1},"max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
+		b.PutPool("p", `{"capacity":60}`)
+		id := b.CreateBatch(`{"name":"n","pool":"p","kind":"k","payload":{"a":1},"max_attempts":1,"devices":["d-1","d-2","d-3"]}`)
 		expect := func(wantState string, want map[string]any) {
 			b.Helper()
 			state, counts := b.batchCounts(id)
@@ -46,26 +46,26 @@ func TestBatchRunsThroughItsStates(t *testing.T) {
 			}
 		}
 		expect("running", map[string]any{"pending": 3.0})
-		g := b.reportUntilGranted("d-1")
+		g := b.ReportUntilGranted("d-1")
 		expect("running", map[string]any{"pending": 2.0, "dispatched": 1.0})
-		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200)
+		b.SendReport("d-1", g.Result("succeeded", "")).Expect(200)
 		expect("running", map[string]any{"pending": 2.0, "succeeded": 1.0})
-		b.sendReport("d-2", b.reportUntilGranted("d-2").resultBody("failed", "")).expectStatus(200)
-		b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", g.ID+2), adminToken, nil).expectStatus(200)
+		b.SendReport("d-2", b.ReportUntilGranted("d-2").Result("failed", "")).Expect(200)
+		b.Call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", g.ID+2), adminToken, nil).Expect(200)
 		expect("finished", map[string]any{"succeeded": 1.0, "failed": 1.0, "cancelled": 1.0})
 
-		id = b.createBatch(`{"pool":"p","not_before":"2999-01-01T00:00:00.000Z","devices":["d-1"]}`)
+		id = b.CreateBatch(`{"pool":"p","not_before":"2999-01-01T00:00:00.000Z","devices":["d-1"]}`)
 		expect("scheduled", map[string]any{"pending": 1.0})
-		b.get("/v1/batches/9007199254740991").expectProblem(404, "not_found")
+		b.Get("/v1/batches/9007199254740991").ExpectProblem(404, "not_found")
 	})
 }
 
 func TestBatchTakesDefaults(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","devices":["d-1"],"name":"","on_lost":"","retry_on":[],"weight":null,"not_after":null,"tasks":null}`)
-		got := b.get("/v1/batches/1").expectStatus(200).decodeObject()
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1"],"name":"","on_lost":"","retry_on":[],"weight":null,"not_after":null,"tasks":null}`)
+		got := b.Get("/v1/batches/1").Expect(200).Object()
 		delete(got, "created_at")
 		delete(got, "counts")
 		want := map[string]any{
@@ -92,7 +92,7 @@ type badBody struct {
 func (b *testAPI) expectRefused(method, path string, all []badBody) {
 	b.Helper()
 	for _, r := range all {
-		b.call(method, path, adminToken, r.body).expectProblem(r.status, r.code).expectMentions(b.T, r.mentions...)
+		b.Call(method, path, adminToken, r.body).ExpectProblem(r.status, r.code, r.mentions...)
 	}
 }
 
@@ -147,16 +147,16 @@ func badBatches() []badBody {
 func TestBadBatchesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		b.expectRefused("POST", "/v1/batches", badBatches())
 		for _, id := range []string{"0", "-1", "abc", "1.5", "9007199254740992", "99999999999999999999"} {
-			b.get("/v1/batches/"+id).expectProblem(422, "invalid_field").expectMentions(b.T, "id")
+			b.Get("/v1/batches/"+id).ExpectProblem(422, "invalid_field", "id")
 		}
 		b.expectPageErrors("/v1/batches")
-		if batches := listField(b.get("/v1/batches").decodeObject(), "batches"); len(batches) != 0 {
+		if batches := listField(b.Get("/v1/batches").Object(), "batches"); len(batches) != 0 {
 			b.Errorf("%d batches after refusals, want none", len(batches))
 		}
-		if tasks := listField(b.get("/v1/tasks").decodeObject(), "tasks"); len(tasks) != 0 {
+		if tasks := listField(b.Get("/v1/tasks").Object(), "tasks"); len(tasks) != 0 {
 			b.Errorf("%d tasks after refusals, want none", len(tasks))
 		}
 	})
@@ -165,13 +165,13 @@ func TestBadBatchesAreRefusedWhole(t *testing.T) {
 func TestPayloadsComeBackByteForByte(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		for i, payload := range []string{
 			`{"b":1,  "a":[1.0,1e2,"\u00fc\ud83d\ude00"],"b":2}`, `"` + strings.Repeat("x", 32<<10-2) + `"`, `0`, `false`, `"\ud800"`, `[{}]`, `""`,
 		} {
 			device := fmt.Sprintf("d-%d", i)
-			b.createBatch(`{"pool":"p","tasks":[{"device":"` + device + `","payload":` + payload + `}]}`)
-			if body := b.sendReport(device, `{"id":"x"}`).expectStatus(200).body; !strings.Contains(string(body), `"payload":`+removeSpaces(payload)+`,`) {
+			b.CreateBatch(`{"pool":"p","tasks":[{"device":"` + device + `","payload":` + payload + `}]}`)
+			if body := b.SendReport(device, `{"id":"x"}`).Expect(200).Body; !strings.Contains(string(body), `"payload":`+removeSpaces(payload)+`,`) {
 				b.Errorf("payload %.60s came as %.200s", payload, body)
 			}
 		}
@@ -204,7 +204,7 @@ func longBatchSize() int {
 
 func (b *testAPI) expectQuickBatch(size int) {
 	b.Helper()
-	b.putPool("p", `{"capacity":60}`)
+	b.PutPool("p", `{"capacity":60}`)
 	var body strings.Builder
 	body.WriteString(`{"pool":"p","devices":["d-0"`)
 	for i := 1; i < size; i++ {
@@ -214,7 +214,7 @@ func (b *testAPI) expectQuickBatch(size int) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	started := time.Now()
-	id := b.createBatch(body.String())
+	id := b.CreateBatch(body.String())
 	took := time.Since(started)
 	runtime.ReadMemStats(&after)
 	b.Logf("%d devices in one request: %v, %d MiB allocated in all", size, took, (after.TotalAlloc-before.TotalAlloc)>>20)
@@ -234,27 +234,27 @@ func TestBatchBodyIsBounded(t *testing.T) {
 	}
 	b := startEmbedded(t)
 	spaces := strings.NewReader(`{"pool":"p","devices":["d"]` + strings.Repeat(" ", 64<<20))
-	b.call("POST", "/v1/batches", adminToken, spaces).expectProblem(413, "body_too_large")
+	b.Call("POST", "/v1/batches", adminToken, spaces).ExpectProblem(413, "body_too_large")
 }
 
 func TestBatchesArePagedNewestFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		for range 5 {
-			b.createBatch(newBatchBody)
+			b.CreateBatch(newBatchBody)
 		}
 		if diff := cmp.Diff([]string{"5", "4", "3", "2", "1"}, b.readPages("/v1/batches", "batches", "id")); diff != "" {
 			b.Error(diff)
 		}
-		b.putPool("q", `{"capacity":60}`)
-		b.createBatch(`{"pool":"q","kind":"other","devices":["d-1"]}`)
-		b.createBatch(`{"pool":"p","kind":"other","devices":["d-1"]}`)
+		b.PutPool("q", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"q","kind":"other","devices":["d-1"]}`)
+		b.CreateBatch(`{"pool":"p","kind":"other","devices":["d-1"]}`)
 		for filter, want := range map[string][]string{"pool=q": {"6"}, "kind=other": {"7", "6"}, "pool=p": {"7", "5", "4", "3", "2", "1"}, "pool=r": nil} {
 			if diff := cmp.Diff(want, b.readPages("/v1/batches?"+filter, "batches", "id")); diff != "" {
 				b.Errorf("%s: %s", filter, diff)
 			}
 		}
-		b.get("/v1/batches?pool=p&kind=other").expectProblem(422, "invalid_field")
+		b.Get("/v1/batches?pool=p&kind=other").ExpectProblem(422, "invalid_field")
 	})
 }

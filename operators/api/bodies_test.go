@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 const anotherFleetToken = "another-fleet-token-of-the-tests"
@@ -14,24 +16,20 @@ const anotherFleetToken = "another-fleet-token-of-the-tests"
 // openUnsentReport starts a report of the device with a body of 900 bytes, but sends none of these bytes.
 func (b *testAPI) openUnsentReport(device, token string) {
 	b.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	conn, err := net.Dial("tcp", strings.TrimPrefix(b.URL, "http://"))
+	b.Must(err)
 	b.Cleanup(func() { conn.Close() })
 	_, err = fmt.Fprintf(conn, "POST /v1/devices/%s/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 900\r\n\r\n", device, token)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 }
 
 // waitForTooManyBodies waits until a report of the device is refused because too many announced bodies have not
 // arrived.
 func (b *testAPI) waitForTooManyBodies(device, token string) {
 	b.Helper()
-	waitUntil(b.T, func() bool {
-		a := b.call("POST", "/v1/devices/"+device+"/report", token, `{}`)
-		return a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), "too many incomplete bodies")
+	b.Await("a refusal of "+device, func() bool {
+		a := b.Call("POST", "/v1/devices/"+device+"/report", token, `{}`)
+		return a.Status == http.StatusServiceUnavailable && strings.Contains(string(a.Body), "too many incomplete bodies")
 	})
 }
 
@@ -40,8 +38,8 @@ func (b *testAPI) expectReportsAccepted(token func(device string) string) {
 	b.Helper()
 	for n := range 3 {
 		path := fmt.Sprintf("/v1/devices/d-%d/report", n)
-		b.call("POST", path, token(fmt.Sprint("d-", n)), `{}`).expectStatus(200)
-		b.call("POST", path, token(fmt.Sprint("d-", n)), `{"x":"`+strings.Repeat("x", 40<<10)+`"}`).expectStatus(200)
+		b.Call("POST", path, token(fmt.Sprint("d-", n)), `{}`).Expect(200)
+		b.Call("POST", path, token(fmt.Sprint("d-", n)), `{"x":"`+strings.Repeat("x", 40<<10)+`"}`).Expect(200)
 	}
 }
 
@@ -52,9 +50,9 @@ func constantToken(token string) func(string) string { return func(string) strin
 func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 	t.Parallel()
 	const most = 8 // twice the share of a device
-	b := startEmbedded(t, func(s *testOptions) { s.reports.MaxReports = most })
+	b := startEmbedded(t, func(s *rig.Options) { s.Reports.MaxReports = most })
 	token := b.createDevice("slow")
-	b.call("POST", "/v1/devices/slow/block", adminToken, nil).expectStatus(200)
+	b.Call("POST", "/v1/devices/slow/block", adminToken, nil).Expect(200)
 	for range most {
 		b.openUnsentReport("slow", token)
 	}
@@ -67,9 +65,9 @@ func TestUnreadBodiesAreBoundedPerDevice(t *testing.T) {
 func TestUnreadBodiesAreBoundedPerFleetToken(t *testing.T) {
 	t.Parallel()
 	const most = 8
-	b := startEmbedded(t, func(s *testOptions) {
-		s.reports.MaxReports = most
-		s.dispatcher.FleetTokens = []string{fleetToken, anotherFleetToken}
+	b := startEmbedded(t, func(s *rig.Options) {
+		s.Reports.MaxReports = most
+		s.Dispatcher.FleetTokens = []string{fleetToken, anotherFleetToken}
 	})
 	own := make(map[string]string)
 	for n := range 3 {
@@ -115,7 +113,7 @@ func TestLargeBodiesWaitForTheirTurn(t *testing.T) {
 		body, writer := io.Pipe()
 		bodies = append(bodies, writer)
 		go func() {
-			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/v1/pools/q", body)
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, b.URL+"/v1/pools/q", body)
 			request.Header.Set("Authorization", "Bearer "+token)
 			request.Header.Set("Content-Type", "application/json")
 			response, err := http.DefaultTransport.RoundTrip(request)
@@ -127,8 +125,8 @@ func TestLargeBodiesWaitForTheirTurn(t *testing.T) {
 			ended <- response.StatusCode
 		}()
 	}
-	waitUntil(t, func() bool { return b.api.LargeBodies() == 2 })
-	b.call("PUT", "/v1/pools/p", one, `{"capacity":1}`).expectStatus(201)
+	b.Await("two large bodies", func() bool { return b.API.LargeBodies() == 2 })
+	b.Call("PUT", "/v1/pools/p", one, `{"capacity":1}`).Expect(201)
 	for _, body := range bodies {
 		go func() {
 			_, _ = io.WriteString(body, `{"capacity":1}`)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // TestOpenAPIOperationsRefuseAsDescribed sends each operation without a token, and as an invalid request. Each time
@@ -29,18 +31,18 @@ func TestOpenAPIOperationsRefuseAsDescribed(t *testing.T) {
 		}
 		path, body := invalidRequest(name, op)
 		method, _, _ := strings.Cut(name, " ")
-		for status, a := range map[int]apiResponse{401: b.call(method, path, "", body), 0: b.call(method, path, token, body)} {
-			if status == 0 && a.status != 400 && a.status != 422 || status != 0 && a.status != status {
-				b.Errorf("%s: %s is answered %d: %.200s", name, path, a.status, a.body)
+		for status, a := range map[int]rig.Response{401: b.Call(method, path, "", body), 0: b.Call(method, path, token, body)} {
+			if status == 0 && a.Status != 400 && a.Status != 422 || status != 0 && a.Status != status {
+				b.Errorf("%s: %s is answered %d: %.200s", name, path, a.Status, a.Body)
 				continue
 			}
 			var value any
-			a.decode(&value)
+			a.Decode(&value)
 			for _, fault := range d.diffSchema(op.Responses["default"].Content["application/problem+json"].Schema, value, "problem") {
 				b.Errorf("%s: %s", name, fault)
 			}
-			if got := a.header.Get("Content-Type"); got != "application/problem+json" {
-				b.Errorf("%s: %d as %s", name, a.status, got)
+			if got := a.Header.Get("Content-Type"); got != "application/problem+json" {
+				b.Errorf("%s: %d as %s", name, a.Status, got)
 			}
 		}
 	}
@@ -66,9 +68,9 @@ func invalidRequest(name string, op operation) (path string, body any) {
 func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":60}`)
-	b.createBatch(newBatchBody)
-	b.sendReport("d-1", `{}`).expectStatus(200)
+	b.PutPool("p", `{"capacity":60}`)
+	b.CreateBatch(newBatchBody)
+	b.SendReport("d-1", `{}`).Expect(200)
 	b.createToken("viewer")
 	b.putProfile("x", ``)
 	b.putLimitSet("x", limitSetBody())
@@ -90,7 +92,7 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 				t.Errorf("%s: no parameter %s", name, needed)
 			}
 		}
-		entries := listField(b.get(path).expectStatus(200).decodeObject(), items)
+		entries := listField(b.Get(path).Expect(200).Object(), items)
 		if len(entries) == 0 {
 			t.Errorf("%s: nothing to list", name)
 			continue
@@ -99,11 +101,11 @@ func TestOpenAPIListsArePagedAndStreamed(t *testing.T) {
 			if _, ok := answered[form]; !ok {
 				t.Errorf("%s: no %s in the document", name, form)
 			}
-			a := b.getWithAccept(path, form).expectStatus(200)
-			if got := a.header.Get("Content-Type"); got != form {
+			a := b.getWithAccept(path, form).Expect(200)
+			if got := a.Header.Get("Content-Type"); got != form {
 				t.Errorf("%s: %s instead of %s", name, got, form)
 			}
-			if got := a.countEntries(form); got != len(entries) {
+			if got := countEntries(a, form); got != len(entries) {
 				t.Errorf("%s: %d entries as %s, %d as JSON", name, got, form, len(entries))
 			}
 		}
@@ -131,14 +133,15 @@ func (d document) listMember(s schema) string {
 	return ""
 }
 
-func (a apiResponse) countEntries(mediaType string) (n int) {
-	a.t.Helper()
+// countEntries returns the number of entries in a response of this media type.
+func countEntries(a rig.Response, mediaType string) (n int) {
+	a.Helper()
 	if mediaType == csvType {
-		return len(a.csvRows()) - 1
+		return len(a.CSVRows()) - 1
 	}
-	for lines := bufio.NewScanner(strings.NewReader(string(a.body))); lines.Scan(); n++ {
+	for lines := bufio.NewScanner(strings.NewReader(string(a.Body))); lines.Scan(); n++ {
 		if !json.Valid(lines.Bytes()) {
-			a.t.Errorf("%s: line %d is no JSON", a.requestLine, n+1)
+			a.Errorf("%s: line %d is no JSON", a.Line, n+1)
 		}
 	}
 	return n
@@ -149,7 +152,7 @@ func (a apiResponse) countEntries(mediaType string) (n int) {
 func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		found := 0
 		for name, op := range b.readDocument().operations() {
 			method, path, _ := strings.Cut(name, " ")
@@ -158,19 +161,19 @@ func TestOpenAPICreatingCallsTakeAKey(t *testing.T) {
 			}
 			found++
 			described := slices.ContainsFunc(op.Parameters, func(p struct{ Name, In string }) bool { return p.Name == "Idempotency-Key" && p.In == "header" })
-			first := b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]).expectStatus(201)
-			again := b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]).expectStatus(201)
-			if !described || first.header.Get("Idempotency-Replayed") != "" || again.header.Get("Idempotency-Replayed") != "true" {
-				b.Errorf("%s: described %t, replayed %q", name, described, again.header.Get("Idempotency-Replayed"))
+			first := b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]).Expect(201)
+			again := b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]).Expect(201)
+			if !described || first.Header.Get("Idempotency-Replayed") != "" || again.Header.Get("Idempotency-Replayed") != "true" {
+				b.Errorf("%s: described %t, replayed %q", name, described, again.Header.Get("Idempotency-Replayed"))
 			}
-			want, got := first.decodeObject(), again.decodeObject()
+			want, got := first.Object(), again.Object()
 			if _, secret := want["token"]; secret {
 				want["token"] = ""
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				b.Errorf("%s: %s", name, diff)
 			}
-			b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]+" ").expectProblem(422, "idempotency_key_reused")
+			b.postWithKey(path, adminToken, op.OperationID, validBodies()[name]+" ").ExpectProblem(422, "idempotency_key_reused")
 		}
 		if found < 3 { // batches, devices, tokens
 			b.Errorf("%d creating calls", found)
@@ -196,14 +199,14 @@ func TestOpenAPIDescribesEverySuccess(t *testing.T) {
 		{"POST /v1/batches", "/v1/batches", newBatchBody, 201},
 	} {
 		method, _, _ := strings.Cut(test.name, " ")
-		a := b.call(method, test.path, adminToken, test.body).expectStatus(test.status)
+		a := b.Call(method, test.path, adminToken, test.body).Expect(test.status)
 		described, ok := d.operations()[test.name].Responses[fmt.Sprint(test.status)]
 		if !ok {
 			b.Errorf("%s: %d is not described", test.name, test.status)
 			continue
 		}
 		var value any
-		a.decode(&value)
+		a.Decode(&value)
 		for _, fault := range d.diffSchema(described.Content["application/json"].Schema, value, test.name) {
 			b.Error(fault)
 		}

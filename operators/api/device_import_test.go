@@ -10,15 +10,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // importDevices sends a request that imports devices. If idempotencyKey is empty, it sends no header Idempotency-Key.
-func (b *testAPI) importDevices(query, contentType, acceptHeader, idempotencyKey, body string) apiResponse {
+func (b *testAPI) importDevices(query, contentType, acceptHeader, idempotencyKey, body string) rig.Response {
 	b.Helper()
-	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/devices"+query, strings.NewReader(body))
-	if err != nil {
-		b.Fatal(err)
-	}
+	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.URL+"/v1/devices"+query, strings.NewReader(body))
+	b.Must(err)
 	request.Header.Set("Authorization", "Bearer "+adminToken)
 	request.Header.Set("Content-Type", contentType)
 	for name, value := range map[string]string{"Accept": acceptHeader, "Idempotency-Key": idempotencyKey} {
@@ -26,15 +26,15 @@ func (b *testAPI) importDevices(query, contentType, acceptHeader, idempotencyKey
 			request.Header.Set(name, value)
 		}
 	}
-	return b.doRequest(request)
+	return b.DoRequest(request)
 }
 
 // tokensByDevice returns the tokens in the response to an import, by the id of the device. A device that got no new
 // token has an empty string.
-func (a apiResponse) tokensByDevice() map[string]string {
-	a.t.Helper()
+func tokensByDevice(a rig.Response) map[string]string {
+	a.Helper()
 	tokens := map[string]string{}
-	for i, row := range a.csvRows() {
+	for i, row := range a.CSVRows() {
 		if i > 0 {
 			tokens[row[0]] = row[1]
 		}
@@ -47,41 +47,41 @@ func TestDevicesAreImported(t *testing.T) {
 	secret := regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`)
 	runOnBothBackends(t, func(b *testAPI) {
 		csv := "\ufeffdevice,area,the model\r\nar:7,330100,\"x, \"\"1\"\"\"\r\nar-8,,\r\n"
-		made := b.importDevices("", "text/csv; charset=utf-8", "", "", csv).expectStatus(201)
-		tokens := made.tokensByDevice()
-		if rows := made.csvRows(); made.header.Get("Content-Type") != csvType || len(rows) != 3 || !cmp.Equal(rows[0], []string{"device", "token"}) || rows[1][0] != "ar:7" || rows[2][0] != "ar-8" {
-			b.Fatalf("%s", made.body)
+		made := b.importDevices("", "text/csv; charset=utf-8", "", "", csv).Expect(201)
+		tokens := tokensByDevice(made)
+		if rows := made.CSVRows(); made.Header.Get("Content-Type") != csvType || len(rows) != 3 || !cmp.Equal(rows[0], []string{"device", "token"}) || rows[1][0] != "ar:7" || rows[2][0] != "ar-8" {
+			b.Fatalf("%s", made.Body)
 		}
 		for id, tags := range map[string]map[string]any{"ar:7": {"area": "330100", "the model": `x, "1"`}, "ar-8": {}} {
-			if got := asObject(b.get("/v1/devices/" + id).expectStatus(200).decodeObject()["tags"]); !cmp.Equal(tags, got) || !secret.MatchString(tokens[id]) {
+			if got := asObject(b.Get("/v1/devices/" + id).Expect(200).Object()["tags"]); !cmp.Equal(tags, got) || !secret.MatchString(tokens[id]) {
 				b.Errorf("%s: tags %v, token %q", id, got, tokens[id])
 			}
-			b.call("POST", "/v1/devices/"+id+"/report", tokens[id], `{}`).expectStatus(200)
+			b.Call("POST", "/v1/devices/"+id+"/report", tokens[id], `{}`).Expect(200)
 		}
 		if tokens["ar:7"] == tokens["ar-8"] {
 			b.Error("two devices have the same token")
 		}
 		ndjson := "{\"id\":\"n-1\",\"tags\":{\"area\":\"1\"}}\n\n{\"id\":\"n-2\",\"tags\":null}"
-		made = b.importDevices("", ndjsonType, "", "", ndjson).expectStatus(201)
-		if lines := strings.Split(strings.TrimSpace(string(made.body)), "\n"); made.header.Get("Content-Type") != ndjsonType || len(lines) != 2 {
-			b.Fatalf("%s", made.body)
+		made = b.importDevices("", ndjsonType, "", "", ndjson).Expect(201)
+		if lines := strings.Split(strings.TrimSpace(string(made.Body)), "\n"); made.Header.Get("Content-Type") != ndjsonType || len(lines) != 2 {
+			b.Fatalf("%s", made.Body)
 		}
 		var second struct{ ID, Token string }
-		if err := json.Unmarshal(bytes.Split(made.body, []byte("\n"))[1], &second); err != nil || second.ID != "n-2" || !secret.MatchString(second.Token) {
+		if err := json.Unmarshal(bytes.Split(made.Body, []byte("\n"))[1], &second); err != nil || second.ID != "n-2" || !secret.MatchString(second.Token) {
 			b.Errorf("%+v, %v", second, err)
 		}
-		b.call("POST", "/v1/devices/n-2/report", second.Token, `{}`).expectStatus(200)
-		if made = b.importDevices("", ndjsonType, csvType, "", `{"id":"n-3"}`).expectStatus(201); !strings.HasPrefix(string(made.body), "device,token\nn-3,") {
-			b.Errorf("%s", made.body)
+		b.Call("POST", "/v1/devices/n-2/report", second.Token, `{}`).Expect(200)
+		if made = b.importDevices("", ndjsonType, csvType, "", `{"id":"n-3"}`).Expect(201); !strings.HasPrefix(string(made.Body), "device,token\nn-3,") {
+			b.Errorf("%s", made.Body)
 		}
 		var imports []any
-		for _, event := range listField(b.get("/v1/events?kind=devices.imported").expectStatus(200).decodeObject(), "events") {
+		for _, event := range listField(b.Get("/v1/events?kind=devices.imported").Expect(200).Object(), "events") {
 			imports = append(imports, asObject(event)["detail"])
 		}
 		if want := []any{"created=1 existing=0", "created=2 existing=0", "created=2 existing=0"}; !cmp.Equal(want, imports) {
 			b.Errorf("events %v, want %v", imports, want)
 		}
-		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 5 {
+		if found := listField(b.Get("/v1/devices").Object(), "devices"); len(found) != 5 {
 			b.Errorf("%d devices, want 5", len(found))
 		}
 	})
@@ -115,17 +115,17 @@ func TestABadLineRefusesTheImport(t *testing.T) {
 			{ndjsonType, "{\"id\":\"d\",\"tags\":{\"a\":\"\\u0000\"}}", []string{"line 1", "U+0000"}},
 			{ndjsonType, "{\"id\":\"d\"}\n\n{\"id\":\"there\"}", []string{"line 3", "there"}},
 		} {
-			b.importDevices("", test.contentType, "", "", test.body).expectProblem(422, "invalid_line").expectMentions(b.T, test.names...)
+			b.importDevices("", test.contentType, "", "", test.body).ExpectProblem(422, "invalid_line", test.names...)
 		}
-		b.importDevices("?existing=perhaps", csvType, "", "", "device\nd\n").expectProblem(422, "invalid_field").expectMentions(b.T, "existing")
-		b.importDevices("?exsting=skip", csvType, "", "", "device\nd\n").expectProblem(400, "unknown_field").expectMentions(b.T, "exsting")
+		b.importDevices("?existing=perhaps", csvType, "", "", "device\nd\n").ExpectProblem(422, "invalid_field", "existing")
+		b.importDevices("?exsting=skip", csvType, "", "", "device\nd\n").ExpectProblem(400, "unknown_field", "exsting")
 		var many bytes.Buffer
 		many.WriteString("device\n")
 		for i := range 100_001 {
 			fmt.Fprintln(&many, "m-", i)
 		}
-		b.importDevices("", csvType, "", "", strings.ReplaceAll(many.String(), " ", "")).expectProblem(422, "invalid_line").expectMentions(b.T, "line 100002", "at most 100000")
-		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 1 {
+		b.importDevices("", csvType, "", "", strings.ReplaceAll(many.String(), " ", "")).ExpectProblem(422, "invalid_line", "line 100002", "at most 100000")
+		if found := listField(b.Get("/v1/devices").Object(), "devices"); len(found) != 1 {
 			b.Errorf("%d devices after refusals, want 1", len(found))
 		}
 	})
@@ -135,19 +135,19 @@ func TestImportOfDevicesThatExist(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
 		old := b.createDevice("d-1")
-		skipped := b.importDevices("?existing=skip", csvType, "", "", "device,area\nd-1,1\nd-2,2\n").expectStatus(201).tokensByDevice()
+		skipped := tokensByDevice(b.importDevices("?existing=skip", csvType, "", "", "device,area\nd-1,1\nd-2,2\n").Expect(201))
 		if skipped["d-1"] != "" || len(skipped["d-2"]) != 43 {
 			b.Errorf("skipped: %v", skipped)
 		}
-		rotated := b.importDevices("?existing=rotate", csvType, "", "", "device,area\nd-1,1\nd-2,3\nd-3,3\n").expectStatus(201).tokensByDevice()
+		rotated := tokensByDevice(b.importDevices("?existing=rotate", csvType, "", "", "device,area\nd-1,1\nd-2,3\nd-3,3\n").Expect(201))
 		for id, token := range rotated {
-			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).expectStatus(200)
+			b.Call("POST", "/v1/devices/"+id+"/report", token, `{}`).Expect(200)
 		}
 		for id, token := range map[string]string{"d-1": old, "d-2": skipped["d-2"]} { // old tokens stay valid for a day
-			b.call("POST", "/v1/devices/"+id+"/report", token, `{}`).expectStatus(200)
+			b.Call("POST", "/v1/devices/"+id+"/report", token, `{}`).Expect(200)
 		}
 		for id, area := range map[string]any{"d-1": nil, "d-2": "2", "d-3": "3"} {
-			if tags := asObject(b.get("/v1/devices/" + id).decodeObject()["tags"]); tags["area"] != area {
+			if tags := asObject(b.Get("/v1/devices/" + id).Object()["tags"]); tags["area"] != area {
 				b.Errorf("%s: tags %v, want area %v", id, tags, area)
 			}
 		}
@@ -160,16 +160,16 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
 		csv := "device\nd-1\nd-2\n"
-		first := b.importDevices("", csvType, "", "k1", csv).expectStatus(201)
-		again := b.importDevices("", csvType, "", "k1", csv).expectStatus(201)
-		if diff := cmp.Diff(map[string]string{"d-1": "", "d-2": ""}, again.tokensByDevice()); diff != "" || again.header.Get("Idempotency-Replayed") != "true" || first.header.Get("Idempotency-Replayed") != "" {
-			b.Errorf("replayed %q: %s", again.header.Get("Idempotency-Replayed"), diff)
+		first := b.importDevices("", csvType, "", "k1", csv).Expect(201)
+		again := b.importDevices("", csvType, "", "k1", csv).Expect(201)
+		if diff := cmp.Diff(map[string]string{"d-1": "", "d-2": ""}, tokensByDevice(again)); diff != "" || again.Header.Get("Idempotency-Replayed") != "true" || first.Header.Get("Idempotency-Replayed") != "" {
+			b.Errorf("replayed %q: %s", again.Header.Get("Idempotency-Replayed"), diff)
 		}
-		b.importDevices("", csvType, "", "k1", csv+"d-3\n").expectProblem(422, "idempotency_key_reused")
-		b.importDevices("?existing=skip", csvType, "", "k1", csv).expectProblem(422, "idempotency_key_reused")
-		b.get("/v1/devices/d-3").expectProblem(404, "not_found")
-		rotated := b.importDevices("?existing=rotate", csvType, "", "k2", csv).expectStatus(201).tokensByDevice()
-		b.call("POST", "/v1/devices/d-1/report", rotated["d-1"], `{}`).expectStatus(200)
+		b.importDevices("", csvType, "", "k1", csv+"d-3\n").ExpectProblem(422, "idempotency_key_reused")
+		b.importDevices("?existing=skip", csvType, "", "k1", csv).ExpectProblem(422, "idempotency_key_reused")
+		b.Get("/v1/devices/d-3").ExpectProblem(404, "not_found")
+		rotated := tokensByDevice(b.importDevices("?existing=rotate", csvType, "", "k2", csv).Expect(201))
+		b.Call("POST", "/v1/devices/d-1/report", rotated["d-1"], `{}`).Expect(200)
 	})
 }
 
@@ -178,26 +178,26 @@ func TestImportIsReplayedWithoutSecrets(t *testing.T) {
 // devices with accounts at a broker can only be rotated one by one.
 func TestImportWithoutTheBroker(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Accounts = brokenAccounts{} })
+	b := startEmbedded(t, func(s *rig.Options) { s.Dispatcher.Accounts = brokenAccounts{} })
 	b.store.RecordAccountChanges()
-	b.sendReport("old", `{}`).expectStatus(200)
-	b.importDevices("", csvType, "", "", "device\nd\n").expectProblem(503, "broker_unavailable")
-	b.get("/v1/devices/d").expectProblem(404, "not_found")
-	b.importDevices("", csvType, "", "", "device\nd\nold\n").expectProblem(422, "invalid_line").expectMentions(b.T, "line 3", "old", "exists")
-	b.importDevices("?existing=rotate", csvType, "", "", "device\nd\nold\n").expectProblem(409, "one_by_one").expectMentions(b.T, "line 3", "old", "one by one")
-	if tokens := b.importDevices("?existing=skip", csvType, "", "", "device\nold\n").expectStatus(201).tokensByDevice(); tokens["old"] != "" {
+	b.SendReport("old", `{}`).Expect(200)
+	b.importDevices("", csvType, "", "", "device\nd\n").ExpectProblem(503, "broker_unavailable")
+	b.Get("/v1/devices/d").ExpectProblem(404, "not_found")
+	b.importDevices("", csvType, "", "", "device\nd\nold\n").ExpectProblem(422, "invalid_line", "line 3", "old", "exists")
+	b.importDevices("?existing=rotate", csvType, "", "", "device\nd\nold\n").ExpectProblem(409, "one_by_one", "line 3", "old", "one by one")
+	if tokens := tokensByDevice(b.importDevices("?existing=skip", csvType, "", "", "device\nold\n").Expect(201)); tokens["old"] != "" {
 		b.Errorf("%v", tokens)
 	}
 }
 
 func TestAnImportMakesSoManyAccounts(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Accounts = brokenAccounts{} })
+	b := startEmbedded(t, func(s *rig.Options) { s.Dispatcher.Accounts = brokenAccounts{} })
 	b.store.RecordAccountChanges()
 	var many bytes.Buffer
 	many.WriteString("device\n")
 	for i := range 1001 {
 		fmt.Fprintf(&many, "m-%d\n", i)
 	}
-	b.importDevices("", csvType, "", "", many.String()).expectProblem(422, "invalid_line").expectMentions(b.T, "line 1002", "at most 1000")
+	b.importDevices("", csvType, "", "", many.String()).ExpectProblem(422, "invalid_line", "line 1002", "at most 1000")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -19,16 +20,14 @@ import (
 func (b *testAPI) recordReports(devices ...string) {
 	b.Helper()
 	for _, d := range devices {
-		b.sendReport(d, `{"accept":false}`).expectStatus(200)
+		b.SendReport(d, `{"accept":false}`).Expect(200)
 	}
-	if err := b.dispatcher.Seen.FlushRecent(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	b.Must(b.Dispatcher.Seen.FlushRecent(b.Context()))
 }
 
 func (b *testAPI) recentDevices(n int) (ids []string) {
 	b.Helper()
-	for _, d := range listField(b.get(fmt.Sprintf("/v1/devices?recent=%d", n)).expectStatus(200).decodeObject(), "devices") {
+	for _, d := range listField(b.Get(fmt.Sprintf("/v1/devices?recent=%d", n)).Expect(200).Object(), "devices") {
 		ids = append(ids, fmt.Sprint(asObject(d)["id"]))
 	}
 	return ids
@@ -45,24 +44,24 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
 		b.expectRecentDevices(100)
-		b.call("POST", "/v1/devices", adminToken, `{"id":"a","tags":{"area":"330100"}}`).expectStatus(201)
+		b.Call("POST", "/v1/devices", adminToken, `{"id":"a","tags":{"area":"330100"}}`).Expect(201)
 		b.createDevice("silent")
 		b.recordReports("a", "b", "c", "a")
 		b.expectRecentDevices(100, "a", "c", "b")
 		b.expectRecentDevices(2, "a", "c")
 		b.recordReports("b")
 		b.expectRecentDevices(1, "b")
-		first := asObject(listField(b.get("/v1/devices?recent=2").decodeObject(), "devices")[1])
+		first := asObject(listField(b.Get("/v1/devices?recent=2").Object(), "devices")[1])
 		if asObject(first["tags"])["area"] != "330100" || first["last_seen"] == nil {
 			b.Errorf("entry %v", first)
 		}
-		rows := b.getWithAccept("/v1/devices?recent=2", csvType).expectStatus(200).csvRows()
+		rows := b.getWithAccept("/v1/devices?recent=2", csvType).Expect(200).CSVRows()
 		if len(rows) != 3 || rows[1][0] != "b" || rows[2][0] != "a" {
 			b.Errorf("exported %v", rows)
 		}
 		// A deleted device leaves the list of recent devices. If it is created again, it is in the list only after
 		// its next report.
-		b.call("DELETE", "/v1/devices/a", adminToken, nil).expectStatus(200)
+		b.Call("DELETE", "/v1/devices/a", adminToken, nil).Expect(200)
 		b.expectRecentDevices(2, "b", "c")
 		b.createDevice("a")
 		b.expectRecentDevices(100, "b", "c")
@@ -76,16 +75,13 @@ func TestRecentDevicesAreNewestFirst(t *testing.T) {
 func TestRecentDevicesAreThoseOfAllReplicas(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		other := *b
-		other.url = b.startServer(other.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
-		b.sendReport("a", `{}`).expectStatus(200)
-		other.sendReport("b", `{}`).expectStatus(200)
-		b.sendReport("c", `{}`).expectStatus(200)
-		other.sendReport("a", `{}`).expectStatus(200)
-		for _, d := range []*dispatcher.Dispatcher{other.dispatcher, b.dispatcher} {
-			if err := d.Seen.FlushRecent(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+		other := startOn(b.T, b.Stores)
+		b.SendReport("a", `{}`).Expect(200)
+		other.SendReport("b", `{}`).Expect(200)
+		b.SendReport("c", `{}`).Expect(200)
+		other.SendReport("a", `{}`).Expect(200)
+		for _, d := range []*dispatcher.Dispatcher{other.Dispatcher, b.Dispatcher} {
+			b.Must(d.Seen.FlushRecent(b.Context()))
 		}
 		b.expectRecentDevices(10, "a", "c", "b")
 		other.expectRecentDevices(10, "a", "c", "b")
@@ -98,15 +94,15 @@ func TestRecentListOfLargeDevicesEndsSooner(t *testing.T) {
 	b := startEmbedded(t)
 	const devices = 250
 	for n := range devices {
-		b.sendReport(fmt.Sprintf("d-%03d", n), `{"accept":false,"attributes":{"x":"`+strings.Repeat("x", 8000)+`"}}`).expectStatus(200)
+		b.SendReport(fmt.Sprintf("d-%03d", n), `{"accept":false,"attributes":{"x":"`+strings.Repeat("x", 8000)+`"}}`).Expect(200)
 	}
-	b.call("DELETE", "/v1/devices/d-248", adminToken, nil).expectStatus(200)
+	b.Call("DELETE", "/v1/devices/d-248", adminToken, nil).Expect(200)
 	b.recordReports()
-	a := b.get("/v1/devices?recent=1000").expectStatus(200)
+	a := b.Get("/v1/devices?recent=1000").Expect(200)
 	ids := b.recentDevices(1000)
 	newestFirst := slices.IsSortedFunc(ids, func(one, next string) int { return strings.Compare(next, one) })
-	if len(a.body) > 3<<20/2 || len(ids) < 100 || len(ids) > 200 || ids[0] != "d-249" || ids[1] != "d-247" || !newestFirst {
-		t.Errorf("%d bytes, %d devices: %v", len(a.body), len(ids), ids)
+	if len(a.Body) > 3<<20/2 || len(ids) < 100 || len(ids) > 200 || ids[0] != "d-249" || ids[1] != "d-247" || !newestFirst {
+		t.Errorf("%d bytes, %d devices: %v", len(a.Body), len(ids), ids)
 	}
 	if few := b.recentDevices(60); len(few) != 60 {
 		t.Errorf("%d of 60 devices", len(few))
@@ -117,7 +113,7 @@ func TestRecentRefusesBadInput(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	for _, query := range []string{"recent=0", "recent=1001", "recent=-1", "recent=many", "recent=5&tag=a:b", "recent=5&blocked=true", "recent=5&prefix=a", "recent=5&page_token=YQ"} {
-		b.get("/v1/devices?"+query).expectProblem(422, "invalid_field").expectMentions(t, "recent")
+		b.Get("/v1/devices?"+query).ExpectProblem(422, "invalid_field", "recent")
 	}
 }
 
@@ -126,22 +122,20 @@ func TestRecentRefusesBadInput(t *testing.T) {
 func TestOnlyTheListOfRecentDevicesNeedsRedis(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
-	b := startEmbedded(t, func(s *testOptions) {
+	b := startEmbedded(t, func(s *rig.Options) {
 		list := seen.NewList(backends.OpenRedis(t, servers.RedisAt{Addr: server.Addr()}).Client)
-		s.api.Recent, s.dispatcher.Recent = list, list
+		s.API.Recent, s.Dispatcher.Recent = list, list
 	})
 	b.recordReports("a")
 	server.Close()
-	b.get("/v1/devices?recent=10").expectProblem(503, "unavailable").expectMentions(t, "Redis")
-	b.get("/v1/devices").expectStatus(200)
-	b.sendReport("b", `{}`).expectStatus(200)
-	if err := b.dispatcher.Seen.FlushRecent(t.Context()); err == nil {
+	b.Get("/v1/devices?recent=10").ExpectProblem(503, "unavailable", "Redis")
+	b.Get("/v1/devices").Expect(200)
+	b.SendReport("b", `{}`).Expect(200)
+	if err := b.Dispatcher.Seen.FlushRecent(t.Context()); err == nil {
 		t.Error("told a list that is down")
 	}
-	b.sendReport("c", `{}`).expectStatus(200)
-	if err := server.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	b.SendReport("c", `{}`).Expect(200)
+	b.Must(server.Restart())
 	server.FlushAll()
 	b.recordReports("d")
 	b.expectRecentDevices(10, "d", "c", "b")

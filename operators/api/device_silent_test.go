@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -25,7 +26,7 @@ func (n twoDeviceStore) DevicesWithIDPart(ctx context.Context, f store.DeviceFil
 // listDevices returns the ids of the devices that match query, by page. It reads at most 20 pages.
 func (b *testAPI) listDevices(query string) (pages [][]string) {
 	for token, more := "", true; more && len(pages) < 20; {
-		page := b.get("/v1/devices?" + query + token).expectStatus(200).decodeObject()
+		page := b.Get("/v1/devices?" + query + token).Expect(200).Object()
 		var ids []string
 		for _, d := range listField(page, "devices") {
 			ids = append(ids, fmt.Sprint(asObject(d)["id"]))
@@ -42,16 +43,14 @@ func (b *testAPI) listDevices(query string) (pages [][]string) {
 // none.
 func TestSilentDevicesAreListed(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })
+	b := startEmbedded(t, func(s *rig.Options) { s.API.Store = twoDeviceStore{s.API.Store} })
 	for i := range 7 {
-		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"d-%d","tags":{"n":"%d"}}`, i, i%2)).expectStatus(201)
+		b.Call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"d-%d","tags":{"n":"%d"}}`, i, i%2)).Expect(201)
 	}
 	for i := range 4 {
-		b.sendReport(fmt.Sprint("d-", i+1), `{"accept":false}`).expectStatus(200)
+		b.SendReport(fmt.Sprint("d-", i+1), `{"accept":false}`).Expect(200)
 	}
-	if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	b.Must(b.Dispatcher.Seen.Flush(b.Context()))
 	for query, want := range map[string]string{
 		"":             "[[d-0] [] [d-5] [d-6]]",
 		"&page_size=1": "[[d-0] [] [] [d-5] [d-6] []]",
@@ -62,13 +61,13 @@ func TestSilentDevicesAreListed(t *testing.T) {
 			t.Errorf("%q: %s, want %s", query, got, want)
 		}
 	}
-	if rows := b.getWithAccept("/v1/devices?silent_for_ms=60000", csvType).expectStatus(200).csvRows(); len(rows) != 4 {
+	if rows := b.getWithAccept("/v1/devices?silent_for_ms=60000", csvType).Expect(200).CSVRows(); len(rows) != 4 {
 		t.Errorf("%d lines of CSV, want a head and 3 devices: %v", len(rows), rows)
 	}
 	for _, bad := range []string{"0", "-1", "315360000001", "1d"} {
-		b.get("/v1/devices?silent_for_ms="+bad).expectProblem(422, "invalid_field").expectMentions(t, "silent_for_ms")
+		b.Get("/v1/devices?silent_for_ms="+bad).ExpectProblem(422, "invalid_field", "silent_for_ms")
 	}
-	b.get("/v1/devices?recent=5&silent_for_ms=1").expectProblem(422, "invalid_field").expectMentions(t, "recent", "silent_for_ms")
+	b.Get("/v1/devices?recent=5&silent_for_ms=1").ExpectProblem(422, "invalid_field", "recent", "silent_for_ms")
 }
 
 func (n twoDeviceStore) SearchDevices(ctx context.Context, f store.DeviceFilter, _ int) (store.DeviceSearchPage, error) {
@@ -78,13 +77,13 @@ func (n twoDeviceStore) SearchDevices(ctx context.Context, f store.DeviceFilter,
 // TestDevicesAreListedByTheirRegistrant checks the filters registered_by and created_since of the list of devices.
 func TestDevicesAreListedByTheirRegistrant(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })
+	b := startEmbedded(t, func(s *rig.Options) { s.API.Store = twoDeviceStore{s.API.Store} })
 	for _, id := range []string{"a", "b", "c"} {
-		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q}`, id)).expectStatus(201)
+		b.Call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q}`, id)).Expect(201)
 	}
-	b.sendReport("x", `{}`).expectStatus(200)
-	b.sendReport("y", `{}`).expectStatus(200)
-	fleet := b.get("/v1/devices/x").expectStatus(200).decodeObject()["registered_by"]
+	b.SendReport("x", `{}`).Expect(200)
+	b.SendReport("y", `{}`).Expect(200)
+	fleet := b.Get("/v1/devices/x").Expect(200).Object()["registered_by"]
 	for query, want := range map[string]string{
 		"registered_by=bootstrap":                                                     "[a b c]",
 		"registered_by=bootstrap&prefix=b":                                            "[b]",
@@ -97,5 +96,5 @@ func TestDevicesAreListedByTheirRegistrant(t *testing.T) {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
-	b.get("/v1/devices?recent=5&registered_by=bootstrap").expectProblem(422, "invalid_field")
+	b.Get("/v1/devices?recent=5&registered_by=bootstrap").ExpectProblem(422, "invalid_field")
 }

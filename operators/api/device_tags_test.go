@@ -14,10 +14,10 @@ import (
 func TestPatchMergesTags(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"area":"330100","model":"x"}}`).expectStatus(201)
-		b.sendReport("d", `{"attributes":{"firmware":"7.2"}}`).expectStatus(200)
+		b.Call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"area":"330100","model":"x"}}`).Expect(201)
+		b.SendReport("d", `{"attributes":{"firmware":"7.2"}}`).Expect(200)
 		patch := func(body string) map[string]any {
-			return asObject(b.call("PATCH", "/v1/devices/d", adminToken, body).expectStatus(200).decodeObject()["tags"])
+			return asObject(b.Call("PATCH", "/v1/devices/d", adminToken, body).Expect(200).Object()["tags"])
 		}
 		for _, step := range []struct{ body, want string }{
 			{`{}`, `{"area":"330100","model":"x"}`},
@@ -33,7 +33,7 @@ func TestPatchMergesTags(t *testing.T) {
 				b.Errorf("%s: %s", step.body, diff)
 			}
 		}
-		got := b.get("/v1/devices/d").expectStatus(200).decodeObject()
+		got := b.Get("/v1/devices/d").Expect(200).Object()
 		if asObject(got["attributes"])["firmware"] != "7.2" || asObject(got["tags"])["area"] != "330300" {
 			b.Errorf("afterwards %v", got)
 		}
@@ -61,7 +61,7 @@ func TestTagsHaveLimits(t *testing.T) {
 			many[fmt.Sprint("t", i)] = "v"
 		}
 		full, _ := json.Marshal(many)
-		b.call("POST", "/v1/devices", adminToken, `{"id":"full","tags":`+string(full)+`}`).expectStatus(201)
+		b.Call("POST", "/v1/devices", adminToken, `{"id":"full","tags":`+string(full)+`}`).Expect(201)
 		for tags, names := range map[string]string{
 			`{"one more":"v"}`:                                  "65 tags, at most 64",
 			`{"t0":"` + strings.Repeat("v", 8192) + `"}`:        "8192",
@@ -71,22 +71,22 @@ func TestTagsHaveLimits(t *testing.T) {
 			`{"t0":7}`: "tags.t0",
 			`["t0"]`:   "tags",
 		} {
-			b.call("PATCH", "/v1/devices/full", adminToken, `{"tags":`+tags+`}`).expectProblem(422, "invalid_field").expectMentions(b.T, names)
+			b.Call("PATCH", "/v1/devices/full", adminToken, `{"tags":`+tags+`}`).ExpectProblem(422, "invalid_field", names)
 			if created := strings.Replace(tags, `"t0":null,`, "", 1); !strings.Contains(tags, "one more") {
-				b.call("POST", "/v1/devices", adminToken, `{"id":"new","tags":`+created+`}`).expectProblem(422, "invalid_field").expectMentions(b.T, names)
+				b.Call("POST", "/v1/devices", adminToken, `{"id":"new","tags":`+created+`}`).ExpectProblem(422, "invalid_field", names)
 			}
 		}
-		if diff := cmp.Diff(64, len(asObject(b.get("/v1/devices/full").decodeObject()["tags"]))); diff != "" {
+		if diff := cmp.Diff(64, len(asObject(b.Get("/v1/devices/full").Object()["tags"]))); diff != "" {
 			b.Errorf("after refusals: %s", diff)
 		}
-		b.get("/v1/devices/new").expectProblem(404, "not_found")
-		b.call("PATCH", "/v1/devices/full", adminToken, `{"tags":{"t0":null,"`+strings.Repeat("n", 64)+`":"v"}}`).expectStatus(200)
+		b.Get("/v1/devices/new").ExpectProblem(404, "not_found")
+		b.Call("PATCH", "/v1/devices/full", adminToken, `{"tags":{"t0":null,"`+strings.Repeat("n", 64)+`":"v"}}`).Expect(200)
 
-		b.call("PATCH", "/v1/devices/full", adminToken, `{"attributes":{"firmware":"8"}}`).expectProblem(422, "invalid_field").expectMentions(b.T, "attributes", "tags")
-		b.call("PATCH", "/v1/devices/full", adminToken, `{"blocked":true}`).expectProblem(400, "unknown_field").expectMentions(b.T, "blocked")
-		b.call("PATCH", "/v1/devices/full", adminToken, `{"tags":{"k":"\u0000"}}`).expectProblem(400, "invalid_request")
-		b.call("PATCH", "/v1/devices/nobody", adminToken, `{"tags":{}}`).expectProblem(404, "not_found")
-		b.call("PATCH", "/v1/devices/a%2Fb", adminToken, `{"tags":{}}`).expectProblem(400, "invalid_device_id")
+		b.Call("PATCH", "/v1/devices/full", adminToken, `{"attributes":{"firmware":"8"}}`).ExpectProblem(422, "invalid_field", "attributes", "tags")
+		b.Call("PATCH", "/v1/devices/full", adminToken, `{"blocked":true}`).ExpectProblem(400, "unknown_field", "blocked")
+		b.Call("PATCH", "/v1/devices/full", adminToken, `{"tags":{"k":"\u0000"}}`).ExpectProblem(400, "invalid_request")
+		b.Call("PATCH", "/v1/devices/nobody", adminToken, `{"tags":{}}`).ExpectProblem(404, "not_found")
+		b.Call("PATCH", "/v1/devices/a%2Fb", adminToken, `{"tags":{}}`).ExpectProblem(400, "invalid_device_id")
 	})
 }
 
@@ -96,9 +96,9 @@ func TestDevicesAreFiltered(t *testing.T) {
 		for id, tags := range map[string]string{
 			"a1": `{"area":"330100","model":"x"}`, "a2": `{"area":"330100","model":"y:1,2"}`, "a3": `{"area":"330200","model":"x"}`, "a4": `{"model":""}`, "a5": `{}`,
 		} {
-			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).expectStatus(201)
+			b.Call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","tags":`+tags+`}`).Expect(201)
 		}
-		b.call("POST", "/v1/devices/a2/block", adminToken, nil).expectStatus(200)
+		b.Call("POST", "/v1/devices/a2/block", adminToken, nil).Expect(200)
 		for query, want := range map[string][]string{
 			"tag=area:330100":                        {"a1", "a2"},
 			"tag=area%3A330100&tag=model:x":          {"a1"},
@@ -115,7 +115,7 @@ func TestDevicesAreFiltered(t *testing.T) {
 			"tag=model:x&page_size=1000&page_token=": {"a1", "a3"},
 		} {
 			var got []string
-			for _, d := range listField(b.get("/v1/devices?"+query).expectStatus(200).decodeObject(), "devices") {
+			for _, d := range listField(b.Get("/v1/devices?"+query).Expect(200).Object(), "devices") {
 				got = append(got, asObject(d)["id"].(string)) //nolint:errcheck // a wrong type panics, which fails the test
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -125,11 +125,11 @@ func TestDevicesAreFiltered(t *testing.T) {
 		if diff := cmp.Diff([]string{"a1", "a3", "a4", "a5"}, b.readPages("/v1/devices?blocked=false", "devices", "id")); diff != "" {
 			b.Error(diff)
 		}
-		if rows := b.getWithAccept("/v1/devices?tag=area:330100", csvType).expectStatus(200).csvRows(); len(rows) != 3 {
+		if rows := b.getWithAccept("/v1/devices?tag=area:330100", csvType).Expect(200).CSVRows(); len(rows) != 3 {
 			b.Errorf("exported %v", rows)
 		}
 		for _, bad := range []string{"tag=area", "tag=area:1&tag=area:2", "blocked=perhaps"} {
-			b.get("/v1/devices?"+bad).expectProblem(422, "invalid_field").expectMentions(b.T, strings.SplitN(bad, "=", 2)[0])
+			b.Get("/v1/devices?"+bad).ExpectProblem(422, "invalid_field", strings.SplitN(bad, "=", 2)[0])
 		}
 	})
 }
@@ -145,13 +145,13 @@ func TestDevicesByPrefix(t *testing.T) {
 			"prefix=ar&page_size=2": "ar ar-1", "prefix=ar-&blocked=true": "",
 		} {
 			var ids []string
-			for _, d := range listField(b.get("/v1/devices?"+query).expectStatus(200).decodeObject(), "devices") {
+			for _, d := range listField(b.Get("/v1/devices?"+query).Expect(200).Object(), "devices") {
 				ids = append(ids, fmt.Sprint(asObject(d)["id"]))
 			}
 			if got := strings.Join(ids, " "); got != want {
 				b.Errorf("%s: %s, want %s", query, got, want)
 			}
 		}
-		b.get("/v1/devices?prefix=%25").expectProblem(422, "invalid_field").expectMentions(t, "prefix")
+		b.Get("/v1/devices?prefix=%25").ExpectProblem(422, "invalid_field", "prefix")
 	})
 }

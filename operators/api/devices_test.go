@@ -10,27 +10,27 @@ import (
 func TestDeviceGetsItsTokenOnce(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		made := b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7","tags":{"city":"hangzhou"}}`).expectStatus(201)
-		token, _ := made.decodeObject()["token"].(string)
+		made := b.Call("POST", "/v1/devices", adminToken, `{"id":"ar:7","tags":{"city":"hangzhou"}}`).Expect(201)
+		token, _ := made.Object()["token"].(string)
 		if len(token) != 43 {
 			b.Fatalf("token %q", token)
 		}
 		for _, path := range []string{"/v1/devices/ar:7", "/v1/devices/ar%3A7", "/v1/devices/ar%3a7", "/v1/devices"} {
-			if body := string(b.get(path).expectStatus(200).body); strings.Contains(body, token) || !strings.Contains(body, `"id":"ar:7"`) || !strings.Contains(body, `"city":"hangzhou"`) {
+			if body := string(b.Get(path).Expect(200).Body); strings.Contains(body, token) || !strings.Contains(body, `"id":"ar:7"`) || !strings.Contains(body, `"city":"hangzhou"`) {
 				b.Errorf("%s: %s", path, body)
 			}
 		}
-		b.call("POST", "/v1/devices", adminToken, `{"id":"ar:7"}`).expectProblem(409, "already_exists")
+		b.Call("POST", "/v1/devices", adminToken, `{"id":"ar:7"}`).ExpectProblem(409, "already_exists")
 		for _, path := range []string{"/v1/devices/ar:7/report", "/v1/devices/ar%3A7/report"} {
-			b.call("POST", path, token, `{"attributes":{"firmware":"7.2"}}`).expectStatus(200)
+			b.Call("POST", path, token, `{"attributes":{"firmware":"7.2"}}`).Expect(200)
 		}
-		got := b.get("/v1/devices/ar:7").expectStatus(200).decodeObject()
+		got := b.Get("/v1/devices/ar:7").Expect(200).Object()
 		attributes := asObject(got["attributes"])
 		if got["own_token"] != true || attributes["firmware"] != "7.2" || got["blocked"] != false {
 			b.Errorf("after its first report: %v", got)
 		}
-		b.call("POST", "/v1/devices/ar:7/report", fleetToken, `{}`).expectProblem(403, "forbidden")
-		b.call("POST", "/v1/devices/AR:7/report", token, `{}`).expectProblem(403, "forbidden") // ids are case-sensitive
+		b.Call("POST", "/v1/devices/ar:7/report", fleetToken, `{}`).ExpectProblem(403, "forbidden")
+		b.Call("POST", "/v1/devices/AR:7/report", token, `{}`).ExpectProblem(403, "forbidden") // ids are case-sensitive
 	})
 }
 
@@ -49,7 +49,7 @@ func TestBadDevicesAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
 		for id, code := range badDeviceIDs() {
-			b.get("/v1/devices/"+id).expectProblem(400, code)
+			b.Get("/v1/devices/"+id).ExpectProblem(400, code)
 		}
 		b.expectRefused("POST", "/v1/devices", []badBody{
 			{`{}`, 422, "invalid_field", []string{"id"}},
@@ -63,12 +63,12 @@ func TestBadDevicesAreRefusedWhole(t *testing.T) {
 			{`{"id":"a","tags":{"k":"\u0000"}}`, 400, "invalid_request", []string{"U+0000"}},
 			{`{"id":"a","token":"mine"}`, 422, "invalid_field", []string{"token"}},
 		})
-		b.get("/v1/devices/a").expectProblem(404, "not_found")
-		if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 0 {
+		b.Get("/v1/devices/a").ExpectProblem(404, "not_found")
+		if found := listField(b.Get("/v1/devices").Object(), "devices"); len(found) != 0 {
 			b.Errorf("%d devices after refusals, want none", len(found))
 		}
-		b.call("POST", "/v1/devices", adminToken, `{"id":"`+strings.Repeat("d", 128)+`","tags":{"k":"\ud800"}}`).expectStatus(201)
-		b.get("/v1/devices/" + strings.Repeat("d", 128)).expectStatus(200)
+		b.Call("POST", "/v1/devices", adminToken, `{"id":"`+strings.Repeat("d", 128)+`","tags":{"k":"\ud800"}}`).Expect(201)
+		b.Get("/v1/devices/" + strings.Repeat("d", 128)).Expect(200)
 	})
 }
 

@@ -13,9 +13,7 @@ import (
 func (b *testAPI) reapAll() {
 	b.Helper()
 	clock, err := b.store.LeaseClock(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	cutoffs := store.LapseCutoffs{}
 	for _, length := range clock.Lengths {
 		cutoffs[length] = time.Now().Add(24 * time.Hour)
@@ -31,7 +29,7 @@ func (b *testAPI) reapAll() {
 // actorsOf returns the kinds of the events that match query, each with its actor and the kind of its actor.
 func (b *testAPI) actorsOf(query string) (texts []string) {
 	b.Helper()
-	for _, e := range listField(b.get("/v1/events?order=oldest&"+query).expectStatus(200).decodeObject(), "events") {
+	for _, e := range listField(b.Get("/v1/events?order=oldest&"+query).Expect(200).Object(), "events") {
 		event := asObject(e)
 		texts = append(texts, fmt.Sprint(event["kind"], " ", event["actor_kind"], " ", event["actor"]))
 	}
@@ -43,16 +41,16 @@ func (b *testAPI) actorsOf(query string) (texts []string) {
 func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":2}`)
-		b.createBatch(`{"pool":"p","devices":["reaper","carol"]}`)
-		b.reportUntilGranted("reaper")
+		b.PutPool("p", `{"capacity":2}`)
+		b.CreateBatch(`{"pool":"p","devices":["reaper","carol"]}`)
+		b.ReportUntilGranted("reaper")
 		b.reapAll()
 		deviceToken := b.createDevice("bob")
-		carol, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"carol","role":"operator"}`).expectStatus(201).decodeObject()["token"].(string)
-		task := b.reportUntilGranted("carol").ID
-		b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", task), carol, nil).expectStatus(200)
-		b.call("GET", "/v1/pools", carol+"x", nil).expectProblem(401, "unauthenticated")
-		b.call("GET", "/v1/pools", deviceToken, nil).expectProblem(403, "forbidden")
+		carol, _ := b.Call("POST", "/v1/tokens", adminToken, `{"name":"carol","role":"operator"}`).Expect(201).Object()["token"].(string)
+		task := b.ReportUntilGranted("carol").ID
+		b.Call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", task), carol, nil).Expect(200)
+		b.Call("GET", "/v1/pools", carol+"x", nil).ExpectProblem(401, "unauthenticated")
+		b.Call("GET", "/v1/pools", deviceToken, nil).ExpectProblem(403, "forbidden")
 		for query, want := range map[string][]string{
 			"actor=reaper":                     {"task.granted device reaper", "task.lapsed program reaper"},
 			"actor=reaper&actor_kind=program":  {"task.lapsed program reaper"},
@@ -68,8 +66,8 @@ func TestActorsOfOneNameAreToldApart(t *testing.T) {
 				b.Errorf("%s: %q, want %q", query, got, want)
 			}
 		}
-		b.get("/v1/events?actor_kind=person").expectProblem(422, "invalid_field")
-		rows := b.getWithAccept("/v1/events?actor=reaper&order=oldest", csvType).expectStatus(200).csvRows()
+		b.Get("/v1/events?actor_kind=person").ExpectProblem(422, "invalid_field")
+		rows := b.getWithAccept("/v1/events?actor=reaper&order=oldest", csvType).Expect(200).CSVRows()
 		if len(rows) != 3 || rows[0][3] != "actor" || rows[0][10] != "actor_kind" || rows[1][10] != "device" || rows[2][10] != "program" {
 			b.Errorf("CSV: %q", rows)
 		}

@@ -17,14 +17,14 @@ import (
 func TestEventsAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(newBatchBody)
-		g := b.reportUntilGranted("d-1")
-		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200)
-		b.sendReport("d-1", g.resultBody("succeeded", "")).expectStatus(200) // a duplicate result is not an event
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(newBatchBody)
+		g := b.ReportUntilGranted("d-1")
+		b.SendReport("d-1", g.Result("succeeded", "")).Expect(200)
+		b.SendReport("d-1", g.Result("succeeded", "")).Expect(200) // a duplicate result is not an event
 		kinds := func(query string) (kinds []string) {
 			b.Helper()
-			for _, e := range listField(b.get("/v1/events?order=oldest&"+query).expectStatus(200).decodeObject(), "events") {
+			for _, e := range listField(b.Get("/v1/events?order=oldest&"+query).Expect(200).Object(), "events") {
 				kind, _ := asObject(e)["kind"].(string)
 				kinds = append(kinds, kind)
 			}
@@ -49,7 +49,7 @@ func TestEventsAreFilteredAndPaged(t *testing.T) {
 		if diff := cmp.Diff([]string{"1", "2", "3", "4", "5"}, b.readPages("/v1/events?order=oldest", "events", "id")); diff != "" {
 			b.Error(diff)
 		}
-		if rows := b.getWithAccept("/v1/events?order=oldest", csvType).expectStatus(200).csvRows(); len(rows) != 6 || rows[4][2] != "task.granted" || rows[4][9] != "slot=0" {
+		if rows := b.getWithAccept("/v1/events?order=oldest", csvType).Expect(200).CSVRows(); len(rows) != 6 || rows[4][2] != "task.granted" || rows[4][9] != "slot=0" {
 			b.Errorf("%q", rows)
 		}
 		now := time.Now().UTC()
@@ -61,10 +61,10 @@ func TestEventsAreFilteredAndPaged(t *testing.T) {
 				b.Errorf("%s: %v, want %d", query, got, want)
 			}
 		}
-		b.get("/v1/events?since="+hour(1)+"&until="+hour(-1)).expectProblem(422, "invalid_field")
-		b.get("/v1/events?since=yesterday").expectProblem(422, "invalid_field")
-		b.get("/v1/events?device=a/b").expectProblem(400, "invalid_device_id")
-		b.get("/v1/events?order=any").expectProblem(422, "invalid_field")
+		b.Get("/v1/events?since="+hour(1)+"&until="+hour(-1)).ExpectProblem(422, "invalid_field")
+		b.Get("/v1/events?since=yesterday").ExpectProblem(422, "invalid_field")
+		b.Get("/v1/events?device=a/b").ExpectProblem(400, "invalid_device_id")
+		b.Get("/v1/events?order=any").ExpectProblem(422, "invalid_field")
 	})
 }
 
@@ -77,19 +77,15 @@ type eventStream struct {
 
 func (b *testAPI) openEventStream(path, token, lastID string) *eventStream {
 	b.Helper()
-	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, http.NoBody)
-	if err != nil {
-		b.Fatal(err)
-	}
+	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.URL+path, http.NoBody)
+	b.Must(err)
 	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Accept", "text/event-stream")
 	if lastID != "" {
 		request.Header.Set("Last-Event-ID", lastID)
 	}
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	b.Cleanup(func() { _ = response.Body.Close() })
 	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
 		b.Fatalf("%d %v", response.StatusCode, response.Header)
@@ -131,15 +127,15 @@ func (l *eventStream) startID() string {
 func TestEventsAreStreamedAndResumed(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		stream := b.openEventStream("/v1/events", adminToken, "")
 		if id := stream.startID(); id != "1" {
 			b.Errorf("began at %s", id)
 		}
 		only := b.openEventStream("/v1/events?kind=task.granted", adminToken, "")
 		only.startID()
-		b.createBatch(newBatchBody)
-		b.reportUntilGranted("d-1")
+		b.CreateBatch(newBatchBody)
+		b.ReportUntilGranted("d-1")
 		var kinds []string
 		for range 3 {
 			kind, _ := stream.nextEvent()["kind"].(string)
@@ -169,9 +165,7 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 	const record = `INSERT INTO events (at, kind) VALUES (now(), $1)`
 	db := b.openLedgerDB()
 	held, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.Must(err)
 	defer held.Rollback()
 	for range 3 { // several transactions in between, each committed at once
 		if _, err := held.ExecContext(t.Context(), record, "held"); err != nil {
@@ -192,9 +186,7 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 		t.Fatalf("%s was sent below an id that can still appear", kind)
 	case <-time.After(2 * time.Second): // long enough for several polls
 	}
-	if err := held.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	b.Must(held.Commit())
 	var ids []float64
 	for range 6 {
 		id, _ := stream.nextEvent()["id"].(float64)
@@ -211,16 +203,16 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 func TestALiveStreamEndsWithItsTokenAndItsServer(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).expectStatus(201).decodeObject()
+	made := b.Call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).Expect(201).Object()
 	secret, _ := made["token"].(string)
 	stream := b.openEventStream("/v1/events", secret, "")
 	stream.startID()
-	b.call("DELETE", fmt.Sprintf("/v1/tokens/%v", made["id"]), adminToken, nil).expectStatus(200)
+	b.Call("DELETE", fmt.Sprintf("/v1/tokens/%v", made["id"]), adminToken, nil).Expect(200)
 	for stream.nextEvent() != nil { // the event of the revocation itself may still arrive
 	}
 	stream = b.openEventStream("/v1/events", adminToken, "")
 	stream.startID()
-	b.api.FailReadiness()
+	b.API.FailReadiness()
 	for stream.nextEvent() != nil { // until the stream ends
 	}
 }
@@ -228,10 +220,8 @@ func TestALiveStreamEndsWithItsTokenAndItsServer(t *testing.T) {
 // openLedgerDB opens the database of the ledger directly, as another program would.
 func (b *testAPI) openLedgerDB() *sql.DB {
 	b.Helper()
-	db, err := sql.Open("postgres", b.dsn)
-	if err != nil {
-		b.Fatal(err)
-	}
+	db, err := sql.Open("postgres", b.DSN)
+	b.Must(err)
 	b.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -241,19 +231,15 @@ func (b *testAPI) openLedgerDB() *sql.DB {
 func TestOneTokenHasAShareOfTheStreams(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	viewer, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"wall","role":"viewer"}`).expectStatus(201).decodeObject()["token"].(string)
+	viewer, _ := b.Call("POST", "/v1/tokens", adminToken, `{"name":"wall","role":"viewer"}`).Expect(201).Object()["token"].(string)
 	open := func(token string) int {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/v1/events", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+"/v1/events", nil)
+		b.Must(err)
 		r.Header.Set("Authorization", "Bearer "+token)
 		r.Header.Set("Accept", "text/event-stream")
 		response, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.Must(err)
 		t.Cleanup(func() { response.Body.Close() })
 		return response.StatusCode
 	}

@@ -5,12 +5,14 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // findHits searches for a text and returns the hits in one part of the result (such as devices), as kinds and ids.
 func (b *testAPI) findHits(text, part string) string {
 	b.Helper()
-	found := asObject(b.get("/v1/find?q=" + url.QueryEscape(text)).expectStatus(200).decodeObject()[part])
+	found := asObject(b.Get("/v1/find?q=" + url.QueryEscape(text)).Expect(200).Object()[part])
 	var all []string
 	for _, h := range listField(found, "hits") {
 		all = append(all, fmt.Sprint(asObject(h)["kind"], " ", asObject(h)["id"]))
@@ -24,14 +26,14 @@ func (b *testAPI) findHits(text, part string) string {
 func TestEverythingIsFound(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("ar:330100", `{"capacity":20}`)
-		b.putPool("solar", `{"capacity":1}`)
-		b.createBatch(`{"pool":"ar:330100","name":"Firmware 7.3","devices":["ar-7","ar-8"],"max_attempts":1}`)
-		g := b.reportUntilGranted("ar-7")
-		b.sendReport("ar-7", g.resultBody("failed", `,"error":"no route to host"`)).expectStatus(200)
-		b.call("PATCH", "/v1/devices/ar-7", adminToken, `{"tags":{"site":"berlin","ar":"330100"}}`).expectStatus(200)
+		b.PutPool("ar:330100", `{"capacity":20}`)
+		b.PutPool("solar", `{"capacity":1}`)
+		b.CreateBatch(`{"pool":"ar:330100","name":"Firmware 7.3","devices":["ar-7","ar-8"],"max_attempts":1}`)
+		g := b.ReportUntilGranted("ar-7")
+		b.SendReport("ar-7", g.Result("failed", `,"error":"no route to host"`)).Expect(200)
+		b.Call("PATCH", "/v1/devices/ar-7", adminToken, `{"tags":{"site":"berlin","ar":"330100"}}`).Expect(200)
 		for i := range 11 {
-			b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"x-%02d-AR"}`, i)).expectStatus(201)
+			b.Call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"x-%02d-AR"}`, i)).Expect(201)
 		}
 		for _, c := range []struct{ text, part, want string }{
 			{"AR", "pools", "pool ar:330100, pool solar"},
@@ -63,9 +65,9 @@ func TestEverythingIsFound(t *testing.T) {
 			}
 		}
 		for _, text := range []string{"", "   ", strings.Repeat("x", 201)} {
-			b.get("/v1/find?q="+url.QueryEscape(text)).expectProblem(422, "invalid_field").expectMentions(t, "q")
+			b.Get("/v1/find?q="+url.QueryEscape(text)).ExpectProblem(422, "invalid_field", "q")
 		}
-		b.get("/v1/find").expectProblem(422, "invalid_field").expectMentions(t, "q")
+		b.Get("/v1/find").ExpectProblem(422, "invalid_field", "q")
 	})
 }
 
@@ -73,51 +75,51 @@ func TestEverythingIsFound(t *testing.T) {
 func TestListsTakePartsOfNames(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":1}`)
+	b.PutPool("p", `{"capacity":1}`)
 	for _, name := range []string{"nightly", "Nightly 2", "other"} {
-		b.createBatch(fmt.Sprintf(`{"pool":"p","name":%q,"devices":["ar-1","router-AR-2"]}`, name))
+		b.CreateBatch(fmt.Sprintf(`{"pool":"p","name":%q,"devices":["ar-1","router-AR-2"]}`, name))
 	}
-	b.sendReport("ar-1", `{"accept":false}`).expectStatus(200)
-	b.sendReport("router-AR-2", `{"accept":false}`).expectStatus(200)
+	b.SendReport("ar-1", `{"accept":false}`).Expect(200)
+	b.SendReport("router-AR-2", `{"accept":false}`).Expect(200)
 	for path, want := range map[string]int{
 		"/v1/batches?name=NIGHT": 2, "/v1/batches?name=x": 0, "/v1/devices?part=ar-": 2, "/v1/devices?part=outer": 1, "/v1/devices?part=ar-&prefix=r": 1,
 	} {
 		noun, _, _ := strings.Cut(strings.TrimPrefix(path, "/v1/"), "?")
-		if got := len(listField(b.get(path).expectStatus(200).decodeObject(), noun)); got != want {
+		if got := len(listField(b.Get(path).Expect(200).Object(), noun)); got != want {
 			t.Errorf("%s: %d, want %d", path, got, want)
 		}
-		if rows := b.getWithAccept(path+"&page_size=1", csvType).expectStatus(200).csvRows(); len(rows)-1 != want {
+		if rows := b.getWithAccept(path+"&page_size=1", csvType).Expect(200).CSVRows(); len(rows)-1 != want {
 			t.Errorf("%s: %d lines of CSV", path, len(rows))
 		}
 	}
-	first := b.get("/v1/batches?name=night&page_size=1").expectStatus(200).decodeObject()
-	second := b.get("/v1/batches?name=night&page_size=1&page_token=" + fmt.Sprint(first["next_page_token"])).expectStatus(200).decodeObject()
+	first := b.Get("/v1/batches?name=night&page_size=1").Expect(200).Object()
+	second := b.Get("/v1/batches?name=night&page_size=1&page_token=" + fmt.Sprint(first["next_page_token"])).Expect(200).Object()
 	if len(listField(first, "batches")) != 1 || len(listField(second, "batches")) != 1 {
 		t.Errorf("pages of one batch: %v, %v", first, second)
 	}
-	b.get("/v1/devices?part=a&silent_for_ms=1").expectProblem(422, "invalid_field").expectMentions(t, "part", "silent_for_ms")
-	b.get("/v1/devices?part=a+b").expectProblem(422, "invalid_field").expectMentions(t, "part")
-	b.get("/v1/devices?recent=5&part=a").expectProblem(422, "invalid_field").expectMentions(t, "recent", "part")
+	b.Get("/v1/devices?part=a&silent_for_ms=1").ExpectProblem(422, "invalid_field", "part", "silent_for_ms")
+	b.Get("/v1/devices?part=a+b").ExpectProblem(422, "invalid_field", "part")
+	b.Get("/v1/devices?recent=5&part=a").ExpectProblem(422, "invalid_field", "recent", "part")
 }
 
 // A search did not read all devices. The response says so, and the list of devices continues where the search
 // ended.
 func TestASearchSaysHowFarItLooked(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, func(s *testOptions) { s.api.Store = twoDeviceStore{s.api.Store} })
+	b := startEmbedded(t, func(s *rig.Options) { s.API.Store = twoDeviceStore{s.API.Store} })
 	for i := range 7 {
 		b.createDevice(fmt.Sprintf("m-%d-x", i))
 	}
-	found := asObject(b.get("/v1/find?q=6-x").expectStatus(200).decodeObject()["devices"])
+	found := asObject(b.Get("/v1/find?q=6-x").Expect(200).Object()["devices"])
 	if len(listField(found, "hits")) != 0 || found["looked_at"] != 50_000.0 {
 		t.Errorf("beyond the first: %v", found)
 	}
-	if found = asObject(b.get("/v1/find?q=m-6").expectStatus(200).decodeObject()["devices"]); len(listField(found, "hits")) != 1 {
+	if found = asObject(b.Get("/v1/find?q=m-6").Expect(200).Object()["devices"]); len(listField(found, "hits")) != 1 {
 		t.Errorf("the beginning of an id, however far: %v", found)
 	}
 	path, pages := "/v1/devices?part=6-X", 0
 	for token := ""; ; pages++ {
-		page := b.get(path + token).expectStatus(200).decodeObject()
+		page := b.Get(path + token).Expect(200).Object()
 		if hits := listField(page, "devices"); len(hits) == 1 {
 			break
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -22,20 +23,16 @@ func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
 	runOnServers(t, func(b *testAPI) {
 		expect := func(status int, body string) {
 			b.Helper()
-			a := b.call("GET", "/readyz", "", nil).expectStatus(status)
-			if got := strings.TrimSpace(string(a.body)); got != body || a.header.Get("Content-Type") != "application/json" {
+			a := b.Call("GET", "/readyz", "", nil).Expect(status)
+			if got := strings.TrimSpace(string(a.Body)); got != body || a.Header.Get("Content-Type") != "application/json" {
 				b.Errorf("readyz says %s, want %s", got, body)
 			}
-			b.call("GET", "/healthz", "", nil).expectStatus(200)
+			b.Call("GET", "/healthz", "", nil).Expect(200)
 		}
 		expect(200, ready)
-		if err := b.redis.Close(); err != nil {
-			b.Fatal(err)
-		}
+		b.Must(b.Redis.Close())
 		expect(200, `{"checks":{"postgres":"ok","redis":"degraded"},"status":"ready"}`)
-		if err := b.store.Close(); err != nil {
-			b.Fatal(err)
-		}
+		b.Must(b.store.Close())
 		expect(503, `{"checks":{"postgres":"failed","redis":"degraded"},"status":"not ready"}`)
 	})
 }
@@ -43,16 +40,16 @@ func TestReadinessIsThatOfTheRequiredChecks(t *testing.T) {
 func TestWhatStopsIsNotReady(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.call("GET", "/readyz", "", nil).expectStatus(200)
-	b.api.FailReadiness()
-	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `"status":"stopping"`) {
-		t.Errorf("%s", a.body)
+	b.Call("GET", "/readyz", "", nil).Expect(200)
+	b.API.FailReadiness()
+	if a := b.Call("GET", "/readyz", "", nil).Expect(503); !strings.Contains(string(a.Body), `"status":"stopping"`) {
+		t.Errorf("%s", a.Body)
 	}
-	if text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body); !strings.Contains(text, "dispatcher_ready 0\n") {
+	if text := string(b.Call("GET", "/metrics", "", nil).Expect(200).Body); !strings.Contains(text, "dispatcher_ready 0\n") {
 		t.Errorf("%s", text)
 	}
-	b.call("GET", "/healthz", "", nil).expectStatus(200)
-	b.sendReport("d", `{}`).expectStatus(200) // reports are still answered
+	b.Call("GET", "/healthz", "", nil).Expect(200)
+	b.SendReport("d", `{}`).Expect(200) // reports are still answered
 }
 
 // TestHangingCheckFails checks a health check that hangs: the checks run concurrently, each with a deadline, so it
@@ -63,13 +60,13 @@ func TestHangingCheckFails(t *testing.T) {
 		<-ctx.Done()
 		return errors.Join(errors.New("timed out"), ctx.Err())
 	}
-	b := startEmbedded(t, func(s *testOptions) {
-		s.api.Checks = []api.Check{{Name: "a", Required: true, Address: "a.example:1", Probe: hang}, {Name: "b", Probe: hang}, {Name: "c", Probe: func(context.Context) error { return api.ErrOff }}}
+	b := startEmbedded(t, func(s *rig.Options) {
+		s.API.Checks = []api.Check{{Name: "a", Required: true, Address: "a.example:1", Probe: hang}, {Name: "b", Probe: hang}, {Name: "c", Probe: func(context.Context) error { return api.ErrOff }}}
 	})
-	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `{"a":"failed","b":"degraded","c":"ok"}`) {
-		t.Errorf("%s", a.body)
+	if a := b.Call("GET", "/readyz", "", nil).Expect(503); !strings.Contains(string(a.Body), `{"a":"failed","b":"degraded","c":"ok"}`) {
+		t.Errorf("%s", a.Body)
 	}
-	if shown := b.api.Dependencies(t.Context()); len(shown) != 3 || shown[0].Address != "a.example:1" || shown[0].Error == "" || shown[0].Off || !shown[2].Off || shown[2].Error != "" {
+	if shown := b.API.Dependencies(t.Context()); len(shown) != 3 || shown[0].Address != "a.example:1" || shown[0].Error == "" || shown[0].Off || !shown[2].Off || shown[2].Error != "" {
 		t.Errorf("dependencies %+v", shown)
 	}
 }
@@ -79,14 +76,14 @@ func TestHangingCheckFails(t *testing.T) {
 func TestAFullDiskIsNamed(t *testing.T) {
 	t.Parallel()
 	full := fmt.Errorf("writing: %w", store.ErrDiskFull)
-	b := startEmbedded(t, func(s *testOptions) {
-		s.api.Checks = []api.Check{{Name: "postgres", Required: true, Probe: func(context.Context) error { return full }}}
-		s.api.Store = fullDiskStore{s.api.Store, full}
+	b := startEmbedded(t, func(s *rig.Options) {
+		s.API.Checks = []api.Check{{Name: "postgres", Required: true, Probe: func(context.Context) error { return full }}}
+		s.API.Store = fullDiskStore{s.API.Store, full}
 	})
-	if a := b.call("GET", "/readyz", "", nil).expectStatus(503); !strings.Contains(string(a.body), `"reasons":{"postgres":"the disk of the ledger is full"}`) {
-		t.Errorf("%s", a.body)
+	if a := b.Call("GET", "/readyz", "", nil).Expect(503); !strings.Contains(string(a.Body), `"reasons":{"postgres":"the disk of the ledger is full"}`) {
+		t.Errorf("%s", a.Body)
 	}
-	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).expectProblem(503, "unavailable").expectMentions(t, "the disk of the ledger is full", "free space")
+	b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"]}`).ExpectProblem(503, "unavailable", "the disk of the ledger is full", "free space")
 }
 
 // fullDiskStore is a ledger whose disk is full.
@@ -106,8 +103,8 @@ func TestMetricsSayWhatReadyzSays(t *testing.T) {
 	hold := make(chan struct{})
 	t.Cleanup(func() { close(hold) })
 	var failing, hanging atomic.Bool
-	b := startEmbedded(t, func(s *testOptions) {
-		s.api.Checks = []api.Check{{Name: "a", Required: true, Probe: func(context.Context) error {
+	b := startEmbedded(t, func(s *rig.Options) {
+		s.API.Checks = []api.Check{{Name: "a", Required: true, Probe: func(context.Context) error {
 			if hanging.Load() {
 				<-hold
 			}
@@ -124,7 +121,7 @@ func TestMetricsSayWhatReadyzSays(t *testing.T) {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for deadline := time.Now().Add(time.Minute); ; <-tick.C {
-			text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
+			text := string(b.Call("GET", "/metrics", "", nil).Expect(200).Body)
 			if !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(text, line+"\n") }) {
 				return
 			}
@@ -143,17 +140,17 @@ func TestMetricsSayWhatReadyzSays(t *testing.T) {
 func TestMetricsAreNamedAsPromised(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":1}`)
-	b.createBatch(`{"pool":"p","devices":["dev-secret-1","dev-secret-2"]}`)
-	g := b.reportUntilGranted("dev-secret-1")
-	b.sendReport("dev-secret-2", `{"id":"x"}`).expectStatus(200) // the pool is full
-	b.sendReport("dev-secret-1", g.resultBody("succeeded", "")).expectStatus(200)
-	b.sendReport("dev-secret-2", `{`).expectStatus(400)
-	b.call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).expectStatus(401)
-	if _, err := b.dispatcher.Upkeep.Reconcile(t.Context()); err != nil {
+	b.PutPool("p", `{"capacity":1}`)
+	b.CreateBatch(`{"pool":"p","devices":["dev-secret-1","dev-secret-2"]}`)
+	g := b.ReportUntilGranted("dev-secret-1")
+	b.SendReport("dev-secret-2", `{"id":"x"}`).Expect(200) // the pool is full
+	b.SendReport("dev-secret-1", g.Result("succeeded", "")).Expect(200)
+	b.SendReport("dev-secret-2", `{`).Expect(400)
+	b.Call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).Expect(401)
+	if _, err := b.Dispatcher.Upkeep.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
+	text := string(b.Call("GET", "/metrics", "", nil).Expect(200).Body)
 	for _, want := range []string{
 		`dispatcher_slot_grants_total{pool="p"} 1`,
 		`dispatcher_slot_denials_total{pool="p",reason="full"} 1`,
@@ -178,9 +175,7 @@ func TestMetricsAreNamedAsPromised(t *testing.T) {
 		t.Error("a label carries a device id")
 	}
 	faults, err := promlint.New(strings.NewReader(text)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.Must(err)
 	for _, fault := range faults {
 		t.Errorf("%s: %s", fault.Metric, fault.Text)
 	}

@@ -7,12 +7,13 @@ import (
 	"testing"
 	"time"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
 func (b *testAPI) readHistory(query string) (list operators.HoldingList) {
 	b.Helper()
-	b.get("/v1/pools/p/history" + query).expectStatus(200).decode(&list)
+	b.Get("/v1/pools/p/history" + query).Expect(200).Decode(&list)
 	return list
 }
 
@@ -20,19 +21,19 @@ func (b *testAPI) readHistory(query string) (list operators.HoldingList) {
 func TestHistoryOfASlot(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":1}`)
-		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
-		first := b.reportUntilGranted("d-1")
-		b.sendReport("d-1", first.resultBody("failed", ``)).expectStatus(200)
-		second := b.reportUntilGranted("d-2")
-		b.call("POST", "/v1/pools/p/slots/0/release", adminToken, `{"reason":"it hangs","now":true}`).expectStatus(200)
-		third := b.reportUntilGranted("d-3")
+		b.PutPool("p", `{"capacity":1}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
+		first := b.ReportUntilGranted("d-1")
+		b.SendReport("d-1", first.Result("failed", ``)).Expect(200)
+		second := b.ReportUntilGranted("d-2")
+		b.Call("POST", "/v1/pools/p/slots/0/release", adminToken, `{"reason":"it hangs","now":true}`).Expect(200)
+		third := b.ReportUntilGranted("d-3")
 		all := b.readHistory("?slot=0").History
 		if len(all) != 3 {
 			b.Fatalf("%+v", all)
 		}
 		for i, want := range []struct {
-			g       grantedTask
+			g       rig.Grant
 			device  string
 			endedBy string
 		}{{third, "d-3", ""}, {second, "d-2", "released"}, {first, "d-1", "failed"}} {
@@ -58,7 +59,7 @@ func TestHistoryOfASlot(t *testing.T) {
 		if fmt.Sprint(devices) != "[d-3 d-2 d-1]" {
 			b.Errorf("by page: %v", devices)
 		}
-		if n := b.getWithAccept("/v1/pools/p/history", csvType).expectStatus(200).countEntries(csvType); n != 3 {
+		if n := countEntries(b.getWithAccept("/v1/pools/p/history", csvType).Expect(200), csvType); n != 3 {
 			b.Errorf("%d rows of CSV", n)
 		}
 		if len(b.readHistory("?slot=1-9999").History) != 0 || len(b.readHistory("?to="+at).History) != 0 {
@@ -70,18 +71,18 @@ func TestHistoryOfASlot(t *testing.T) {
 func TestMistakesInAHistoryNameTheirField(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":1}`)
+	b.PutPool("p", `{"capacity":1}`)
 	for query, want := range map[string]string{
 		"?slot=x": "slot", "?slot=2-1": "slot", "?slot=-1": "slot", "?slot=0-10000": "9999", "?slot=1-": "slot", "?from=yesterday": "from", "?order=x": "order", "?page_token=x": "page_token",
 		"?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z": "to: must be later than from",
 	} {
-		if a := b.get("/v1/pools/p/history" + query).expectStatus(422); !strings.Contains(string(a.body), want) {
-			b.Errorf("%s: %s", query, a.body)
+		if a := b.Get("/v1/pools/p/history" + query).Expect(422); !strings.Contains(string(a.Body), want) {
+			b.Errorf("%s: %s", query, a.Body)
 		}
 	}
-	b.get("/v1/pools/p/series?range=2h").expectStatus(422)
+	b.Get("/v1/pools/p/series?range=2h").Expect(422)
 	for _, path := range []string{"history", "series"} {
-		b.get("/v1/pools/nowhere/" + path).expectStatus(404)
+		b.Get("/v1/pools/nowhere/" + path).Expect(404)
 	}
 }
 
@@ -90,15 +91,15 @@ func TestMistakesInAHistoryNameTheirField(t *testing.T) {
 func TestSeriesOfAPool(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":3}`)
-		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
-		g := b.reportUntilGranted("d-1")
-		b.sendReport("d-1", g.resultBody("succeeded", ``)).expectStatus(200)
-		b.reportUntilGranted("d-2")
-		b.reportUntilGranted("d-3")
+		b.PutPool("p", `{"capacity":3}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1","d-2","d-3"]}`)
+		g := b.ReportUntilGranted("d-1")
+		b.SendReport("d-1", g.Result("succeeded", ``)).Expect(200)
+		b.ReportUntilGranted("d-2")
+		b.ReportUntilGranted("d-3")
 		for span, step := range map[string]time.Duration{"1h": time.Minute, "24h": 10 * time.Minute, "7d": time.Hour} {
 			var s operators.Series
-			b.get("/v1/pools/p/series?range=" + span).expectStatus(200).decode(&s)
+			b.Get("/v1/pools/p/series?range=" + span).Expect(200).Decode(&s)
 			var granted, ended int64
 			for i, p := range s.Points {
 				granted += p.Granted

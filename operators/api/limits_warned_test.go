@@ -11,11 +11,11 @@ import (
 func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
+		b.PutPool("p", `{"capacity":60}`)
 		for round, registered := range []bool{false, true} {
 			if registered {
-				b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"account":"north","a.b":"1"}}`).expectStatus(201)
-				b.sendReport("d-2", `{"attributes":{"net":{"asn":7}}}`).expectStatus(200)
+				b.Call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"account":"north","a.b":"1"}}`).Expect(201)
+				b.SendReport("d-2", `{"attributes":{"net":{"asn":7}}}`).Expect(200)
 			}
 			for per, want := range map[string]string{
 				"tags.account": "", "tags.a.b": "", "device,kind": "", "payload.x": "", "attributes.net.asn": "",
@@ -29,8 +29,8 @@ func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 				b.expectWarnings(per, want, round, limits)
 			}
 		}
-		b.get("/v1/pools/p").expectStatus(200)
-		if text := string(b.get("/v1/pools/p").body); strings.Contains(text, "warnings") {
+		b.Get("/v1/pools/p").Expect(200)
+		if text := string(b.Get("/v1/pools/p").Body); strings.Contains(text, "warnings") {
 			b.Errorf("a reading warns: %s", text)
 		}
 	})
@@ -40,7 +40,7 @@ func TestPoliciesThatNameWhatNoDeviceHasAreWarnedOf(t *testing.T) {
 // response.
 func (b *testAPI) expectWarnings(per, want string, round int, limits string) {
 	b.Helper()
-	batch := b.createBatch(`{"pool":"p","devices":["d-1"]}`)
+	batch := b.CreateBatch(`{"pool":"p","devices":["d-1"]}`)
 	for _, ask := range []struct{ method, path, body string }{
 		{"PUT", "/v1/pools/p", `{"capacity":60,` + limits + `}`},
 		{"PATCH", "/v1/pools/p", `{` + limits + `}`},
@@ -51,10 +51,10 @@ func (b *testAPI) expectWarnings(per, want string, round int, limits string) {
 		{"POST", "/v1/batches", `{"pool":"p","devices":["d-1"],` + limits + `}`},
 		{"POST", "/v1/batches?dry_run=true", `{"pool":"p","devices":["d-1"],` + limits + `}`},
 	} {
-		a := b.call(ask.method, ask.path, adminToken, ask.body)
-		got := listField(a.decodeObject(), "warnings")
-		if a.status/100 != 2 || len(got) != min(len(want), 1) || want != "" && !strings.HasPrefix(fmt.Sprint(got[0]), want) {
-			b.Errorf("%s %s per %s (round %d): %d %v, want %q", ask.method, ask.path, per, round, a.status, got, want)
+		a := b.Call(ask.method, ask.path, adminToken, ask.body)
+		got := listField(a.Object(), "warnings")
+		if a.Status/100 != 2 || len(got) != min(len(want), 1) || want != "" && !strings.HasPrefix(fmt.Sprint(got[0]), want) {
+			b.Errorf("%s %s per %s (round %d): %d %v, want %q", ask.method, ask.path, per, round, a.Status, got, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -17,26 +18,24 @@ func TestMarksAreShownBesideTheTruth(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	client := backends.OpenRedis(t, servers.RedisAt{Addr: server.Addr()}).Client
-	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Marks = marks.NewHashes(client) })
-	b.store.OnNews(b.dispatcher.Marks.FollowCommit)
+	b := startEmbedded(t, func(s *rig.Options) { s.Dispatcher.Marks = marks.NewHashes(client) })
+	b.store.OnNews(b.Dispatcher.Marks.FollowCommit)
 	follow := func() {
-		if err := b.dispatcher.Marks.FollowNews(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		b.Must(b.Dispatcher.Marks.FollowNews(t.Context()))
 	}
 	expect := func(what string, want *operators.Mark, trouble bool) {
 		t.Helper()
 		for _, path := range []string{"/v1/devices/d-1", "/v1/tasks/1/why"} {
 			var got struct{ Mark *operators.Mark }
-			b.get(path).expectStatus(200).decode(&got)
+			b.Get(path).Expect(200).Decode(&got)
 			if (got.Mark == nil) != (want == nil) || want != nil && *got.Mark != *want || (got.Mark.DescribeTrouble() != "") != trouble {
 				t.Errorf("%s: %s: %+v, want %+v", what, path, got.Mark, want)
 			}
 		}
 	}
-	b.putPool("p", `{"capacity":1}`)
+	b.PutPool("p", `{"capacity":1}`)
 	b.createDevice("d-1")
-	b.createBatch(newBatchBody)
+	b.CreateBatch(newBatchBody)
 	follow()
 	expect("with a task", &operators.Mark{Present: true, Trusted: true, HasWork: true}, false)
 	for _, key := range server.Keys() {
@@ -46,7 +45,7 @@ func TestMarksAreShownBesideTheTruth(t *testing.T) {
 	server.FlushAll()
 	expect("all marks are lost", &operators.Mark{HasWork: true}, true)
 	follow()
-	b.call("POST", "/v1/tasks/1/cancel", adminToken, nil).expectStatus(200)
+	b.Call("POST", "/v1/tasks/1/cancel", adminToken, nil).Expect(200)
 	expect("cancelled", &operators.Mark{Present: true, Trusted: true}, true)
 	server.SetError("LOADING for the test")
 	expect("Redis does not answer", nil, false)

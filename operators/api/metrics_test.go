@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // Two requests for the metrics are answered at once. A third request is refused without waiting. After a request has ended, the next one is
@@ -15,9 +17,9 @@ import (
 func TestTwoScrapesAtOnce(t *testing.T) {
 	t.Parallel()
 	began, release := make(chan struct{}, 1), make(chan struct{})
-	b := startEmbedded(t, func(o *testOptions) {
-		o.api.MetricsMaxAge = time.Hour
-		o.api.Metrics = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+	b := startEmbedded(t, func(o *rig.Options) {
+		o.API.MetricsMaxAge = time.Hour
+		o.API.Metrics = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 			began <- struct{}{}
 			<-release
 			return nil, nil
@@ -25,7 +27,7 @@ func TestTwoScrapesAtOnce(t *testing.T) {
 	})
 	answers := make(chan int, 3)
 	scrape := func() {
-		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/metrics", nil)
+		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+"/metrics", nil)
 		response, err := http.DefaultTransport.RoundTrip(request)
 		if err != nil {
 			t.Error(err)
@@ -46,14 +48,14 @@ func TestTwoScrapesAtOnce(t *testing.T) {
 	if status := <-answers; status != http.StatusServiceUnavailable {
 		t.Errorf("%d for the third request, want 503", status)
 	}
-	b.call("GET", "/metrics", "", nil).expectProblem(503, "busy_server")
+	b.Call("GET", "/metrics", "", nil).ExpectProblem(503, "busy_server")
 	close(release)
 	for range 2 {
 		if status := <-answers; status != http.StatusOK {
 			t.Errorf("%d for one of two requests, want 200", status)
 		}
 	}
-	b.call("GET", "/metrics", "", nil).expectStatus(200)
+	b.Call("GET", "/metrics", "", nil).Expect(200)
 }
 
 // With a metrics token, /metrics is open for this token and for viewers. The metrics token must open no other path. Wrong tokens must lock
@@ -61,18 +63,18 @@ func TestTwoScrapesAtOnce(t *testing.T) {
 func TestMetricsToken(t *testing.T) {
 	t.Parallel()
 	const metricsToken = "of-the-scraper-only"
-	b := startWithLockout(t, func(o *testOptions) { o.api.MetricsToken = metricsToken })
+	b := startWithLockout(t, func(o *rig.Options) { o.API.MetricsToken = metricsToken })
 	viewer, verifier := b.createToken("viewer"), b.createToken("verifier")
 	for _, token := range []string{metricsToken, viewer, adminToken} {
-		b.call("GET", "/metrics", token, nil).expectStatus(200)
+		b.Call("GET", "/metrics", token, nil).Expect(200)
 	}
-	b.call("GET", "/metrics", "", nil).expectProblem(401, "unauthenticated")
-	b.call("GET", "/metrics", verifier, nil).expectProblem(403, "forbidden")
-	b.call("GET", "/v1/pools", metricsToken, nil).expectProblem(403, "forbidden")
-	b.call("POST", "/v1/tokens", adminToken, `{"name":"metrics","role":"viewer"}`).expectProblem(409, "already_exists")
+	b.Call("GET", "/metrics", "", nil).ExpectProblem(401, "unauthenticated")
+	b.Call("GET", "/metrics", verifier, nil).ExpectProblem(403, "forbidden")
+	b.Call("GET", "/v1/pools", metricsToken, nil).ExpectProblem(403, "forbidden")
+	b.Call("POST", "/v1/tokens", adminToken, `{"name":"metrics","role":"viewer"}`).ExpectProblem(409, "already_exists")
 	for range 10 {
-		b.call("GET", "/metrics", "wrong", nil).expectProblem(401, "unauthenticated")
+		b.Call("GET", "/metrics", "wrong", nil).ExpectProblem(401, "unauthenticated")
 	}
-	b.call("GET", "/metrics", "wrong", nil).expectProblem(429, "locked_out")
-	b.call("GET", "/metrics", metricsToken, nil).expectStatus(200) // it was accepted from this address before
+	b.Call("GET", "/metrics", "wrong", nil).ExpectProblem(429, "locked_out")
+	b.Call("GET", "/metrics", metricsToken, nil).Expect(200) // it was accepted from this address before
 }

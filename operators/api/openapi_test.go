@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -53,7 +54,7 @@ type schema struct {
 func (b *testAPI) readDocument() document {
 	b.Helper()
 	var d document
-	b.call("GET", "/openapi.json", "", nil).expectStatus(200).decode(&d)
+	b.Call("GET", "/openapi.json", "", nil).Expect(200).Decode(&d)
 	return d
 }
 
@@ -69,7 +70,7 @@ func (d document) operations() map[string]operation {
 
 func TestOpenAPIDocumentIsTheGoldenOne(t *testing.T) {
 	t.Parallel()
-	got := indentJSON(t, startEmbedded(t).call("GET", "/openapi.json", "", nil).expectStatus(200).body)
+	got := indentJSON(t, startEmbedded(t).Call("GET", "/openapi.json", "", nil).Expect(200).Body)
 	if flag.Lookup("update").Value.String() == "true" {
 		if err := os.WriteFile(goldenDocument, got, 0o644); err != nil {
 			t.Fatal(err)
@@ -218,14 +219,14 @@ const releaseSlotBody = `{"reason":"it hangs"}`
 
 // prepareOperations creates the objects that performOperation needs. In the first batch, the task of device d-1 has failed.
 // Device d-2 holds the returned grant.
-func (b *testAPI) prepareOperations() grantedTask {
+func (b *testAPI) prepareOperations() rig.Grant {
 	b.Helper()
-	b.putPool("p", `{"capacity":1}`)
-	b.putPool("leased", `{"capacity":200}`)
-	b.createBatch(newBatchBody)
-	b.sendReport("d-1", b.reportUntilGranted("d-1").resultBody("failed", `,"error":"none"`)).expectStatus(200)
-	g := b.reportUntilGranted("d-2")
-	b.createBatch(newBatchBody)
+	b.PutPool("p", `{"capacity":1}`)
+	b.PutPool("leased", `{"capacity":200}`)
+	b.CreateBatch(newBatchBody)
+	b.SendReport("d-1", b.ReportUntilGranted("d-1").Result("failed", `,"error":"none"`)).Expect(200)
+	g := b.ReportUntilGranted("d-2")
+	b.CreateBatch(newBatchBody)
 	b.putProfile("x", ``)
 	b.putLimitSet("x", limitSetBody())
 	return g
@@ -233,7 +234,7 @@ func (b *testAPI) prepareOperations() grantedTask {
 
 // performOperation sends a valid request of this operation with this token, after prepareOperations returned g. It can be called
 // repeatedly, because an object that the request creates or deletes has a new name. holder is the token of the holder of a lease.
-func (b *testAPI) performOperation(row operators.Operation, token, holder string, g grantedTask) apiResponse {
+func (b *testAPI) performOperation(row operators.Operation, token, holder string, g rig.Grant) rig.Response {
 	b.Helper()
 	unique := rand.Text()
 	fill := map[string]string{
@@ -242,7 +243,7 @@ func (b *testAPI) performOperation(row operators.Operation, token, holder string
 	}
 	switch {
 	case row.ID == "deletePool":
-		b.putPool(unique, `{"capacity":60}`)
+		b.PutPool(unique, `{"capacity":60}`)
 		fill["{pool}"] = unique
 	case row.ID == "deleteLimitSet":
 		b.putLimitSet(unique, limitSetBody())
@@ -272,13 +273,13 @@ func (b *testAPI) performOperation(row operators.Operation, token, holder string
 	for name, value := range fill {
 		body, path = strings.ReplaceAll(body, name, value), strings.ReplaceAll(path, name, value)
 	}
-	return b.call(row.Method, path, token, body)
+	return b.Call(row.Method, path, token, body)
 }
 
 // acquireLease acquires a lease in the pool named leased. It returns the id of the lease and its fencing token.
 func (b *testAPI) acquireLease(token string) (lease, fencing string) {
 	b.Helper()
-	got := b.requestLease(token, "leased", `{}`, 0).expectStatus(201).decodeObject()
+	got := b.requestLease(token, "leased", `{}`, 0).Expect(201).Object()
 	return numberText(got["lease"]), numberText(got["token"])
 }
 
@@ -296,16 +297,16 @@ func TestOpenAPIOperationsAnswerAsDescribed(t *testing.T) {
 			}
 			method, path, _ := strings.Cut(name, " ")
 			a := b.performOperation(operators.Operation{ID: op.OperationID, Method: method, Path: path}, token, adminToken, g)
-			described, ok := op.Responses[fmt.Sprint(a.status)]
-			if !ok || a.status > 299 {
-				b.Errorf("%s: status %d is not described: %.200s", name, a.status, a.body)
+			described, ok := op.Responses[fmt.Sprint(a.Status)]
+			if !ok || a.Status > 299 {
+				b.Errorf("%s: status %d is not described: %.200s", name, a.Status, a.Body)
 				continue
 			}
-			if a.status == http.StatusNoContent {
+			if a.Status == http.StatusNoContent {
 				continue
 			}
 			var value any
-			a.decode(&value)
+			a.Decode(&value)
 			for _, fault := range d.diffSchema(described.Content["application/json"].Schema, value, "body") {
 				b.Errorf("%s: %s", name, fault)
 			}

@@ -18,12 +18,13 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 // longPoll sends a report of the device with this value of the header Prefer, so that it may be parked.
 func (b *testAPI) longPoll(ctx context.Context, device, preferHeader string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"`+device+`"}`))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.URL+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"`+device+`"}`))
 	if err != nil {
 		return nil, err
 	}
@@ -33,44 +34,41 @@ func (b *testAPI) longPoll(ctx context.Context, device, preferHeader string) (*h
 }
 
 // withLongPollMax sets the longest time for which a report may be parked.
-func withLongPollMax(maxWait time.Duration) func(*testOptions) {
-	return func(s *testOptions) { s.reports.LongPollMax = maxWait }
+func withLongPollMax(maxWait time.Duration) func(*rig.Options) {
+	return func(s *rig.Options) { s.Reports.LongPollMax = maxWait }
 }
 
 func (b *testAPI) wakeParked(device string) {
-	b.dispatcher.Waiters.ParkedReports.OnWake([]parked.WakeMessage{{Device: device, Pool: "p"}})
+	b.Dispatcher.Waiters.ParkedReports.OnWake([]parked.WakeMessage{{Device: device, Pool: "p"}})
 }
 
 // wakeUntil wakes the parked report of a device again and again until it is answered, because the test cannot
 // observe when it is parked.
-func (b *testAPI) wakeUntil(done <-chan apiResponse, device string) apiResponse {
+func (b *testAPI) wakeUntil(done <-chan rig.Response, device string) (answer rig.Response) {
 	b.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for {
+	b.Await("the answer", func() bool {
 		select {
-		case a := <-done:
-			return a
-		case <-tick.C:
+		case answer = <-done:
+			return true
+		default:
 			b.wakeParked(device)
-		case <-deadline:
-			b.Fatal("never answered")
+			return false
 		}
-	}
+	})
+	return answer
 }
 
-func (b *testAPI) startLongPoll(ctx context.Context, device, prefer string) <-chan apiResponse {
-	done := make(chan apiResponse, 1)
+func (b *testAPI) startLongPoll(ctx context.Context, device, prefer string) <-chan rig.Response {
+	done := make(chan rig.Response, 1)
 	go func() {
 		response, err := b.longPoll(ctx, device, prefer)
 		if err != nil {
-			done <- apiResponse{t: b.T, requestLine: err.Error()}
+			done <- rig.Response{T: b.T, Line: err.Error()}
 			return
 		}
 		defer response.Body.Close()
 		body, _ := io.ReadAll(response.Body)
-		done <- apiResponse{t: b.T, requestLine: device, status: response.StatusCode, header: response.Header, body: body}
+		done <- rig.Response{T: b.T, Line: device, Status: response.StatusCode, Header: response.Header, Body: body}
 	}()
 	return done
 }
@@ -78,14 +76,14 @@ func (b *testAPI) startLongPoll(ctx context.Context, device, prefer string) <-ch
 func TestLongPollIsAnsweredWithTheGrant(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, withLongPollMax(time.Minute))
-	b.putPool("p", `{"capacity":60}`)
+	b.PutPool("p", `{"capacity":60}`)
 	done := b.startLongPoll(t.Context(), "d", "wait=50")
-	b.createBatch(`{"pool":"p","devices":["d"]}`)
+	b.CreateBatch(`{"pool":"p","devices":["d"]}`)
 	a := b.wakeUntil(done, "d")
 	var got devices.Reply
-	a.expectStatus(200).decode(&got)
-	if got.Task == nil || got.Re != "d" || a.header.Get("Preference-Applied") != "wait=50" || a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) {
-		t.Errorf("%s with %v, want a grant, whole", a.body, a.header)
+	a.Expect(200).Decode(&got)
+	if got.Task == nil || got.Re != "d" || a.Header.Get("Preference-Applied") != "wait=50" || a.Header.Get("Content-Length") != fmt.Sprint(len(a.Body)) {
+		t.Errorf("%s with %v, want a grant, whole", a.Body, a.Header)
 	}
 }
 
@@ -95,17 +93,17 @@ func TestLongPollEndsAtTheLimit(t *testing.T) {
 	for prefer, applied := range map[string]string{"wait=9999": "wait=1", `foo, Wait = "1"`: "wait=1"} {
 		a := <-b.startLongPoll(t.Context(), "d", prefer)
 		var got devices.Reply
-		a.expectStatus(200).decode(&got)
-		if got.Reason != devices.ReasonNone || got.HeldMS < 1000 || got.ReportAfterMS > 250 || a.header.Get("Preference-Applied") != applied {
-			t.Errorf("%s: %s with %v", prefer, a.body, a.header)
+		a.Expect(200).Decode(&got)
+		if got.Reason != devices.ReasonNone || got.HeldMS < 1000 || got.ReportAfterMS > 250 || a.Header.Get("Preference-Applied") != applied {
+			t.Errorf("%s: %s with %v", prefer, a.Body, a.Header)
 		}
 	}
 	for _, prefer := range []string{"", "wait=0", "wait=soon", "respond-async"} {
 		a := <-b.startLongPoll(t.Context(), "d", prefer)
 		var got devices.Reply
-		a.expectStatus(200).decode(&got)
-		if got.HeldMS != 0 || got.ReportAfterMS < 1000 || a.header.Get("Preference-Applied") != "" {
-			t.Errorf("%q: %s with %v, want it answered at once", prefer, a.body, a.header)
+		a.Expect(200).Decode(&got)
+		if got.HeldMS != 0 || got.ReportAfterMS < 1000 || a.Header.Get("Preference-Applied") != "" {
+			t.Errorf("%q: %s with %v, want it answered at once", prefer, a.Body, a.Header)
 		}
 	}
 }
@@ -113,9 +111,9 @@ func TestLongPollEndsAtTheLimit(t *testing.T) {
 func TestLongPollCanBeOff(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	a := (<-b.startLongPoll(t.Context(), "d", "wait=50")).expectStatus(200)
-	if a.header.Get("Preference-Applied") != "" {
-		t.Errorf("%v", a.header)
+	a := (<-b.startLongPoll(t.Context(), "d", "wait=50")).Expect(200)
+	if a.Header.Get("Preference-Applied") != "" {
+		t.Errorf("%v", a.Header)
 	}
 }
 
@@ -123,15 +121,15 @@ func TestLongPollCanBeOff(t *testing.T) {
 // answered at the same time.
 func TestLongPollTakesNoPermit(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, withLongPollMax(time.Minute), func(s *testOptions) { s.reports.MaxReports = 1 })
-	b.putPool("p", `{"capacity":60}`)
+	b := startEmbedded(t, withLongPollMax(time.Minute), func(s *rig.Options) { s.Reports.MaxReports = 1 })
+	b.PutPool("p", `{"capacity":60}`)
 	first := b.startLongPoll(t.Context(), "d-1", "wait=50")
 	b.waitForParked(1)
 	for range 3 {
-		b.sendReport("d-2", `{}`).expectStatus(200)
+		b.SendReport("d-2", `{}`).Expect(200)
 	}
-	b.dispatcher.Waiters.ParkedReports.Stop()
-	(<-first).expectStatus(200)
+	b.Dispatcher.Waiters.ParkedReports.Stop()
+	(<-first).Expect(200)
 }
 
 // A report is parked for longer than the timeouts of its connection, which apply to requests that are answered at
@@ -139,19 +137,17 @@ func TestLongPollTakesNoPermit(t *testing.T) {
 func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, withLongPollMax(time.Minute))
-	server := &http.Server{Handler: b.api.Handler(), ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond, ReadHeaderTimeout: 500 * time.Millisecond}
+	server := &http.Server{Handler: b.API.Handler(), ReadTimeout: 500 * time.Millisecond, WriteTimeout: 500 * time.Millisecond, ReadHeaderTimeout: 500 * time.Millisecond}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.Must(err)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
-	b.url = "http://" + l.Addr().String()
+	b.URL = "http://" + l.Addr().String()
 	a := <-b.startLongPoll(t.Context(), "d", "wait=2")
 	var got devices.Reply
-	a.expectStatus(200).decode(&got)
+	a.Expect(200).Decode(&got)
 	if got.HeldMS < 2000 {
-		t.Errorf("%s, want it held for 2 s", a.body)
+		t.Errorf("%s, want it held for 2 s", a.Body)
 	}
 }
 
@@ -160,17 +156,17 @@ func TestLongPollOutlastsTheServersTimeouts(t *testing.T) {
 func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t, withLongPollMax(time.Minute))
-	b.putPool("p", `{"capacity":1}`)
+	b.PutPool("p", `{"capacity":1}`)
 	ctx, leave := context.WithCancel(t.Context())
 	done := b.startLongPoll(ctx, "d", "wait=50")
 	b.waitForParked(1)
 	leave()
 	<-done
 	b.waitForParked(0)
-	b.createBatch(`{"pool":"p","devices":["d","e"]}`)
+	b.CreateBatch(`{"pool":"p","devices":["d","e"]}`)
 	b.wakeParked("d")
 	var got devices.Reply
-	b.sendReport("e", `{}`).expectStatus(200).decode(&got)
+	b.SendReport("e", `{}`).Expect(200).Decode(&got)
 	if got.Task == nil {
 		t.Errorf("%+v, want the slot", got)
 	}
@@ -179,18 +175,11 @@ func TestLongPollOfADeviceThatLeaves(t *testing.T) {
 // waitForParked waits until the dispatcher counts this number of parked reports.
 func (b *testAPI) waitForParked(want uint64) {
 	b.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	line := fmt.Sprintf("dispatcher_reports_parked %d\n", want)
-	for deadline := time.Now().Add(patience); ; <-tick.C {
-		text := string(b.call("GET", "/metrics", adminToken, nil).expectStatus(200).body)
-		if strings.Contains(text, line) {
-			return
-		}
-		if time.Now().After(deadline) {
-			b.Fatalf("never %d parked", want)
-		}
-	}
+	var metrics string
+	b.Await(fmt.Sprint(want, " parked reports"), func() bool {
+		metrics = string(b.Call("GET", "/metrics", adminToken, nil).Expect(200).Body)
+		return strings.Contains(metrics, fmt.Sprintf("dispatcher_reports_parked %d\n", want))
+	}, &metrics)
 }
 
 // pipeListener is a listener whose connections stay inside this process, so that only memory limits their number.
@@ -247,7 +236,7 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 		t.Fatal(err)
 	}
 	l := newPipeListener()
-	server := &http.Server{Handler: b.api.Handler(), ReadTimeout: patience}
+	server := &http.Server{Handler: b.API.Handler(), ReadTimeout: patience}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	before := readMemory()
@@ -266,7 +255,7 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 		t.Errorf("%d bytes for each", each)
 	}
 	begin := time.Now()
-	b.dispatcher.Waiters.ParkedReports.Stop()
+	b.Dispatcher.Waiters.ParkedReports.Stop()
 	clients.Wait()
 	t.Logf("all answered after %s", time.Since(begin).Round(time.Millisecond))
 }

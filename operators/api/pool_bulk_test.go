@@ -8,15 +8,15 @@ func TestAllPoolsArePausedAndResumed(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
 		for _, pool := range []string{"a", "b", "c", "d"} {
-			b.putPool(pool, `{"capacity":1}`)
+			b.PutPool(pool, `{"capacity":1}`)
 		}
 		other := b.createToken("admin")
-		b.call("POST", "/v1/pools/b/pause", other, `{"reason":"repair"}`).expectStatus(200)
+		b.Call("POST", "/v1/pools/b/pause", other, `{"reason":"repair"}`).Expect(200)
 		change := func(operation string, want int) {
 			b.Helper()
 			sum, next := 0.0, ""
 			for page := 1; ; page++ {
-				answer := b.call("POST", "/v1/pools/"+operation+"&page_size=3"+next, adminToken, `{"reason":"the server is down"}`).expectStatus(200).decodeObject()
+				answer := b.Call("POST", "/v1/pools/"+operation+"&page_size=3"+next, adminToken, `{"reason":"the server is down"}`).Expect(200).Object()
 				n, _ := answer["pools"].(float64)
 				sum += n
 				token, more := answer["next_page_token"].(string)
@@ -35,7 +35,7 @@ func TestAllPoolsArePausedAndResumed(t *testing.T) {
 		expectReasons := func(want ...string) {
 			b.Helper()
 			for i, pool := range []string{"a", "b", "c", "d"} {
-				if got := b.get("/v1/pools/" + pool).expectStatus(200).decodeObject(); got["pause_reason"] != want[i] || got["paused"] != (want[i] != "") {
+				if got := b.Get("/v1/pools/" + pool).Expect(200).Object(); got["pause_reason"] != want[i] || got["paused"] != (want[i] != "") {
 					b.Errorf("pool %s: paused %v for %q, want %q", pool, got["paused"], got["pause_reason"], want[i])
 				}
 			}
@@ -48,8 +48,8 @@ func TestAllPoolsArePausedAndResumed(t *testing.T) {
 		change("resume?dry_run=true", 3)
 		change("resume?dry_run=false", 3)
 		expectReasons("", "repair", "", "")
-		b.call("POST", "/v1/pools/pause", b.createToken("operator"), nil).expectProblem(403, "forbidden")
-		b.call("POST", "/v1/pools/resume", other, nil).expectStatus(200)
+		b.Call("POST", "/v1/pools/pause", b.createToken("operator"), nil).ExpectProblem(403, "forbidden")
+		b.Call("POST", "/v1/pools/resume", other, nil).Expect(200)
 		expectReasons("", "", "", "")
 	})
 }

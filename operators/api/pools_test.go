@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -44,11 +45,11 @@ func TestPutPoolCreatesAndReplaces(t *testing.T) {
 			{`{"capacity":60,"lease_ms":null,"paused":null,"limits":null,"windows":null}`, "60 300000 false [] []", 200, 4},
 			{`{"capacity":10000,"lease_ms":86400000}`, "10000 8.64e+07 false [] []", 200, 5},
 		} {
-			put := b.call("PUT", "/v1/pools/ar:330100", adminToken, step.body).expectStatus(step.status).decodeObject()
+			put := b.Call("PUT", "/v1/pools/ar:330100", adminToken, step.body).Expect(step.status).Object()
 			if got := poolSettingsText(put); got != step.want || put["version"] != step.version || put["name"] != "ar:330100" {
 				b.Errorf("%s: %v, want %s version %v", step.body, put, step.want, step.version)
 			}
-			if diff := cmp.Diff(put, b.get("/v1/pools/ar%3A330100").expectStatus(200).decodeObject()); diff != "" {
+			if diff := cmp.Diff(put, b.Get("/v1/pools/ar%3A330100").Expect(200).Object()); diff != "" {
 				b.Errorf("%s: GET differs from the answer of PUT: %s", step.body, diff)
 			}
 		}
@@ -58,10 +59,10 @@ func TestPutPoolCreatesAndReplaces(t *testing.T) {
 func TestPutPoolTakesWhatGetShows(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":3,"lease_ms":4000,"paused":true}`)
-	shown := b.get("/v1/pools/p").expectStatus(200)
-	put := b.call("PUT", "/v1/pools/p", adminToken, string(shown.body)).expectStatus(200)
-	if diff := cmp.Diff(shown.decodeObject(), put.decodeObject()); diff != "" {
+	b.PutPool("p", `{"capacity":3,"lease_ms":4000,"paused":true}`)
+	shown := b.Get("/v1/pools/p").Expect(200)
+	put := b.Call("PUT", "/v1/pools/p", adminToken, string(shown.Body)).Expect(200)
+	if diff := cmp.Diff(shown.Object(), put.Object()); diff != "" {
 		t.Errorf("pasting a pool changed it: %s", diff)
 	}
 }
@@ -101,9 +102,9 @@ func badPools() []badBody {
 func TestBadPoolsAreRefusedWhole(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":5}`)
+		b.PutPool("p", `{"capacity":5}`)
 		b.expectRefused("PUT", "/v1/pools/p", badPools())
-		if got := poolSettingsText(b.get("/v1/pools/p").decodeObject()); got != "5 300000 false [] []" {
+		if got := poolSettingsText(b.Get("/v1/pools/p").Object()); got != "5 300000 false [] []" {
 			b.Errorf("a refused request changed the pool: %s", got)
 		}
 	})
@@ -116,15 +117,15 @@ func TestBadNamesOfPoolsAreRefused(t *testing.T) {
 		"-p": "invalid_pool", "a%20b": "invalid_pool", "a%2Fb": "invalid_pool", "a%23b": "invalid_pool", "a+b": "invalid_pool", "%C3%BC": "invalid_pool",
 		strings.Repeat("p", 65): "invalid_pool", "%FF": "invalid_path", "%00": "invalid_path", "..": "invalid_path", "%2e%2e": "invalid_path",
 	} {
-		b.call("PUT", "/v1/pools/"+name, adminToken, `{"capacity":60}`).expectProblem(400, code)
-		b.get("/v1/pools/"+name).expectProblem(400, code)
-		b.get("/v1/pools/"+name+"/slots").expectProblem(400, code)
+		b.Call("PUT", "/v1/pools/"+name, adminToken, `{"capacity":60}`).ExpectProblem(400, code)
+		b.Get("/v1/pools/"+name).ExpectProblem(400, code)
+		b.Get("/v1/pools/"+name+"/slots").ExpectProblem(400, code)
 	}
-	b.call("PUT", "/v1/pools/-p", adminToken, `{"capacity":60}`).expectProblem(400, "invalid_pool").expectMentions(t, "letter or digit")
-	b.call("PUT", "/v1/pools/"+strings.Repeat("p", 65), adminToken, `{"capacity":60}`).expectProblem(400, "invalid_pool").expectMentions(t, "64")
-	b.get("/v1/pools/q").expectProblem(404, "not_found")
-	b.get("/v1/pools/q/slots").expectProblem(404, "not_found")
-	if pools := listField(b.get("/v1/pools").decodeObject(), "pools"); len(pools) != 0 {
+	b.Call("PUT", "/v1/pools/-p", adminToken, `{"capacity":60}`).ExpectProblem(400, "invalid_pool", "letter or digit")
+	b.Call("PUT", "/v1/pools/"+strings.Repeat("p", 65), adminToken, `{"capacity":60}`).ExpectProblem(400, "invalid_pool", "64")
+	b.Get("/v1/pools/q").ExpectProblem(404, "not_found")
+	b.Get("/v1/pools/q/slots").ExpectProblem(404, "not_found")
+	if pools := listField(b.Get("/v1/pools").Object(), "pools"); len(pools) != 0 {
 		t.Errorf("%d pools after refusals, want none", len(pools))
 	}
 }
@@ -132,9 +133,9 @@ func TestBadNamesOfPoolsAreRefused(t *testing.T) {
 func TestPutPoolAsksForJSON(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.sendWithType("PUT", "/v1/pools/p", "text/csv", `capacity`).expectProblem(415, "unsupported_media_type").expectMentions(t, "text/csv")
-	b.sendWithType("PUT", "/v1/pools/p", "application/json; charset=utf-8", `{"capacity":60}`).expectStatus(201)
-	b.sendWithType("PUT", "/v1/pools/p", "", `{"capacity":60}`).expectStatus(200)
+	b.sendWithType("PUT", "/v1/pools/p", "text/csv", `capacity`).ExpectProblem(415, "unsupported_media_type", "text/csv")
+	b.sendWithType("PUT", "/v1/pools/p", "application/json; charset=utf-8", `{"capacity":60}`).Expect(201)
+	b.sendWithType("PUT", "/v1/pools/p", "", `{"capacity":60}`).Expect(200)
 }
 
 func TestPoolsArePaged(t *testing.T) {
@@ -142,7 +143,7 @@ func TestPoolsArePaged(t *testing.T) {
 	runOnServers(t, func(b *testAPI) {
 		want := []string{"A", "B", "a", "a.1", "b"}
 		for _, name := range []string{"b", "A", "a.1", "B", "a"} {
-			b.putPool(name, `{"capacity":60}`)
+			b.PutPool(name, `{"capacity":60}`)
 		}
 		if diff := cmp.Diff(want, b.readPages("/v1/pools", "pools", "name")); diff != "" {
 			b.Errorf("pages: %s", diff)
@@ -155,8 +156,8 @@ func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
 		for _, capacity := range []int{3, 1, 5} {
-			b.putPool("p", fmt.Sprintf(`{"capacity":%d}`, capacity))
-			snapshot, err := b.semaphore.Snapshot(b.Context(), "p")
+			b.PutPool("p", fmt.Sprintf(`{"capacity":%d}`, capacity))
+			snapshot, err := b.Semaphore.Snapshot(b.Context(), "p")
 			if err != nil || snapshot.Capacity != capacity {
 				b.Errorf("Redis knows %+v (%v), want capacity %d", snapshot, err, capacity)
 			}
@@ -167,25 +168,25 @@ func TestChangedPoolIsKnownToRedisAtOnce(t *testing.T) {
 func TestSlotsShowWhoIsInside(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":4}`)
-		b.createBatch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5","d-6"]}`)
-		grants := map[float64]grantedTask{}
+		b.PutPool("p", `{"capacity":4}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1","d-2","d-3","d-4","d-5","d-6"]}`)
+		grants := map[float64]rig.Grant{}
 		for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} { // they hold the slots 0 to 3
-			g := b.reportUntilGranted(device)
+			g := b.ReportUntilGranted(device)
 			grants[float64(g.Slot)] = g
 		}
-		b.sendReport("d-1", grants[0].resultBody("succeeded", "")).expectStatus(200)
-		b.sendReport("d-3", grants[2].resultBody("succeeded", "")).expectStatus(200)
-		b.putPool("p", `{"capacity":1}`) // slots 1 and 3 stay held, above the capacity
-		shown := b.get("/v1/pools/p/slots").expectStatus(200).decodeObject()
+		b.SendReport("d-1", grants[0].Result("succeeded", "")).Expect(200)
+		b.SendReport("d-3", grants[2].Result("succeeded", "")).Expect(200)
+		b.PutPool("p", `{"capacity":1}`) // slots 1 and 3 stay held, above the capacity
+		shown := b.Get("/v1/pools/p/slots").Expect(200).Object()
 		want := map[string]any{"pool": "p", "capacity": 1.0, "held": 2.0, "reserved": 0.0, "waiting": 2.0}
 		slots, oldest := listField(shown, "slots"), shown["oldest_pending_at"]
-		if batch := b.get("/v1/batches/1").expectStatus(200).decodeObject(); oldest == nil || oldest != batch["created_at"] {
+		if batch := b.Get("/v1/batches/1").Expect(200).Object(); oldest == nil || oldest != batch["created_at"] {
 			b.Errorf("the oldest waits since %v, its batch was created %v", oldest, batch["created_at"])
 		}
 		// The list of pools returns the same numbers. On a page with many pools it counts fewer waiting devices.
 		for _, query := range []string{"", "?page_size=500"} {
-			listed := asObject(listField(b.get("/v1/pools"+query).expectStatus(200).decodeObject(), "pools")[0])
+			listed := asObject(listField(b.Get("/v1/pools"+query).Expect(200).Object(), "pools")[0])
 			if listed["held"] != shown["held"] || listed["waiting"] != shown["waiting"] || listed["oldest_pending_at"] != oldest || listed["capacity"] != 1.0 {
 				b.Errorf("listed as %v", listed)
 			}
@@ -214,15 +215,15 @@ func TestSlotsShowWhoIsInside(t *testing.T) {
 func TestSlotsShowWhatIsKept(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":3}`)
-		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
-		b.reportUntilGranted("d-1") // device d-1 holds slot 0
+		b.PutPool("p", `{"capacity":3}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1"]}`)
+		b.ReportUntilGranted("d-1") // device d-1 holds slot 0
 		seat := slots.Joiner{Device: "d-2", Want: slots.Want{Batch: 1, Task: 2, Weight: 1}, Reach: slots.ReachPush}
 		pace := slots.Pace{ReportPeriod: time.Minute, OfferTTL: time.Minute}
-		if line, err := b.semaphore.Join(b.Context(), "p", pace, []slots.Joiner{seat}); err != nil || line.Reserved != 1 {
+		if line, err := b.Semaphore.Join(b.Context(), "p", pace, []slots.Joiner{seat}); err != nil || line.Reserved != 1 {
 			b.Fatalf("line %+v, %v", line, err)
 		}
-		shown := b.get("/v1/pools/p/slots").expectStatus(200).decodeObject()
+		shown := b.Get("/v1/pools/p/slots").Expect(200).Object()
 		states := ""
 		for _, s := range listField(shown, "slots") {
 			slot := asObject(s)
@@ -247,7 +248,7 @@ func (b *testAPI) readPages(path, name, field string) []string {
 		if strings.Contains(path, "?") {
 			separator = "&"
 		}
-		page := b.get(fmt.Sprintf("%s%spage_size=%d&page_token=%s", path, separator, testPageSize, url.QueryEscape(token))).expectStatus(200).decodeObject()
+		page := b.Get(fmt.Sprintf("%s%spage_size=%d&page_token=%s", path, separator, testPageSize, url.QueryEscape(token))).Expect(200).Object()
 		entries := listField(page, name)
 		if len(entries) > testPageSize {
 			b.Fatalf("%s: a page of %d, want at most %d", path, len(entries), testPageSize)
@@ -268,8 +269,8 @@ func (b *testAPI) readPages(path, name, field string) []string {
 func (b *testAPI) expectPageErrors(path string) {
 	b.Helper()
 	for _, query := range []string{"page_size=0", "page_size=-1", "page_size=1001", "page_size=x", "page_token=%21", "page_token=AA", "page_token=_w"} {
-		b.get(path+"?"+query).expectProblem(422, "invalid_field").expectMentions(b.T, strings.Split(query, "=")[0])
+		b.Get(path+"?"+query).ExpectProblem(422, "invalid_field", strings.Split(query, "=")[0])
 	}
-	b.get(path+"?page_token=%FF").expectProblem(400, "invalid_request")
-	b.get(path+"?page_token=%zz").expectProblem(400, "invalid_request")
+	b.Get(path+"?page_token=%FF").ExpectProblem(400, "invalid_request")
+	b.Get(path+"?page_token=%zz").ExpectProblem(400, "invalid_request")
 }

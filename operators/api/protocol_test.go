@@ -14,7 +14,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
 const protocolPage = "../../docs/protocol.md"
@@ -119,22 +122,22 @@ func TestRequestsOfTheProtocolAreTaken(t *testing.T) {
 		leased := [2]string{"", "40190"} // number and token of the lease
 		for _, r := range exampleRequests() {
 			if r.name == "release-slot" {
-				b.reportUntilGranted("ar-8")
+				b.ReportUntilGranted("ar-8")
 			}
-			a := b.call(r.method, strings.ReplaceAll(r.path, "{lease}", leased[0]), adminToken, strings.ReplaceAll(all[r.name], "40190", leased[1])).expectStatus(r.status)
+			a := b.Call(r.method, strings.ReplaceAll(r.path, "{lease}", leased[0]), adminToken, strings.ReplaceAll(all[r.name], "40190", leased[1])).Expect(r.status)
 			if r.name == "acquire-lease" {
-				leased = [2]string{numberText(a.decodeObject()["lease"]), numberText(a.decodeObject()["token"])}
+				leased = [2]string{numberText(a.Object()["lease"]), numberText(a.Object()["token"])}
 			}
 			if r.name == "create-batch-tasks" {
 				_, want, _ := strings.Cut(removeSpaces(all["created-batch"]), ",")
-				if _, got, _ := strings.Cut(strings.TrimSpace(string(a.body)), ","); got != want {
+				if _, got, _ := strings.Cut(strings.TrimSpace(string(a.Body)), ","); got != want {
 					b.Errorf("created-batch: %s, the page says %s", got, want)
 				}
 			}
 		}
 		for _, answer := range exampleResponses() {
 			if answer.path != "" {
-				b.get(answer.path).expectStatus(200)
+				b.Get(answer.path).Expect(200)
 			}
 		}
 	})
@@ -158,7 +161,7 @@ func TestReportsOfTheProtocolAreTaken(t *testing.T) {
 			Running, Attributes,
 			_ any
 		}](t, name, text)
-		if b.sendReport("ar-9", text).expectStatus(200).decode(&got); got.Re != report.ID || len(got.Acks) != len(report.Results) || strings.Contains(got.sortedOutcomes(), "rejected") {
+		if b.SendReport("ar-9", text).Expect(200).Decode(&got); got.Re != report.ID || len(got.Acks) != len(report.Results) || strings.Contains(got.sortedOutcomes(), "rejected") {
 			t.Errorf("%s: answered %+v", name, got)
 		}
 	}
@@ -190,9 +193,9 @@ func TestAnswersOfTheProtocolAreDescribed(t *testing.T) {
 				t.Errorf("%s: %+v", name, push)
 			}
 		case name == "problem":
-			p := decodeStrict[problem](t, name, text)
-			got := b.sendReport("d", `{"results": [}`).expectProblem(p.Status, p.Code)
-			if got.Detail, p.Detail = "", ""; got != p {
+			p := decodeStrict[operators.Problem](t, name, text)
+			got := b.SendReport("d", `{"results": [}`).ExpectProblem(p.Status, p.Code)
+			if got.Detail, p.Detail = "", ""; !cmp.Equal(got, p) {
 				t.Errorf("problem %+v, the page says %+v", got, p)
 			}
 		default:

@@ -21,20 +21,20 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 		method, path, _ := strings.Cut(name, " ")
 		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
 		if op.OperationID == "report" { // devices in the field send unknown parameters and must not be refused
-			b.call(method, path+"?nosuch=1", fleetToken, `{}`).expectStatus(200)
+			b.Call(method, path+"?nosuch=1", fleetToken, `{}`).Expect(200)
 			continue
 		}
 		var body any
 		if op.RequestBody != nil {
 			body = validBodies()[name]
 			for form := range op.RequestBody.Content {
-				b.sendWithType(method, path+"?nosuch=1", form, validBodies()[name]).expectProblem(400, "unknown_field").expectMentions(t, "nosuch")
+				b.sendWithType(method, path+"?nosuch=1", form, validBodies()[name]).ExpectProblem(400, "unknown_field", "nosuch")
 			}
 		}
-		b.call(method, path+"?nosuch=1", adminToken, body).expectProblem(400, "unknown_field").expectMentions(t, "nosuch")
+		b.Call(method, path+"?nosuch=1", adminToken, body).ExpectProblem(400, "unknown_field", "nosuch")
 		for form := range op.Responses["200"].Content { // a list in each form, including the streams
 			if method == http.MethodGet {
-				b.getWithAccept(path+"?nosuch=1", form).expectProblem(400, "unknown_field")
+				b.getWithAccept(path+"?nosuch=1", form).ExpectProblem(400, "unknown_field")
 			}
 		}
 	}
@@ -45,8 +45,8 @@ func TestUnknownQueryParametersAreRefused(t *testing.T) {
 func TestMistypedQueryChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":60}`)
-	b.createBatch(newBatchBody)
+	b.PutPool("p", `{"capacity":60}`)
+	b.CreateBatch(newBatchBody)
 	for path, want := range map[string]struct {
 		status int
 		code   string
@@ -67,14 +67,14 @@ func TestMistypedQueryChangesNothing(t *testing.T) {
 		if !strings.Contains(path, "cancel") {
 			body = newBatchBody
 		}
-		b.call("POST", path, adminToken, body).expectProblem(want.status, want.code).expectMentions(t, want.names)
+		b.Call("POST", path, adminToken, body).ExpectProblem(want.status, want.code, want.names)
 	}
 	streamed := "device\nd-1\n"
-	b.sendWithType(http.MethodPost, "/v1/batches?pool=p&dry_run", csvType, streamed).expectProblem(422, "invalid_field").expectMentions(t, "dry_run")
-	b.sendWithType(http.MethodPost, "/v1/batches?pool=p&pool=q", csvType, streamed).expectProblem(422, "invalid_field").expectMentions(t, "pool")
-	b.get("/v1/tasks?stat=failed").expectProblem(400, "unknown_field").expectMentions(t, "stat")
-	b.get("/v1/tasks?state=failed&state=expired").expectProblem(422, "invalid_field").expectMentions(t, "state")
-	b.get("/v1/devices?tag=a:1&tag=b:2").expectStatus(200)
+	b.sendWithType(http.MethodPost, "/v1/batches?pool=p&dry_run", csvType, streamed).ExpectProblem(422, "invalid_field", "dry_run")
+	b.sendWithType(http.MethodPost, "/v1/batches?pool=p&pool=q", csvType, streamed).ExpectProblem(422, "invalid_field", "pool")
+	b.Get("/v1/tasks?stat=failed").ExpectProblem(400, "unknown_field", "stat")
+	b.Get("/v1/tasks?state=failed&state=expired").ExpectProblem(422, "invalid_field", "state")
+	b.Get("/v1/devices?tag=a:1&tag=b:2").Expect(200)
 	if got := fmt.Sprint(b.readPages("/v1/tasks?state=pending", "tasks", "id")); got != "[1 2]" {
 		t.Errorf("pending are %s, want both tasks of the one batch", got)
 	}

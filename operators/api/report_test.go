@@ -15,6 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/internal/pace"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // deviceReply has those fields of a reply that a device reads.
@@ -42,16 +43,16 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 	b := startEmbedded(t)
 	for _, body := range []string{``, ` `, `{}`, `{"id":"r","unknown":{"field":[1]}}`} {
 		for _, contentType := range []string{"", "application/json", "text/plain", "application/x-www-form-urlencoded", ";;"} {
-			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", strings.NewReader(body))
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.URL+"/v1/devices/d/report", strings.NewReader(body))
 			request.Header.Set("Authorization", "Bearer "+fleetToken)
 			request.Header.Set("Content-Type", contentType)
-			a := b.doRequest(request).expectStatus(200)
-			if got := a.header.Get("Content-Length"); got != strconv.Itoa(len(a.body)) || a.header.Get("Content-Type") != "application/json" || a.header.Get("Cache-Control") != "no-store" {
-				t.Errorf("%q as %q: headers %v", body, contentType, a.header)
+			a := b.DoRequest(request).Expect(200)
+			if got := a.Header.Get("Content-Length"); got != strconv.Itoa(len(a.Body)) || a.Header.Get("Content-Type") != "application/json" || a.Header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%q as %q: headers %v", body, contentType, a.Header)
 			}
 			var got deviceReply
-			if a.decode(&got); got.Reason != "none" {
-				t.Errorf("%q: %s", body, a.body)
+			if a.Decode(&got); got.Reason != "none" {
+				t.Errorf("%q: %s", body, a.Body)
 			}
 		}
 	}
@@ -62,22 +63,22 @@ func TestReportIsAnsweredWhole(t *testing.T) {
 func TestUnknownDevicesAreRefusedBeyondTheRate(t *testing.T) {
 	t.Parallel()
 	var elapsed atomic.Int64 // seconds of the dispatcher's clock
-	b := startEmbedded(t, func(s *testOptions) {
-		s.dispatcher.RegistrationRate = pace.Options{Rate: 1, Burst: 2}
-		s.dispatcher.Now = func() time.Time { return time.Unix(elapsed.Load(), 0) }
+	b := startEmbedded(t, func(s *rig.Options) {
+		s.Dispatcher.RegistrationRate = pace.Options{Rate: 1, Burst: 2}
+		s.Dispatcher.Now = func() time.Time { return time.Unix(elapsed.Load(), 0) }
 	})
 	for _, device := range []string{"d-1", "d-2", "d-1"} {
-		b.sendReport(device, `{}`).expectStatus(200)
+		b.SendReport(device, `{}`).Expect(200)
 	}
-	refused := b.sendReport("d-3", `{}`)
-	refused.expectProblem(503, "registration_rate")
-	if after := refused.header.Get("Retry-After"); after != "30" {
+	refused := b.SendReport("d-3", `{}`)
+	refused.ExpectProblem(503, "registration_rate")
+	if after := refused.Header.Get("Retry-After"); after != "30" {
 		t.Errorf("Retry-After: %s, want 30", after)
 	}
-	b.call("GET", "/v1/devices/d-3", adminToken, nil).expectStatus(404)
+	b.Call("GET", "/v1/devices/d-3", adminToken, nil).Expect(404)
 	elapsed.Add(1)
-	b.sendReport("d-3", `{}`).expectStatus(200)
-	if events := string(b.call("GET", "/v1/events?device=d-3", adminToken, nil).body); !strings.Contains(events, "from=127.0.0.1") {
+	b.SendReport("d-3", `{}`).Expect(200)
+	if events := string(b.Call("GET", "/v1/events?device=d-3", adminToken, nil).Body); !strings.Contains(events, "from=127.0.0.1") {
 		t.Errorf("no address of the sender in %s", events)
 	}
 }
@@ -87,9 +88,9 @@ func TestUnknownDevicesAreRefusedBeyondTheRate(t *testing.T) {
 func TestRefusedReportsChangeNothing(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
-		g := b.reportUntilGranted("d-1")
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1"]}`)
+		g := b.ReportUntilGranted("d-1")
 		good := fmt.Sprintf(`{"task":%d,"token":%d,"status":"succeeded"}`, g.ID, g.Token)
 		deep := strings.Repeat("[", 14) + strings.Repeat("]", 14) // 3 + 14 levels, because the value is inside of output
 		keys := make([]string, 65)
@@ -123,22 +124,21 @@ func TestRefusedReportsChangeNothing(t *testing.T) {
 			"65537 bytes":          {`{"results":[` + good + `]}` + strings.Repeat(" ", 65537-len(`{"results":[`+good+`]}`)), 413, "body_too_large"},
 			"a megabyte":           {strings.Repeat(" ", 1<<20), 413, "body_too_large"},
 		} {
-			if p := b.sendReport("d-1", test.body).expectProblem(test.status, test.code); p.ReportAfterMS != 30_000 {
+			if p := b.SendReport("d-1", test.body).ExpectProblem(test.status, test.code); p.ReportAfterMS != 30_000 {
 				b.Errorf("%s: report_after_ms %d", name, p.ReportAfterMS)
 			}
-			p := b.call("POST", "/v1/devices/d-1/report", fleetToken, chunkedReader{strings.NewReader(test.body)}).expectProblem(test.status, test.code)
-			p.expectMentions(b.T)
-			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject(); got["state"] != "dispatched" {
+			b.Call("POST", "/v1/devices/d-1/report", fleetToken, chunkedReader{strings.NewReader(test.body)}).ExpectProblem(test.status, test.code)
+			if got := b.Get(fmt.Sprintf("/v1/tasks/%d", g.ID)).Object(); got["state"] != "dispatched" {
 				b.Fatalf("%s: a refused report ended the task: %v", name, got)
 			}
 		}
-		if got := asObject(b.get("/v1/devices/d-1").decodeObject()["attributes"]); len(got) != 0 {
+		if got := asObject(b.Get("/v1/devices/d-1").Object()["attributes"]); len(got) != 0 {
 			b.Errorf("attributes of refused reports were kept: %v", got)
 		}
-		full := b.sendReport("d-1", `{"results":[`+good+`]}`+strings.Repeat(" ", 65536-len(`{"results":[`+good+`]}`)))
+		full := b.SendReport("d-1", `{"results":[`+good+`]}`+strings.Repeat(" ", 65536-len(`{"results":[`+good+`]}`)))
 		var got deviceReply
-		if full.expectStatus(200).decode(&got); got.sortedOutcomes() != "recorded" {
-			b.Errorf("65536 bytes are allowed: %s", full.body)
+		if full.Expect(200).Decode(&got); got.sortedOutcomes() != "recorded" {
+			b.Errorf("65536 bytes are allowed: %s", full.Body)
 		}
 	})
 }
@@ -149,9 +149,9 @@ type chunkedReader struct{ io.Reader }
 func TestBadEntriesSpoilNothing(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","devices":["d-1","d-2"]}`)
-		mine, other := b.reportUntilGranted("d-1"), b.reportUntilGranted("d-2")
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1","d-2"]}`)
+		mine, other := b.ReportUntilGranted("d-1"), b.ReportUntilGranted("d-2")
 		entry := func(task, token, status, more string) string {
 			return fmt.Sprintf(`{"task":%s,"token":%s,"status":%s%s}`, task, token, status, more)
 		}
@@ -181,23 +181,23 @@ func TestBadEntriesSpoilNothing(t *testing.T) {
 		} {
 			body := `{"results":[` + test.bad + `,` + entry("9007199254740990", `"5"`, `"failed"`, "") + `],"accept":false}`
 			var got deviceReply
-			b.sendReport("d-1", body).expectStatus(200).decode(&got)
+			b.SendReport("d-1", body).Expect(200).Decode(&got)
 			if want := strings.Join(slices.Sorted(slices.Values([]string{test.want, "unknown"})), " "); got.sortedOutcomes() != want {
 				b.Errorf("%s: outcomes %q, want %q", test.bad, got.sortedOutcomes(), want)
 			}
 		}
-		for _, g := range []grantedTask{mine, other} {
-			if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject(); got["state"] != "dispatched" || len(listField(got, "attempts")) != 0 {
+		for _, g := range []rig.Grant{mine, other} {
+			if got := b.Get(fmt.Sprintf("/v1/tasks/%d", g.ID)).Object(); got["state"] != "dispatched" || len(listField(got, "attempts")) != 0 {
 				b.Errorf("a bad entry touched a task: %v", got)
 			}
 		}
 		var got deviceReply
-		b.sendReport("d-1", `{"running":[7,{"task":-1,"token":1},{"task":`+task+`,"token":9007199254740991},{"task":`+task+`,"token":`+token+`,"progress":"x"}]}`).expectStatus(200).decode(&got)
+		b.SendReport("d-1", `{"running":[7,{"task":-1,"token":1},{"task":`+task+`,"token":9007199254740991},{"task":`+task+`,"token":`+token+`,"progress":"x"}]}`).Expect(200).Decode(&got)
 		if len(got.Renewed) != 1 || got.Renewed[0].Task != mine.ID || len(got.Cancel) != 3 {
 			b.Errorf("bad running entries kept a good one from renewal: %+v", got)
 		}
 		got = deviceReply{}
-		b.sendReport("d-1", `{"results":[7,`+entry(task, token, `"succeeded"`, "")+`,{}]}`).expectStatus(200).decode(&got)
+		b.SendReport("d-1", `{"results":[7,`+entry(task, token, `"succeeded"`, "")+`,{}]}`).Expect(200).Decode(&got)
 		if want := "recorded rejected:invalid_task rejected:not_an_object"; got.sortedOutcomes() != want {
 			b.Errorf("outcomes %q, want %q", got.sortedOutcomes(), want)
 		}
@@ -207,7 +207,7 @@ func TestBadEntriesSpoilNothing(t *testing.T) {
 func TestDeviceTextIsRepaired(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":100}`)
+		b.PutPool("p", `{"capacity":100}`)
 		for i, test := range []struct{ sent, want string }{
 			{`"a\u0000b"`, `"a` + "\ufffd" + `b"`},
 			{"\"a\x00b\"", `"a` + "\ufffd" + `b"`},
@@ -223,30 +223,30 @@ func TestDeviceTextIsRepaired(t *testing.T) {
 			{`"` + strings.Repeat("x", 32<<10-2) + `"`, `"` + strings.Repeat("x", 32<<10-2) + `"`},
 		} {
 			device := fmt.Sprintf("d-%d", i)
-			b.createBatch(`{"pool":"p","devices":["` + device + `"]}`)
-			g := b.reportUntilGranted(device)
+			b.CreateBatch(`{"pool":"p","devices":["` + device + `"]}`)
+			g := b.ReportUntilGranted(device)
 			more := `,"output":` + test.sent
 			if test.sent[0] == '"' && len(test.sent) < 100 {
 				more += `,"error":` + test.sent
 			}
-			report := g.resultBody("succeeded", more)
+			report := g.Result("succeeded", more)
 			if len(test.sent) < 100 {
 				report = strings.Replace(report, "{", `{"attributes":{"k":`+test.sent+`},`, 1)
 			}
 			var got deviceReply
-			b.sendReport(device, report).expectStatus(200).decode(&got)
+			b.SendReport(device, report).Expect(200).Decode(&got)
 			if got.sortedOutcomes() != "recorded" {
 				b.Errorf("%.80s: outcomes %q", test.sent, got.sortedOutcomes())
 				continue
 			}
-			task := string(b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).expectStatus(200).body)
+			task := string(b.Get(fmt.Sprintf("/v1/tasks/%d", g.ID)).Expect(200).Body)
 			if !strings.Contains(task, `"output":`+test.want+`,`) {
 				b.Errorf("%.80q came out as %.300s", test.sent, task)
 			}
 			if strings.Contains(more, `"error"`) && strings.Contains(task, `"error":""`) {
 				b.Errorf("%.80q: the error is lost: %.300s", test.sent, task)
 			}
-			if attributes := string(b.get("/v1/devices/" + device).expectStatus(200).body); len(test.sent) < 100 && !strings.Contains(attributes, `"k":`) {
+			if attributes := string(b.Get("/v1/devices/" + device).Expect(200).Body); len(test.sent) < 100 && !strings.Contains(attributes, `"k":`) {
 				b.Errorf("%.80q: the attribute is lost: %.300s", test.sent, attributes)
 			}
 		}
@@ -256,12 +256,12 @@ func TestDeviceTextIsRepaired(t *testing.T) {
 func TestOversizeOutputIsDroppedAndItsStatusKept(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":60}`)
-	b.createBatch(`{"pool":"p","devices":["d"]}`)
-	g := b.reportUntilGranted("d")
+	b.PutPool("p", `{"capacity":60}`)
+	b.CreateBatch(`{"pool":"p","devices":["d"]}`)
+	g := b.ReportUntilGranted("d")
 	var got deviceReply
-	b.sendReport("d", g.resultBody("succeeded", `,"output":"`+strings.Repeat("x", 32<<10)+`"`)).expectStatus(200).decode(&got)
-	task := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject()
+	b.SendReport("d", g.Result("succeeded", `,"output":"`+strings.Repeat("x", 32<<10)+`"`)).Expect(200).Decode(&got)
+	task := b.Get(fmt.Sprintf("/v1/tasks/%d", g.ID)).Object()
 	if got.sortedOutcomes() != "recorded:output_dropped" || task["state"] != "succeeded" || task["output"] != nil {
 		t.Errorf("%q, task %v", got.sortedOutcomes(), task)
 	}
@@ -278,26 +278,26 @@ func TestReportPathNamesOneDevice(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	for id, code := range badDeviceIDs() {
-		a := b.sendReport(id, `{}`)
-		if p := a.expectProblem(400, code); code == "invalid_device_id" && p.ReportAfterMS == 0 {
-			t.Errorf("%s: no report_after_ms", a.requestLine)
+		a := b.SendReport(id, `{}`)
+		if p := a.ExpectProblem(400, code); code == "invalid_device_id" && p.ReportAfterMS == 0 {
+			t.Errorf("%s: no report_after_ms", a.Line)
 		}
 	}
 	for _, path := range []string{"//v1/devices/d/report", "/v1//devices/d/report", "/v1/devices//report", "/v1/devices/../devices/d/report", "/v1/./devices/d/report"} {
-		b.call("POST", path, fleetToken, `{}`).expectProblem(400, "invalid_path")
+		b.Call("POST", path, fleetToken, `{}`).ExpectProblem(400, "invalid_path")
 	}
 	for _, method := range []string{"GET", "HEAD", "PUT", "PATCH", "DELETE"} {
-		a := b.call(method, "/v1/devices/d/report", fleetToken, nil)
-		if a.status != 405 || a.header.Get("Allow") != "POST" {
-			t.Errorf("%s: %d, Allow %q", method, a.status, a.header.Get("Allow"))
+		a := b.Call(method, "/v1/devices/d/report", fleetToken, nil)
+		if a.Status != 405 || a.Header.Get("Allow") != "POST" {
+			t.Errorf("%s: %d, Allow %q", method, a.Status, a.Header.Get("Allow"))
 		}
 	}
-	if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 0 {
+	if found := listField(b.Get("/v1/devices").Object(), "devices"); len(found) != 0 {
 		t.Errorf("%d devices after refusals, want none", len(found))
 	}
-	b.sendReport("a%3Ab", `{}`).expectStatus(200)
-	b.sendReport("a:b", `{}`).expectStatus(200)
-	if found := listField(b.get("/v1/devices").decodeObject(), "devices"); len(found) != 1 {
+	b.SendReport("a%3Ab", `{}`).Expect(200)
+	b.SendReport("a:b", `{}`).Expect(200)
+	if found := listField(b.Get("/v1/devices").Object(), "devices"); len(found) != 1 {
 		t.Errorf("%d devices, want a:b and a%%3Ab to be one", len(found))
 	}
 }
@@ -305,11 +305,11 @@ func TestReportPathNamesOneDevice(t *testing.T) {
 func TestReportNeedsTheRightToken(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","devices":["d-1"]}`)
-		g := b.reportUntilGranted("d-1")
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","devices":["d-1"]}`)
+		g := b.ReportUntilGranted("d-1")
 		own, theirs := b.createDevice("own"), b.createDevice("theirs")
-		b.call("POST", "/v1/devices/own/report", own, `{}`).expectStatus(200)
+		b.Call("POST", "/v1/devices/own/report", own, `{}`).Expect(200)
 		for name, test := range map[string]struct {
 			device, token string
 			status        int
@@ -326,17 +326,17 @@ func TestReportNeedsTheRightToken(t *testing.T) {
 			"fleet after the own one": {"own", fleetToken, 403, "forbidden"},
 			"own of another":          {"theirs", own, 403, "forbidden"},
 		} {
-			p := b.call("POST", "/v1/devices/"+test.device+"/report", test.token, g.resultBody("succeeded", "")).expectProblem(test.status, test.code)
+			p := b.Call("POST", "/v1/devices/"+test.device+"/report", test.token, g.Result("succeeded", "")).ExpectProblem(test.status, test.code)
 			if p.ReportAfterMS != 600_000 {
 				b.Errorf("%s: report_after_ms %d", name, p.ReportAfterMS)
 			}
 		}
 		var got deviceReply
-		b.call("POST", "/v1/devices/theirs/report", theirs, g.resultBody("succeeded", "")).expectStatus(200).decode(&got)
+		b.Call("POST", "/v1/devices/theirs/report", theirs, g.Result("succeeded", "")).Expect(200).Decode(&got)
 		if got.sortedOutcomes() != "unknown" {
 			b.Errorf("another device's result: %q", got.sortedOutcomes())
 		}
-		if got := b.get(fmt.Sprintf("/v1/tasks/%d", g.ID)).decodeObject(); got["state"] != "dispatched" {
+		if got := b.Get(fmt.Sprintf("/v1/tasks/%d", g.ID)).Object(); got["state"] != "dispatched" {
 			b.Errorf("somebody else ended the task: %v", got)
 		}
 	})
@@ -345,24 +345,24 @@ func TestReportNeedsTheRightToken(t *testing.T) {
 func TestReportOfTwoTokensIsRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/v1/devices/d/report", strings.NewReader(`{}`))
+	request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, b.URL+"/v1/devices/d/report", strings.NewReader(`{}`))
 	request.Header["Authorization"] = []string{"Bearer " + fleetToken, "Bearer " + fleetToken}
-	b.doRequest(request).expectProblem(401, "unauthenticated")
+	b.DoRequest(request).ExpectProblem(401, "unauthenticated")
 }
 
 func TestEnrolmentGivesATokenThatWorks(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.FleetMode = credentials.FleetEnroll })
+	b := startEmbedded(t, func(s *rig.Options) { s.Dispatcher.FleetMode = credentials.FleetEnroll })
 	credential := func() string {
-		token, _ := b.sendReport("d", `{}`).expectStatus(200).decodeObject()["credential"].(string)
+		token, _ := b.SendReport("d", `{}`).Expect(200).Object()["credential"].(string)
 		return token
 	}
 	lost, kept := credential(), credential()
-	b.call("POST", "/v1/devices/d/report", lost, `{}`).expectProblem(401, "unauthenticated")
-	if again := b.call("POST", "/v1/devices/d/report", kept, `{}`).expectStatus(200); again.decodeObject()["credential"] != nil {
-		t.Errorf("the token is shown again: %s", again.body)
+	b.Call("POST", "/v1/devices/d/report", lost, `{}`).ExpectProblem(401, "unauthenticated")
+	if again := b.Call("POST", "/v1/devices/d/report", kept, `{}`).Expect(200); again.Object()["credential"] != nil {
+		t.Errorf("the token is shown again: %s", again.Body)
 	}
-	b.sendReport("d", `{}`).expectProblem(403, "forbidden")
+	b.SendReport("d", `{}`).ExpectProblem(403, "forbidden")
 }
 
 // TestBodyThatBreaksOffIsToBeSentAgain checks a report whose body breaks off because of a network failure. The
@@ -370,10 +370,8 @@ func TestEnrolmentGivesATokenThatWorks(t *testing.T) {
 func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.URL, "http://"))
+	b.Must(err)
 	defer conn.Close()
 	text := fmt.Sprintf("POST /v1/devices/d/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{\"results\":[", fleetToken)
 	if _, err := io.WriteString(conn, text); err != nil {
@@ -390,19 +388,17 @@ func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 
 func TestRefusalsAreJittered(t *testing.T) {
 	t.Parallel()
-	b := startEmbedded(t, func(s *testOptions) { s.dispatcher.Jitter = func() float64 { return 0 } })
-	if p := b.sendReport("d", `{`).expectProblem(400, "invalid_json"); p.ReportAfterMS != 24_000 {
+	b := startEmbedded(t, func(s *rig.Options) { s.Dispatcher.Jitter = func() float64 { return 0 } })
+	if p := b.SendReport("d", `{`).ExpectProblem(400, "invalid_json"); p.ReportAfterMS != 24_000 {
 		t.Errorf("invalid: report_after_ms %d", p.ReportAfterMS)
 	}
-	if p := b.call("POST", "/v1/devices/d/report", "garbage", `{}`).expectProblem(401, "unauthenticated"); p.ReportAfterMS != 480_000 {
+	if p := b.Call("POST", "/v1/devices/d/report", "garbage", `{}`).ExpectProblem(401, "unauthenticated"); p.ReportAfterMS != 480_000 {
 		t.Errorf("unauthenticated: report_after_ms %d", p.ReportAfterMS)
 	}
-	if err := b.store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	a := b.sendReport("d", `{}`)
-	if p := a.expectProblem(503, "unavailable"); p.ReportAfterMS != 1500 || a.header.Get("Retry-After") != "2" {
-		t.Errorf("unavailable: report_after_ms %d, Retry-After %q", p.ReportAfterMS, a.header.Get("Retry-After"))
+	b.Must(b.store.Close())
+	a := b.SendReport("d", `{}`)
+	if p := a.ExpectProblem(503, "unavailable"); p.ReportAfterMS != 1500 || a.Header.Get("Retry-After") != "2" {
+		t.Errorf("unavailable: report_after_ms %d, Retry-After %q", p.ReportAfterMS, a.Header.Get("Retry-After"))
 	}
 }
 

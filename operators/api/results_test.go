@@ -18,20 +18,20 @@ import (
 // endTask lets a device take its next task and end it with this status. extraFields is further JSON of the result.
 func (b *testAPI) endTask(device, status, extraFields string) {
 	b.Helper()
-	b.sendReport(device, b.reportUntilGranted(device).resultBody(status, extraFields)).expectStatus(200)
+	b.SendReport(device, b.ReportUntilGranted(device).Result(status, extraFields)).Expect(200)
 }
 
 // foldCounts adds the recorded changes to the counts of the batches, as a pass does.
 func (b *testAPI) foldCounts() {
 	b.Helper()
-	if _, err := b.dispatcher.Upkeep.FoldCounts(b.Context()); err != nil {
+	if _, err := b.Dispatcher.Upkeep.FoldCounts(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }
 
 func (b *testAPI) readResults(path string) (r operators.Results) {
 	b.Helper()
-	b.get("/v1/batches/1/results" + path).expectStatus(200).decode(&r)
+	b.Get("/v1/batches/1/results" + path).Expect(200).Decode(&r)
 	return r
 }
 
@@ -50,15 +50,15 @@ func plainPercentile(numbers []float64, share float64) float64 {
 // word. endRandomTasks returns these values.
 func (b *testAPI) endRandomTasks() (numbers []float64, words map[string]int64) {
 	b.Helper()
-	b.putPool("p", `{"capacity":200}`)
+	b.PutPool("p", `{"capacity":200}`)
 	names := make([]string, 120)
 	for i := range names {
 		names[i] = fmt.Sprintf("d-%d", i)
 	}
-	b.call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"site":"a"}}`).expectStatus(201)
-	b.call("POST", "/v1/devices", adminToken, `{"id":"d-2","tags":{"site":"b"}}`).expectStatus(201)
+	b.Call("POST", "/v1/devices", adminToken, `{"id":"d-1","tags":{"site":"a"}}`).Expect(201)
+	b.Call("POST", "/v1/devices", adminToken, `{"id":"d-2","tags":{"site":"b"}}`).Expect(201)
 	list, _ := json.Marshal(slices.Concat(names, []string{"waits"}))
-	b.createBatch(`{"pool":"p","kind":"k","max_attempts":1,"devices":` + string(list) + `}`)
+	b.CreateBatch(`{"pool":"p","kind":"k","max_attempts":1,"devices":` + string(list) + `}`)
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test draws the same each time
 	words = map[string]int64{}
 	for i, name := range names {
@@ -189,11 +189,11 @@ func TestResultsAreSummedUp(t *testing.T) {
 func TestResultsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":2}`)
-	b.createBatch(newBatchBody)
-	b.get("/v1/batches/9/results").expectProblem(404, "not_found")
-	b.getWithAccept("/v1/batches/9/results", csvType).expectProblem(404, "not_found")
-	b.get("/v1/batches/1/results?field=a").expectProblem(400, "unknown_field")
+	b.PutPool("p", `{"capacity":2}`)
+	b.CreateBatch(newBatchBody)
+	b.Get("/v1/batches/9/results").ExpectProblem(404, "not_found")
+	b.getWithAccept("/v1/batches/9/results", csvType).ExpectProblem(404, "not_found")
+	b.Get("/v1/batches/1/results?field=a").ExpectProblem(400, "unknown_field")
 	for query, parts := range map[string][]string{
 		"state=pending":  {"state"},
 		"sample=50001":   {"sample", "50000"},
@@ -209,11 +209,11 @@ func TestResultsAreRefused(t *testing.T) {
 		"since=2026-03-01T04:05:06Z&until=2026-03-01T04:05:06Z": {"until", "later than since"},
 		"aggregate=a&aggregate=b":                               {"query.aggregate", "2 times"},
 	} {
-		b.get("/v1/batches/1/results?"+query).expectProblem(422, "invalid_field").expectMentions(t, parts...)
+		b.Get("/v1/batches/1/results?"+query).ExpectProblem(422, "invalid_field", parts...)
 	}
-	b.getWithAccept("/v1/batches/1/results?aggregate=a", csvType).expectProblem(422, "invalid_field").expectMentions(t, "aggregate", "JSON")
-	b.getWithAccept("/v1/batches/1/results?by_tag=a", ndjsonType).expectProblem(422, "invalid_field")
-	b.call("GET", "/v1/batches/1/results", "", nil).expectProblem(401, "unauthenticated")
+	b.getWithAccept("/v1/batches/1/results?aggregate=a", csvType).ExpectProblem(422, "invalid_field", "aggregate", "JSON")
+	b.getWithAccept("/v1/batches/1/results?by_tag=a", ndjsonType).ExpectProblem(422, "invalid_field")
+	b.Call("GET", "/v1/batches/1/results", "", nil).ExpectProblem(401, "unauthenticated")
 	if empty := b.readResults("?aggregate=a&by_tag=b"); len(empty.Results) != 0 || empty.Summary.Matching != 0 || empty.Summary.Aggregate.Tasks != 0 || len(empty.Summary.Progress) != 2 {
 		t.Errorf("%+v", empty)
 	}
@@ -224,13 +224,13 @@ func TestResultsAreRefused(t *testing.T) {
 func TestResultsAreAFlatTable(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","max_attempts":1,"devices":["d-1","d-2","d-3","d-4","d-5"]}`)
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","max_attempts":1,"devices":["d-1","d-2","d-3","d-4","d-5"]}`)
 		b.endTask("d-1", "succeeded", `,"output":{"speed":{"down":94.10,"up":-3},"note":"=1+1","tags":["a","b"]}`)
 		b.endTask("d-2", "failed", `,"error":"@no, \"route\"\nhere","output":{"note":"plain","late":true}`)
 		b.endTask("d-3", "succeeded", `,"output":"-text"`)
 		b.endTask("d-4", "succeeded", "")
-		rows := b.getWithAccept("/v1/batches/1/results", csvType).expectStatus(200).csvRows()
+		rows := b.getWithAccept("/v1/batches/1/results", csvType).Expect(200).CSVRows()
 		head := []string{"task", "device", "state", "ended_at", "duration_ms", "error", "output_dropped", "output.speed.down", "output.speed.up", "output.note", "output.tags", "output.late", "output"}
 		if diff := cmp.Diff(head, rows[0]); diff != "" || len(rows) != 5 {
 			t.Fatalf("%d rows: %s", len(rows), diff)
@@ -249,12 +249,12 @@ func TestResultsAreAFlatTable(t *testing.T) {
 				t.Error(diff)
 			}
 		}
-		rows = b.getWithAccept("/v1/batches/1/results?fields=note,speed,.&state=succeeded", csvType).expectStatus(200).csvRows()
+		rows = b.getWithAccept("/v1/batches/1/results?fields=note,speed,.&state=succeeded", csvType).Expect(200).CSVRows()
 		got := [][]string{rows[0][7:], rows[1][7:], rows[2][7:]}
 		if diff := cmp.Diff([][]string{{"output.note", "output.speed", "output"}, {"'=1+1", `{"down":94.10,"up":-3}`, ""}, {"", "", "'-text"}}, got); diff != "" {
 			t.Error(diff)
 		}
-		lines := strings.Split(strings.TrimSpace(string(b.getWithAccept("/v1/batches/1/results", ndjsonType).expectStatus(200).body)), "\n")
+		lines := strings.Split(strings.TrimSpace(string(b.getWithAccept("/v1/batches/1/results", ndjsonType).Expect(200).Body)), "\n")
 		if len(lines) != 4 || !strings.Contains(lines[0], `"output":{"speed":{"down":94.10,"up":-3},`) {
 			t.Errorf("%q", lines)
 		}
@@ -266,14 +266,14 @@ func TestResultsAreAFlatTable(t *testing.T) {
 func TestAFieldThatWasNotFoundIsNotLost(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":60}`)
-	b.createBatch(`{"pool":"p","devices":["d-1"]}`)
+	b.PutPool("p", `{"capacity":60}`)
+	b.CreateBatch(`{"pool":"p","devices":["d-1"]}`)
 	var output []string
 	for i := range 203 {
 		output = append(output, fmt.Sprintf(`"f%d":%d`, i, i))
 	}
 	b.endTask("d-1", "succeeded", `,"output":{`+strings.Join(output, ",")+`}`)
-	rows := b.getWithAccept("/v1/batches/1/results", csvType).expectStatus(200).csvRows()
+	rows := b.getWithAccept("/v1/batches/1/results", csvType).Expect(200).CSVRows()
 	if n := len(rows[0]); n != 7+200+1 || rows[1][7+199] != "199" || rows[1][n-1] != `{"f200":200,"f201":201,"f202":202}` {
 		t.Errorf("%d columns: %q", n, rows[1])
 	}

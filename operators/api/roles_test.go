@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -80,20 +81,20 @@ func TestEveryOperationAsksForItsRole(t *testing.T) {
 }
 
 // checkRefusal checks that the operation accepted or refused a token of the kind bearer as its row says. a is the response.
-func (b *testAPI) checkRefusal(row operators.Operation, bearer string, a apiResponse) {
+func (b *testAPI) checkRefusal(row operators.Operation, bearer string, a rig.Response) {
 	b.Helper()
 	status, code := expectedRefusal(row, bearer)
 	if status == 0 {
-		if a.status > 299 {
-			b.Errorf("%s by %s: %d, want success: %s", row.ID, bearer, a.status, a.body)
+		if a.Status > 299 {
+			b.Errorf("%s by %s: %d, want success: %s", row.ID, bearer, a.Status, a.Body)
 		}
 		return
 	}
-	if p := a.expectProblem(status, code); p.ReportAfterMS != 0 {
+	if p := a.ExpectProblem(status, code); p.ReportAfterMS != 0 {
 		b.Errorf("%s by %s: report_after_ms %d", row.ID, bearer, p.ReportAfterMS)
 	}
-	if challenge := a.header.Get("WWW-Authenticate"); (challenge != "") != (a.status == http.StatusUnauthorized) {
-		b.Errorf("%s by %s: %d with WWW-Authenticate %q", row.ID, bearer, a.status, challenge)
+	if challenge := a.Header.Get("WWW-Authenticate"); (challenge != "") != (a.Status == http.StatusUnauthorized) {
+		b.Errorf("%s by %s: %d with WWW-Authenticate %q", row.ID, bearer, a.Status, challenge)
 	}
 }
 
@@ -102,8 +103,8 @@ func (b *testAPI) checkRefusal(row operators.Operation, bearer string, a apiResp
 func TestStreamsAskForTheRoleOfTheirList(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity": 1}`)
-	b.createBatch(`{"pool": "p", "devices": ["d-1"]}`)
+	b.PutPool("p", `{"capacity": 1}`)
+	b.CreateBatch(`{"pool": "p", "devices": ["d-1"]}`)
 	b.createDevice("1")
 	bearers, rows, streams := b.createBearers(), operators.Operations(), 0
 	for _, op := range b.readDocument().operations() {
@@ -149,11 +150,11 @@ func TestAuthorizationHeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/v1/pools", http.NoBody)
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+"/v1/pools", http.NoBody)
 			request.Header["Authorization"] = test.values
-			a := b.doRequest(request)
-			if a.status != test.status {
-				t.Errorf("status %d, want %d: %s", a.status, test.status, a.body)
+			a := b.DoRequest(request)
+			if a.Status != test.status {
+				t.Errorf("status %d, want %d: %s", a.Status, test.status, a.Body)
 			}
 		})
 	}

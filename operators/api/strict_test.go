@@ -11,7 +11,7 @@ import (
 func TestAmbiguousBodiesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":1}`)
+	b.PutPool("p", `{"capacity":1}`)
 	for _, test := range []struct{ path, form, body, code, names string }{
 		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","role":"admin"}`, "invalid_request", "role: appears twice"},
 		{"/v1/tokens", "application/json", `{"name":"x","role":"viewer","Role":"admin"}`, "unknown_field", "Role"},
@@ -23,30 +23,30 @@ func TestAmbiguousBodiesAreRefused(t *testing.T) {
 		{"/v1/devices", ndjsonType, `{"id":"a","tags":{"x":"1","x":"2"}}`, "invalid_line", "tags.x"},
 	} {
 		a := b.sendWithType("POST", test.path, test.form, test.body)
-		if text := string(a.body); a.status/100 != 4 || !strings.Contains(text, `"`+test.code+`"`) || !strings.Contains(text, test.names) {
-			t.Errorf("%s %s: %d %s, want %s", test.path, test.body, a.status, text, test.code)
+		if text := string(a.Body); a.Status/100 != 4 || !strings.Contains(text, `"`+test.code+`"`) || !strings.Contains(text, test.names) {
+			t.Errorf("%s %s: %d %s, want %s", test.path, test.body, a.Status, text, test.code)
 		}
 	}
-	b.call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"City":"a","city":"b"}}`).expectStatus(201)
-	b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"],"payload":{"A":1,"a":2,"a":3}}`).expectStatus(201)
-	b.call("POST", "/v1/devices/retag?prefix=d", adminToken, `{"set":{"City":"b"}}`).expectStatus(200)
-	b.call("POST", "/v1/pools/p/leases", adminToken, `{"holder":"h","metadata":{"jobURL":"x","Of":{"Team":1}}}`).expectStatus(201)
+	b.Call("POST", "/v1/devices", adminToken, `{"id":"d","tags":{"City":"a","city":"b"}}`).Expect(201)
+	b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d"],"payload":{"A":1,"a":2,"a":3}}`).Expect(201)
+	b.Call("POST", "/v1/devices/retag?prefix=d", adminToken, `{"set":{"City":"b"}}`).Expect(200)
+	b.Call("POST", "/v1/pools/p/leases", adminToken, `{"holder":"h","metadata":{"jobURL":"x","Of":{"Team":1}}}`).Expect(201)
 }
 
 // A request body has very many errors. The response lists only a few of them, and the check needs little memory.
 func TestFewErrorsAreTold(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":1}`)
+	b.PutPool("p", `{"capacity":1}`)
 	for n, more := range map[int]string{100: "", 101: "and 1 more", 15_000: "and 14900 more"} {
-		a := b.call("POST", "/v1/batches", adminToken, `{"pool":"p","tasks":[`+strings.Repeat(`{},`, n-1)+`{}]}`)
-		p := a.expectProblem(422, "invalid_field")
+		a := b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","tasks":[`+strings.Repeat(`{},`, n-1)+`{}]}`)
+		p := a.ExpectProblem(422, "invalid_field")
 		var told struct{ Errors []any }
-		a.decode(&told)
-		if len(told.Errors) != min(n, 100) || !strings.HasSuffix(p.Detail, more) || len(a.body) > 32<<10 {
-			t.Errorf("%d errors: %d told in %d bytes, ... %s", n, len(told.Errors), len(a.body), p.Detail[len(p.Detail)-40:])
+		a.Decode(&told)
+		if len(told.Errors) != min(n, 100) || !strings.HasSuffix(p.Detail, more) || len(a.Body) > 32<<10 {
+			t.Errorf("%d errors: %d told in %d bytes, ... %s", n, len(told.Errors), len(a.Body), p.Detail[len(p.Detail)-40:])
 		}
 	}
-	a := b.call("PUT", "/v1/pools/q", adminToken, fmt.Sprintf(`{"windows":[%s{}]}`, strings.Repeat(`{},`, 300_000)))
-	a.expectProblem(400, "invalid_request")
+	a := b.Call("PUT", "/v1/pools/q", adminToken, fmt.Sprintf(`{"windows":[%s{}]}`, strings.Repeat(`{},`, 300_000)))
+	a.ExpectProblem(400, "invalid_request")
 }

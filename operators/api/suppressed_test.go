@@ -14,10 +14,10 @@ const dropPolicy = `[{"name":"one-each","per":"payload.to","algorithm":"duplicat
 func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		id := b.createBatch(`{"pool":"p","kind":"sms","limits":` + dropPolicy + `,"tasks":[
+		b.PutPool("p", `{"capacity":60}`)
+		id := b.CreateBatch(`{"pool":"p","kind":"sms","limits":` + dropPolicy + `,"tasks":[
 			{"device":"d-1","payload":{"to":"+49"}},{"device":"d-1","payload":{"to":"+49"}},{"device":"d-1","payload":{"to":"+1"}}]}`)
-		if text := string(b.get(fmt.Sprint("/v1/batches/", id)).expectStatus(200).body); !strings.Contains(text, `"on_limited":"drop","reveal":true`) {
+		if text := string(b.Get(fmt.Sprint("/v1/batches/", id)).Expect(200).Body); !strings.Contains(text, `"on_limited":"drop","reveal":true`) {
 			b.Errorf("the policy is not shown: %s", text)
 		}
 		b.endTask("d-1", "succeeded", "")
@@ -37,22 +37,22 @@ func TestASuppressedTaskIsSeenEverywhere(t *testing.T) {
 			"/v1/pools/p/limited":                    `"subject":"payload.to=\"+49\""`,
 			"/metrics":                               `dispatcher_tasks_suppressed_total{policy="one-each",pool="p"} 1`,
 		} {
-			if text := string(b.get(path).expectStatus(200).body); !strings.Contains(text, want) {
+			if text := string(b.Get(path).Expect(200).Body); !strings.Contains(text, want) {
 				b.Errorf("%s: no %s in %s", path, want, text)
 			}
 		}
-		rows := b.getWithAccept("/v1/batches/1/results", csvType).expectStatus(200).csvRows()
+		rows := b.getWithAccept("/v1/batches/1/results", csvType).Expect(200).CSVRows()
 		if len(rows) != 4 || !slices.ContainsFunc(rows, func(row []string) bool {
 			return slices.Equal(row[:3], []string{"2", "d-1", "suppressed"}) && row[3] != "" && row[4] == "" && strings.HasPrefix(row[5], reason)
 		}) {
 			b.Errorf("as CSV: %q", rows)
 		}
-		if bulk := string(b.call("POST", "/v1/tasks/retry?state=suppressed&dry_run=true", adminToken, nil).expectStatus(200).body); !strings.Contains(bulk, `"tasks":1`) {
+		if bulk := string(b.Call("POST", "/v1/tasks/retry?state=suppressed&dry_run=true", adminToken, nil).Expect(200).Body); !strings.Contains(bulk, `"tasks":1`) {
 			b.Errorf("to be tried again: %s", bulk)
 		}
-		b.call("PATCH", "/v1/batches/1", adminToken, `{"limits":null}`).expectStatus(200)
-		b.call("POST", "/v1/tasks/2/retry", adminToken, nil).expectStatus(200)
-		if g := b.reportUntilGranted("d-1"); g.ID != 2 {
+		b.Call("PATCH", "/v1/batches/1", adminToken, `{"limits":null}`).Expect(200)
+		b.Call("POST", "/v1/tasks/2/retry", adminToken, nil).Expect(200)
+		if g := b.ReportUntilGranted("d-1"); g.ID != 2 {
 			b.Errorf("granted %+v, want the task that is tried again", g)
 		}
 	})

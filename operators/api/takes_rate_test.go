@@ -26,11 +26,9 @@ type takeClient struct {
 
 func (b *testAPI) newTakeClient(token string) *takeClient {
 	b.Helper()
-	address := strings.TrimPrefix(b.url, "http://")
+	address := strings.TrimPrefix(b.URL, "http://")
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	b.Cleanup(func() { _ = conn.Close() })
 	head := "POST /v1/limits/sms/take HTTP/1.1\r\nHost: " + address + "\r\nAuthorization: Bearer " + token + "\r\nContent-Type: application/json\r\n"
 	return &takeClient{conn, bufio.NewReader(conn), head}
@@ -56,14 +54,10 @@ func (t *takeClient) sendTake(body string) error {
 func (b *testAPI) cpuTime() time.Duration {
 	b.Helper()
 	var own syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
-		b.Fatal(err)
-	}
+	b.Must(syscall.Getrusage(syscall.RUSAGE_SELF, &own))
 	used := time.Duration(own.Utime.Nano() + own.Stime.Nano())
-	info, err := b.redis.InfoMap(b.Context(), "cpu").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	info, err := b.Redis.InfoMap(b.Context(), "cpu").Result()
+	b.Must(err)
 	for _, kind := range []string{"used_cpu_user", "used_cpu_sys"} {
 		var seconds float64
 		if _, err := fmt.Sscan(info["CPU"][kind], &seconds); err != nil {
@@ -87,7 +81,7 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 	const connections, takes = 32, 60_000
 	b := startOnServers(t)
 	b.putLimitSet("sms", `{"limits":[{"name":"per-phone","per":"facts.phone","algorithm":"sliding","windows":[{"max":20,"per_ms":60000}]}]}`)
-	if err := b.dispatcher.Devices.DropChangedTokens(t.Context()); err != nil { // as the periodic pass does
+	if err := b.Dispatcher.Devices.DropChangedTokens(t.Context()); err != nil { // as the periodic pass does
 		t.Fatal(err)
 	}
 	caller := b.createCallerToken(`"limit_sets":["*"]`)
@@ -96,9 +90,7 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 	one := b.newTakeClient(caller)
 	for i := range alone {
 		started := time.Now()
-		if err := one.sendTake(body(int64(i))); err != nil {
-			t.Fatal(err)
-		}
+		b.Must(one.sendTake(body(int64(i))))
 		alone[i] = time.Since(started)
 	}
 	slices.SortFunc(alone, cmp.Compare[time.Duration])
@@ -108,7 +100,7 @@ func TestTakesASecond(t *testing.T) { //nolint:paralleltest // it measures
 		pass := time.NewTicker(time.Second)
 		defer pass.Stop()
 		for next.Load() < takes {
-			_ = b.dispatcher.Devices.DropChangedTokens(t.Context())
+			_ = b.Dispatcher.Devices.DropChangedTokens(t.Context())
 			<-pass.C
 		}
 	})

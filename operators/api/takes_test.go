@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -23,7 +24,7 @@ func limitSetBody() string {
 
 func (b *testAPI) putLimitSet(name, settings string) {
 	b.Helper()
-	b.call("PUT", "/v1/limits/"+name, adminToken, settings).expectStatus(201)
+	b.Call("PUT", "/v1/limits/"+name, adminToken, settings).Expect(201)
 }
 
 // takeResponse is the response to a take (a request to a limit set).
@@ -47,14 +48,14 @@ type windowUsage struct {
 
 func (b *testAPI) sendTake(set, body string) (t takeResponse) {
 	b.Helper()
-	b.call("POST", "/v1/limits/"+set+"/take", adminToken, body).expectStatus(200).decode(&t)
+	b.Call("POST", "/v1/limits/"+set+"/take", adminToken, body).Expect(200).Decode(&t)
 	return t
 }
 
 func (b *testAPI) peekRemaining(facts string) (left []int64) {
 	b.Helper()
 	var t takeResponse
-	b.call("POST", "/v1/limits/sms/peek", adminToken, `{"facts":`+facts+`}`).expectStatus(200).decode(&t)
+	b.Call("POST", "/v1/limits/sms/peek", adminToken, `{"facts":`+facts+`}`).Expect(200).Decode(&t)
 	for _, l := range t.Limits {
 		left = append(left, l.Remaining)
 	}
@@ -92,7 +93,7 @@ func TestTakesAreCountedByEachPolicy(t *testing.T) {
 		if got := fmt.Sprint(b.peekRemaining(`{"phone":"+49 3","user":"bob"}`)); got != "[3 5]" {
 			b.Errorf("peeked at what nobody used: %s", got)
 		}
-		for _, e := range listField(b.get("/v1/events").expectStatus(200).decodeObject(), "events") {
+		for _, e := range listField(b.Get("/v1/events").Expect(200).Object(), "events") {
 			if kind := asObject(e)["kind"]; kind != "limit_set.created" {
 				b.Errorf("a take left an event: %v", e)
 			}
@@ -142,13 +143,13 @@ func TestAnIDHasOneCost(t *testing.T) {
 		const one, two = `{"id":"m-1","facts":{"phone":"a"}}`, `{"id":"m-1","facts":{"phone":"a"},"cost":2}`
 		b.sendTake("sms", one)
 		for _, verb := range []string{"take", "peek", "take?status=429"} {
-			b.call("POST", "/v1/limits/sms/"+verb, adminToken, two).expectProblem(422, "invalid_field").expectMentions(b.T, "cost:")
+			b.Call("POST", "/v1/limits/sms/"+verb, adminToken, two).ExpectProblem(422, "invalid_field", "cost:")
 		}
-		b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+one+`,`+two+`]}`).expectProblem(422, "invalid_field").expectMentions(b.T, "takes[1].cost:")
+		b.Call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+one+`,`+two+`]}`).ExpectProblem(422, "invalid_field", "takes[1].cost:")
 		if got := b.sendTake("sms", one); !got.Repeated || got.Limits[0].Remaining != 2 {
 			b.Errorf("sent again: %+v", got)
 		}
-		b.call("POST", "/v1/limits/sms/return", adminToken, one).expectStatus(200)
+		b.Call("POST", "/v1/limits/sms/return", adminToken, one).Expect(200)
 		if got := b.sendTake("sms", two); !got.Allowed || got.Repeated || got.Limits[0].Remaining != 1 {
 			b.Errorf("another cost of what was given back whole: %+v", got)
 		}
@@ -164,16 +165,16 @@ func TestIDsAreEachCallersOwn(t *testing.T) {
 	gateways := []string{b.createCallerToken(`"limit_sets":["sms"]`), b.createCallerToken(`"limit_sets":["sms"]`)}
 	for i, token := range gateways {
 		var got takeResponse
-		b.call("POST", "/v1/limits/sms/take", token, body).expectStatus(200).decode(&got)
+		b.Call("POST", "/v1/limits/sms/take", token, body).Expect(200).Decode(&got)
 		if got.Repeated || got.Limits[0].Remaining != int64(2-i) {
 			t.Errorf("caller %d: %+v", i, got)
 		}
 	}
 	var got struct{ Returned int64 }
-	if b.call("POST", "/v1/limits/sms/return", adminToken, body).expectStatus(200).decode(&got); got.Returned != 0 {
+	if b.Call("POST", "/v1/limits/sms/return", adminToken, body).Expect(200).Decode(&got); got.Returned != 0 {
 		t.Errorf("%d given back of a take of another caller", got.Returned)
 	}
-	b.call("POST", "/v1/limits/sms/return", gateways[0], body).expectStatus(200)
+	b.Call("POST", "/v1/limits/sms/return", gateways[0], body).Expect(200)
 	if left := fmt.Sprint(b.peekRemaining(`{"phone":"a"}`)); left != "[2 4]" {
 		t.Errorf("%s left", left)
 	}
@@ -185,7 +186,7 @@ func TestManyTakesStandAlone(t *testing.T) {
 	b.putLimitSet("sms", limitSetBody())
 	one := `{"facts":{"phone":"a"}}`
 	var answer struct{ Takes []takeResponse }
-	b.call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+strings.Repeat(one+",", 4)+`{"facts":{"phone":"b"},"cost":1}]}`).expectStatus(200).decode(&answer)
+	b.Call("POST", "/v1/limits/sms/take", adminToken, `{"takes":[`+strings.Repeat(one+",", 4)+`{"facts":{"phone":"b"},"cost":1}]}`).Expect(200).Decode(&answer)
 	var allowed []bool
 	for _, t := range answer.Takes {
 		allowed = append(allowed, t.Allowed)
@@ -210,14 +211,14 @@ func TestWhatWasNotUsedIsGivenBack(t *testing.T) {
 		{`{"id":"m-2","facts":{"phone":"a"},"cost":1}`, 0},
 	} {
 		var got struct{ Returned int64 }
-		if b.call("POST", "/v1/limits/sms/return", adminToken, test.body).expectStatus(200).decode(&got); got.Returned != test.want {
+		if b.Call("POST", "/v1/limits/sms/return", adminToken, test.body).Expect(200).Decode(&got); got.Returned != test.want {
 			t.Errorf("%s: %d, want %d", test.body, got.Returned, test.want)
 		}
 	}
 	if left := fmt.Sprint(b.peekRemaining(`{"phone":"a"}`)); left != "[2 4]" {
 		t.Errorf("%s left", left)
 	}
-	b.call("POST", "/v1/limits/sms/return", adminToken, `{"facts":{"phone":"a"}}`).expectProblem(422, "invalid_field").expectMentions(t, "id:")
+	b.Call("POST", "/v1/limits/sms/return", adminToken, `{"facts":{"phone":"a"}}`).ExpectProblem(422, "invalid_field", "id:")
 }
 
 // A take has the parameter status=429. The response then uses the means of HTTP: the status 429, Retry-After and
@@ -227,21 +228,21 @@ func TestTheStatusSaysWhatIsRefused(t *testing.T) {
 	b := startEmbedded(t)
 	b.putLimitSet("sms", limitSetBody())
 	const path, body = "/v1/limits/sms/take?status=429", `{"facts":{"phone":"a"}}`
-	a := b.call("POST", path, adminToken, strings.Replace(body, "}}", `},"cost":3}`, 1)).expectStatus(200)
-	if got, want := a.header.Get("RateLimit-Policy"), `"per-phone";q=3;w=60, "daily";q=5`; got != want {
+	a := b.Call("POST", path, adminToken, strings.Replace(body, "}}", `},"cost":3}`, 1)).Expect(200)
+	if got, want := a.Header.Get("RateLimit-Policy"), `"per-phone";q=3;w=60, "daily";q=5`; got != want {
 		t.Errorf("RateLimit-Policy: %s, want %s", got, want)
 	}
-	if got := a.header.Get("RateLimit"); !strings.HasPrefix(got, `"per-phone";r=0;t=60, "daily";r=2;t=`) {
+	if got := a.Header.Get("RateLimit"); !strings.HasPrefix(got, `"per-phone";r=0;t=60, "daily";r=2;t=`) {
 		t.Errorf("RateLimit: %s", got)
 	}
-	a = b.call("POST", path, adminToken, body)
-	a.expectProblem(429, "limited").expectMentions(t, "per-phone")
+	a = b.Call("POST", path, adminToken, body)
+	a.ExpectProblem(429, "limited", "per-phone")
 	var got takeResponse
-	if a.decode(&got); got.Allowed || got.RefusedBy != "per-phone" || a.header.Get("Retry-After") != "60" || !strings.Contains(a.header.Get("RateLimit"), `"per-phone";r=0;t=60`) {
-		t.Errorf("refused: %+v, %v", got, a.header)
+	if a.Decode(&got); got.Allowed || got.RefusedBy != "per-phone" || a.Header.Get("Retry-After") != "60" || !strings.Contains(a.Header.Get("RateLimit"), `"per-phone";r=0;t=60`) {
+		t.Errorf("refused: %+v, %v", got, a.Header)
 	}
-	b.call("POST", path, adminToken, `{"takes":[{}]}`).expectProblem(422, "invalid_field").expectMentions(t, "query.status")
-	b.call("POST", "/v1/limits/sms/take?status=500", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, "query.status")
+	b.Call("POST", path, adminToken, `{"takes":[{}]}`).ExpectProblem(422, "invalid_field", "query.status")
+	b.Call("POST", "/v1/limits/sms/take?status=500", adminToken, body).ExpectProblem(422, "invalid_field", "query.status")
 }
 
 func TestBadTakesNameTheirField(t *testing.T) {
@@ -283,13 +284,13 @@ func TestBadTakesNameTheirField(t *testing.T) {
 		`{"takes":[{},{"cost":4}]}`:      {422, "invalid_field", "takes[1].cost"},
 		`{"takes":[{"facts":{"a":[]}}]}`: {422, "invalid_field", "takes[0].facts.a"},
 	} {
-		b.call("POST", "/v1/limits/sms/take", adminToken, body).expectProblem(want.status, want.code).expectMentions(t, want.names)
+		b.Call("POST", "/v1/limits/sms/take", adminToken, body).ExpectProblem(want.status, want.code, want.names)
 	}
-	b.sendWithType("POST", "/v1/limits/sms/take", "text/plain", `{}`).expectProblem(415, "unsupported_media_type")
-	b.call("POST", "/v1/limits/none/take", adminToken, `{}`).expectProblem(404, "not_found")
-	b.call("POST", "/v1/limits/sms/take", adminToken, `{"id":"`+strings.Repeat("x", 1<<20)+`"}`).expectProblem(413, "body_too_large")
+	b.sendWithType("POST", "/v1/limits/sms/take", "text/plain", `{}`).ExpectProblem(415, "unsupported_media_type")
+	b.Call("POST", "/v1/limits/none/take", adminToken, `{}`).ExpectProblem(404, "not_found")
+	b.Call("POST", "/v1/limits/sms/take", adminToken, `{"id":"`+strings.Repeat("x", 1<<20)+`"}`).ExpectProblem(413, "body_too_large")
 	for query, names := range map[string]string{"limit=0": "query.limit", "limit=x": "query.limit", "limit=101": "query.limit", "facts.a=1&facts.a=2": "query.facts.a", "facts.=1": "facts: a name"} {
-		b.get("/v1/limits/sms/usage?"+query).expectProblem(422, "invalid_field").expectMentions(t, names)
+		b.Get("/v1/limits/sms/usage?"+query).ExpectProblem(422, "invalid_field", names)
 	}
 	if left := fmt.Sprint(b.peekRemaining(`{}`)); left != "[3 5]" {
 		t.Errorf("something was counted: %s", left)
@@ -303,21 +304,21 @@ func TestCallersTakeFromTheirSets(t *testing.T) {
 	b.putLimitSet("sms-eu", limitSetBody())
 	b.putLimitSet("calls", limitSetBody())
 	caller := b.createCallerToken(`"limit_sets":["sms-*"],"pools":["calls"]`)
-	b.call("POST", "/v1/limits/sms-eu/take", caller, `{}`).expectStatus(200)
-	b.call("GET", "/v1/limits/sms-eu/usage", caller, nil).expectStatus(200)
-	b.call("POST", "/v1/limits/sms-none/take", caller, `{}`).expectProblem(404, "not_found")
+	b.Call("POST", "/v1/limits/sms-eu/take", caller, `{}`).Expect(200)
+	b.Call("GET", "/v1/limits/sms-eu/usage", caller, nil).Expect(200)
+	b.Call("POST", "/v1/limits/sms-none/take", caller, `{}`).ExpectProblem(404, "not_found")
 	for _, set := range []string{"calls", "none"} {
 		for _, call := range []string{"POST take", "POST peek", "POST return", "GET usage"} {
 			method, verb, _ := strings.Cut(call, " ")
-			b.call(method, "/v1/limits/"+set+"/"+verb, caller, nil).expectProblem(403, "forbidden").expectMentions(t, "does not cover")
+			b.Call(method, "/v1/limits/"+set+"/"+verb, caller, nil).ExpectProblem(403, "forbidden", "does not cover")
 		}
 	}
 	for _, path := range []string{"/v1/limits", "/v1/limits/sms-eu", "/v1/pools", "/v1/events"} {
-		b.call("GET", path, caller, nil).expectProblem(403, "forbidden")
+		b.Call("GET", path, caller, nil).ExpectProblem(403, "forbidden")
 	}
 	viewer := b.createToken("viewer")
-	b.call("GET", "/v1/limits/calls/usage", viewer, nil).expectStatus(200)
-	b.call("POST", "/v1/limits/calls/take", viewer, `{}`).expectProblem(403, "forbidden")
+	b.Call("GET", "/v1/limits/calls/usage", viewer, nil).Expect(200)
+	b.Call("POST", "/v1/limits/calls/take", viewer, `{}`).ExpectProblem(403, "forbidden")
 }
 
 func TestUsageIsThatOfTheSubject(t *testing.T) {
@@ -332,12 +333,12 @@ func TestUsageIsThatOfTheSubject(t *testing.T) {
 		Used, Max, Remaining int64
 	}
 	var shown struct{ Usage, Highest []use }
-	b.get("/v1/limits/sms/usage?facts.phone=a&facts.user=ann").expectStatus(200).decode(&shown)
+	b.Get("/v1/limits/sms/usage?facts.phone=a&facts.user=ann").Expect(200).Decode(&shown)
 	if len(shown.Usage) != 2 || shown.Usage[0] != (use{"per-phone", shown.Usage[0].Subject, 3, 3, 0}) || shown.Usage[1].Used != 4 || shown.Highest != nil {
 		t.Errorf("%+v", shown)
 	}
 	shown.Usage = nil
-	b.get("/v1/limits/sms/usage?limit=2").expectStatus(200).decode(&shown)
+	b.Get("/v1/limits/sms/usage?limit=2").Expect(200).Decode(&shown)
 	if len(shown.Highest) != 2 || shown.Highest[0].Used != 3 || shown.Highest[1].Used != 4 || shown.Usage != nil {
 		t.Errorf("highest: %+v", shown)
 	}
@@ -354,7 +355,7 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	b.sendTake("sms", `{"facts":{"phone":"+49 <1>"}}`)
 	for _, query := range []string{"", "?facts.phone=%2B49%20%3C1%3E"} {
 		var shown operators.Usage
-		b.get("/v1/limits/sms/usage" + query).expectStatus(200).decode(&shown)
+		b.Get("/v1/limits/sms/usage" + query).Expect(200).Decode(&shown)
 		uses := append(shown.Highest, shown.Usage...)
 		if len(uses) != 2 || uses[0].Subject != "facts.phone=+49 <1>" || !strings.HasPrefix(uses[1].Subject, "facts.phone#") {
 			t.Errorf("%q: %+v", query, uses)
@@ -367,7 +368,7 @@ func TestASetRevealsFactsWhereItSaysSo(t *testing.T) {
 	}
 	for _, said := range []string{"wait", "drop"} {
 		body := strings.Replace(policies, `"reveal":true`, `"on_limited":"`+said+`"`, 1)
-		b.call("PUT", "/v1/limits/sms", adminToken, body).expectProblem(422, "invalid_field").expectMentions(t, "limits[0].on_limited: not allowed in a limit set")
+		b.Call("PUT", "/v1/limits/sms", adminToken, body).ExpectProblem(422, "invalid_field", "limits[0].on_limited: not allowed in a limit set")
 	}
 }
 
@@ -386,7 +387,7 @@ func TestFactsAreNotRevealedToOtherCallers(t *testing.T) {
 		{caller, highest, `"facts.user facts.country#`, "ann"},
 		{caller, own, "facts.phone=+49 1", "#"}, // the caller knows these facts
 	} {
-		text := string(b.call("GET", test.path, test.token, nil).expectStatus(200).body)
+		text := string(b.Call("GET", test.path, test.token, nil).Expect(200).Body)
 		if !strings.Contains(text, test.want) || strings.Contains(text, test.not) {
 			t.Errorf("%s, want %s in it and no %s: %s", test.path, test.want, test.not, text)
 		}
@@ -407,9 +408,7 @@ func TestASetBeginsEmptyAfterALossOfRedis(t *testing.T) {
 		}
 		const body = `{"id":"1","facts":{"phone":"a"},"cost":3}`
 		before := b.sendTake("sms", body)
-		if err := b.redis.FlushDB(b.Context()).Err(); err != nil {
-			b.Fatal(err)
-		}
+		b.Must(b.Redis.FlushDB(b.Context()).Err())
 		after := b.sendTake("sms", body)
 		if !after.Allowed || after.Repeated || after.Limits[0].Remaining != 0 || before.Since == nil || after.Since == nil || after.Since.Before(*before.Since) {
 			b.Errorf("before %+v, after %+v", before, after)
@@ -430,23 +429,21 @@ func TestTakesWithoutRedis(t *testing.T) {
 	}
 	b.putLimitSet("open", `{"limits":[`+policy("one", "open")+`,`+policy("two", "open")+`]}`)
 	b.putLimitSet("closed", `{"limits":[`+policy("one", "open")+`,`+policy("two", "closed")+`]}`)
-	if err := b.redis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	b.Must(b.Redis.Close())
 	if got := b.sendTake("open", `{"facts":{"a":1}}`); !got.Allowed || !got.Unchecked || got.RetryMS != 0 || len(got.Limits) != 0 {
 		t.Errorf("open: %+v", got)
 	}
 	if got := b.sendTake("closed", `{"facts":{"a":1}}`); got.Allowed || !got.Unchecked || got.RetryMS <= 0 || got.RefusedBy != "" {
 		t.Errorf("closed: %+v", got)
 	}
-	a := b.call("POST", "/v1/limits/closed/take?status=429", adminToken, `{}`)
-	a.expectProblem(503, "unavailable")
-	if a.header.Get("Retry-After") == "" {
+	a := b.Call("POST", "/v1/limits/closed/take?status=429", adminToken, `{}`)
+	a.ExpectProblem(503, "unavailable")
+	if a.Header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
-	b.call("POST", "/v1/limits/open/return", adminToken, `{"id":"x"}`).expectProblem(503, "unavailable").expectMentions(t, "Redis")
-	b.get("/v1/limits/open/usage").expectProblem(503, "unavailable").expectMentions(t, "Redis")
-	text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
+	b.Call("POST", "/v1/limits/open/return", adminToken, `{"id":"x"}`).ExpectProblem(503, "unavailable", "Redis")
+	b.Get("/v1/limits/open/usage").ExpectProblem(503, "unavailable", "Redis")
+	text := string(b.Call("GET", "/metrics", "", nil).Expect(200).Body)
 	for _, want := range []string{
 		`{kind="",outcome="unchecked_allowed",policy="",set="open"} 1`, `{kind="",outcome="unchecked_refused",policy="",set="closed"} 2`,
 		`{kind="",outcome="allowed",policy="",set="open"} 0`,
@@ -484,7 +481,7 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 		for range 3 {
 			b.sendTake("mail", `{"facts":{"to":"ann"}}`)
 		}
-		text := string(b.call("GET", "/metrics", "", nil).expectStatus(200).body)
+		text := string(b.Call("GET", "/metrics", "", nil).Expect(200).Body)
 		for _, want := range []string{
 			`{kind="",outcome="allowed",policy="",set="sms"} 4`, `{kind="duplicate",outcome="refused",policy="same",set="sms"} 0`,
 			`{kind="window",outcome="refused",policy="burst",set="sms"} 1`, `{kind="window",outcome="refused",policy="hourly",set="sms"} 1`,
@@ -494,8 +491,8 @@ func TestRefusedTakesAreCountedByPolicyAndKind(t *testing.T) {
 				b.Errorf("not counted: %s", want)
 			}
 		}
-		b.call("DELETE", "/v1/limits/sms", adminToken, nil).expectStatus(204)
-		if text = string(b.call("GET", "/metrics", "", nil).expectStatus(200).body); strings.Contains(text, `set="sms"`) {
+		b.Call("DELETE", "/v1/limits/sms", adminToken, nil).Expect(204)
+		if text = string(b.Call("GET", "/metrics", "", nil).Expect(200).Body); strings.Contains(text, `set="sms"`) {
 			b.Error("the metric has a set that was deleted")
 		}
 	})
@@ -507,33 +504,28 @@ func TestReplicasFollowLimitSets(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
 		b.putLimitSet("sms", limitSetBody())
-		url := b.startServer(b.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
-		follow := b.dispatcher.Policies.Sets.ForgetChanged // of the second replica: its dispatcher was created last
+		other := rig.Start(b.T, b.Stores)
 		at := func(status int) (got takeResponse) {
 			b.Helper()
-			a := b.callURL(url, "POST", "/v1/limits/sms/peek", adminToken, `{}`).expectStatus(status)
+			a := other.Call("POST", "/v1/limits/sms/peek", adminToken, `{}`).Expect(status)
 			if status == http.StatusOK {
-				a.decode(&got)
+				a.Decode(&got)
 			}
 			return got
 		}
 		if got := at(200); got.Limits[0].Max != 3 {
 			b.Fatalf("%+v", got)
 		}
-		b.call("PUT", "/v1/limits/sms", adminToken, strings.Replace(limitSetBody(), `"max":3`, `"max":4`, 1)).expectStatus(200)
+		b.Call("PUT", "/v1/limits/sms", adminToken, strings.Replace(limitSetBody(), `"max":3`, `"max":4`, 1)).Expect(200)
 		if got := b.peekRemaining(`{}`); got[0] != 4 {
 			b.Errorf("the replica that changed it: %v", got)
 		}
-		if err := follow(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		b.Must(other.Dispatcher.Policies.Sets.ForgetChanged(b.Context()))
 		if got := at(200); got.Limits[0].Max != 4 {
 			b.Errorf("the other one: %+v", got)
 		}
-		b.call("DELETE", "/v1/limits/sms", adminToken, nil).expectStatus(204)
-		if err := follow(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		b.Call("DELETE", "/v1/limits/sms", adminToken, nil).Expect(204)
+		b.Must(other.Dispatcher.Policies.Sets.ForgetChanged(b.Context()))
 		at(404)
 	})
 }

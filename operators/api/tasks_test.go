@@ -12,12 +12,12 @@ import (
 func TestTasksAreFilteredAndPaged(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.putPool("q", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
-		b.createBatch(`{"pool":"q","kind":"two","devices":["d-1","d-4"]}`)
-		b.sendReport("d-4", b.reportUntilGranted("d-4").resultBody("succeeded", "")).expectStatus(200)
-		b.reportUntilGranted("d-2")
+		b.PutPool("p", `{"capacity":60}`)
+		b.PutPool("q", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","kind":"one","devices":["d-1","d-2","d:3"]}`)
+		b.CreateBatch(`{"pool":"q","kind":"two","devices":["d-1","d-4"]}`)
+		b.SendReport("d-4", b.ReportUntilGranted("d-4").Result("succeeded", "")).Expect(200)
+		b.ReportUntilGranted("d-2")
 		for filter, want := range map[string][]string{
 			"":                       {"1", "2", "3", "4", "5"},
 			"device=d-1":             {"1", "4"},
@@ -53,22 +53,22 @@ func TestTasksAreFilteredAndPaged(t *testing.T) {
 			if strings.HasPrefix(code, "invalid_d") || strings.HasPrefix(code, "invalid_p") {
 				status = 400
 			}
-			b.get("/v1/tasks?"+query).expectProblem(status, code)
+			b.Get("/v1/tasks?"+query).ExpectProblem(status, code)
 		}
-		b.get("/v1/tasks?kind=%00").expectProblem(400, "invalid_request")
-		b.get("/v1/tasks?kind=%FF").expectProblem(400, "invalid_request")
+		b.Get("/v1/tasks?kind=%00").ExpectProblem(400, "invalid_request")
+		b.Get("/v1/tasks?kind=%FF").ExpectProblem(400, "invalid_request")
 	})
 }
 
 func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
-		first := b.reportUntilGranted("d-1")
-		b.sendReport("d-1", first.resultBody("failed", `,"output":{"n":1},"error":"broken"`)).expectStatus(200)
-		second := b.reportUntilGranted("d-1")
-		got := b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).expectStatus(200).decodeObject()
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(`{"pool":"p","kind":"k","payload":{"a":1},"priority":3,"retry_backoff_ms":0,"devices":["d-1"]}`)
+		first := b.ReportUntilGranted("d-1")
+		b.SendReport("d-1", first.Result("failed", `,"output":{"n":1},"error":"broken"`)).Expect(200)
+		second := b.ReportUntilGranted("d-1")
+		got := b.Get(fmt.Sprintf("/v1/tasks/%d", first.ID)).Expect(200).Object()
 		grant := asObject(got["grant"])
 		if got["state"] != "dispatched" || grant["token"] != float64(second.Token) || grant["attempt"] != 2.0 || grant["slot"] != float64(second.Slot) || grant["lease_until"] == nil {
 			b.Errorf("the second attempt runs: %v", got)
@@ -87,8 +87,8 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 		if diff := cmp.Diff(want, attempt); diff != "" {
 			b.Error(diff)
 		}
-		b.sendReport("d-1", second.resultBody("succeeded", `,"output":7`)).expectStatus(200)
-		got = b.get(fmt.Sprintf("/v1/tasks/%d", first.ID)).expectStatus(200).decodeObject()
+		b.SendReport("d-1", second.Result("succeeded", `,"output":7`)).Expect(200)
+		got = b.Get(fmt.Sprintf("/v1/tasks/%d", first.ID)).Expect(200).Object()
 		if attempts := listField(got, "attempts"); len(attempts) != 2 || got["grant"] != nil || got["state"] != "succeeded" || got["output"] != 7.0 || got["finished_at"] == nil || got["attempts_counted"] != 2.0 {
 			b.Errorf("ended: %v", got)
 		}
@@ -98,12 +98,12 @@ func TestTaskShowsItsAttemptsAndGrant(t *testing.T) {
 func TestTaskIsCancelled(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60}`)
-		b.createBatch(newBatchBody)
-		g := b.reportUntilGranted("d-1")
+		b.PutPool("p", `{"capacity":60}`)
+		b.CreateBatch(newBatchBody)
+		g := b.ReportUntilGranted("d-1")
 		cancel := func(id int64) map[string]any {
 			b.Helper()
-			return b.call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", id), adminToken, nil).expectStatus(200).decodeObject()
+			return b.Call("POST", fmt.Sprintf("/v1/tasks/%d/cancel", id), adminToken, nil).Expect(200).Object()
 		}
 		if got := cancel(g.ID + 1); got["state"] != "cancelled" || got["finished_at"] == nil {
 			b.Errorf("a waiting task: %v", got)
@@ -111,20 +111,20 @@ func TestTaskIsCancelled(t *testing.T) {
 		if got := cancel(g.ID); got["state"] != "dispatched" {
 			b.Errorf("a running task goes on until its device hears of it: %v", got)
 		}
-		reply := string(b.sendReport("d-1", fmt.Sprintf(`{"id":"c","running":[{"task":%d,"token":%d}]}`, g.ID, g.Token)).expectStatus(200).body)
+		reply := string(b.SendReport("d-1", fmt.Sprintf(`{"id":"c","running":[{"task":%d,"token":%d}]}`, g.ID, g.Token)).Expect(200).Body)
 		if !strings.Contains(reply, `"why":"cancelled"`) || strings.Contains(reply, `"renewed"`) {
 			b.Errorf("the device is not told to stop: %s", reply)
 		}
-		b.sendReport("d-1", g.resultBody("failed", "")).expectStatus(200)
+		b.SendReport("d-1", g.Result("failed", "")).Expect(200)
 		if got := cancel(g.ID); got["state"] != "cancelled" {
 			b.Errorf("cancelled again after the end: %v", got)
 		}
 		for _, id := range []string{"0", "-1", "abc", "9007199254740992"} {
-			b.get("/v1/tasks/"+id).expectProblem(422, "invalid_field").expectMentions(b.T, "id")
-			b.call("POST", "/v1/tasks/"+id+"/cancel", adminToken, nil).expectProblem(422, "invalid_field")
+			b.Get("/v1/tasks/"+id).ExpectProblem(422, "invalid_field", "id")
+			b.Call("POST", "/v1/tasks/"+id+"/cancel", adminToken, nil).ExpectProblem(422, "invalid_field")
 		}
-		b.get("/v1/tasks/9007199254740991").expectProblem(404, "not_found")
-		b.call("POST", "/v1/tasks/9007199254740991/cancel", adminToken, nil).expectProblem(404, "not_found")
+		b.Get("/v1/tasks/9007199254740991").ExpectProblem(404, "not_found")
+		b.Call("POST", "/v1/tasks/9007199254740991/cancel", adminToken, nil).ExpectProblem(404, "not_found")
 	})
 }
 
@@ -133,8 +133,8 @@ func TestTaskIsCancelled(t *testing.T) {
 func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	b := startOnServers(t)
-	b.putPool("p", `{"capacity":1}`)
-	b.createBatch(newBatchBody)
+	b.PutPool("p", `{"capacity":1}`)
+	b.CreateBatch(newBatchBody)
 	for _, query := range []string{
 		`INSERT INTO tasks (batch, pool, device, state) SELECT 1, 'p', 'd-1', 'succeeded' FROM generate_series(3, 120000)`,
 		`UPDATE tasks SET state = 'failed', error = 'rare' WHERE id = 110000`,
@@ -146,7 +146,7 @@ func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 	token, pages, found := "", 0, []any{}
 	for {
 		pages++
-		page := b.get("/v1/tasks?error=rare&page_token=" + token).expectStatus(200).decodeObject()
+		page := b.Get("/v1/tasks?error=rare&page_token=" + token).Expect(200).Object()
 		found = append(found, listField(page, "tasks")...)
 		var more bool
 		if token, more = page["next_page_token"].(string); !more {
@@ -156,7 +156,7 @@ func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 	if pages != 3 || len(found) != 1 || asObject(found[0])["id"] != 110000.0 {
 		t.Errorf("%d pages, found %v", pages, found)
 	}
-	if got := b.call("POST", "/v1/tasks/retry?error=rare", adminToken, nil).expectStatus(200).decodeObject(); got["tasks"] != 1.0 || got["more"] != false {
+	if got := b.Call("POST", "/v1/tasks/retry?error=rare", adminToken, nil).Expect(200).Object(); got["tasks"] != 1.0 || got["more"] != false {
 		t.Errorf("tried again: %v", got)
 	}
 }

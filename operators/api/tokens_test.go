@@ -10,13 +10,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // createTokenID creates an operator token with a unique name and returns its id. Nobody uses this token.
 func (b *testAPI) createTokenID() int64 {
 	b.Helper()
 	var made struct{ ID int64 }
-	b.call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"viewer"}`).expectStatus(201).decode(&made)
+	b.Call("POST", "/v1/tokens", adminToken, `{"name":"`+rand.Text()+`","role":"viewer"}`).Expect(201).Decode(&made)
 	return made.ID
 }
 
@@ -24,18 +26,18 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
 		b.createDevice("d-1") // this creates the token of a device, not of an operator
-		made := b.call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).expectStatus(201).decodeObject()
+		made := b.Call("POST", "/v1/tokens", adminToken, `{"name":"ci","role":"operator","expires_at":"2099-01-01T00:00:00Z"}`).Expect(201).Object()
 		secret, _ := made["token"].(string)
-		b.putPool("p", `{"capacity":60}`)
-		b.call("POST", "/v1/batches", secret, newBatchBody).expectStatus(201)
-		b.call("PUT", "/v1/pools/q", secret, `{"capacity":60}`).expectProblem(403, "forbidden")
-		b.call("GET", "/v1/tokens", secret, nil).expectProblem(403, "forbidden")
-		listed := listField(b.get("/v1/tokens").expectStatus(200).decodeObject(), "tokens")
+		b.PutPool("p", `{"capacity":60}`)
+		b.Call("POST", "/v1/batches", secret, newBatchBody).Expect(201)
+		b.Call("PUT", "/v1/pools/q", secret, `{"capacity":60}`).ExpectProblem(403, "forbidden")
+		b.Call("GET", "/v1/tokens", secret, nil).ExpectProblem(403, "forbidden")
+		listed := listField(b.Get("/v1/tokens").Expect(200).Object(), "tokens")
 		delete(made, "token")
 		if diff := cmp.Diff([]any{made}, listed); diff != "" {
 			b.Errorf("no secret, and no device's token: %s", diff)
 		}
-		if events := listField(b.get("/v1/events?actor=ci&kind=batch.created").expectStatus(200).decodeObject(), "events"); len(events) != 1 {
+		if events := listField(b.Get("/v1/events?actor=ci&kind=batch.created").Expect(200).Object(), "events"); len(events) != 1 {
 			b.Errorf("who did it stands in the log: %v", events)
 		}
 		b.createTokenID()
@@ -43,9 +45,9 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 			b.Error(diff)
 		}
 		path := fmt.Sprintf("/v1/tokens/%v", made["id"])
-		b.call("DELETE", path, adminToken, nil).expectStatus(200)
-		b.call("DELETE", path, adminToken, nil).expectProblem(404, "not_found")
-		b.call("DELETE", "/v1/tokens/1", adminToken, nil).expectProblem(404, "not_found") // the token of the device
+		b.Call("DELETE", path, adminToken, nil).Expect(200)
+		b.Call("DELETE", path, adminToken, nil).ExpectProblem(404, "not_found")
+		b.Call("DELETE", "/v1/tokens/1", adminToken, nil).ExpectProblem(404, "not_found") // the token of the device
 		for bad, field := range map[string]string{
 			`"role":"caller"`:                                                 "pools, limit_sets",
 			`"role":"viewer","pools":["x"]`:                                   "pools, limit_sets",
@@ -54,16 +56,16 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 			`"role":"caller","pools":["` + strings.Repeat("x", 65) + `"]`:     "pools[0]",
 			`"role":"caller","pools":["x"` + strings.Repeat(`,"x"`, 32) + `]`: "pools",
 		} {
-			if p := b.call("POST", "/v1/tokens", adminToken, `{"name":"n",`+bad+`}`).expectProblem(422, "invalid_field"); !strings.HasPrefix(p.Detail, field+":") {
+			if p := b.Call("POST", "/v1/tokens", adminToken, `{"name":"n",`+bad+`}`).ExpectProblem(422, "invalid_field"); !strings.HasPrefix(p.Detail, field+":") {
 				b.Errorf("%s: %s", bad, p.Detail)
 			}
 		}
 		for _, bad := range []string{`{}`, `{"name":"n"}`, `{"name":"","role":"viewer"}`, `{"name":"n","role":"root"}`, `{"name":"n","role":"viewer","expires_at":"soon"}`} {
-			b.call("POST", "/v1/tokens", adminToken, bad).expectProblem(422, "invalid_field")
+			b.Call("POST", "/v1/tokens", adminToken, bad).ExpectProblem(422, "invalid_field")
 		}
-		b.call("POST", "/v1/tokens", adminToken, `{"name":"viewer of p","role":"viewer"}`).expectStatus(201)
+		b.Call("POST", "/v1/tokens", adminToken, `{"name":"viewer of p","role":"viewer"}`).Expect(201)
 		for _, taken := range []string{"viewer of p", "reaper", "bootstrap"} {
-			b.call("POST", "/v1/tokens", adminToken, fmt.Sprintf(`{"name":%q,"role":"viewer"}`, taken)).expectProblem(409, "already_exists")
+			b.Call("POST", "/v1/tokens", adminToken, fmt.Sprintf(`{"name":%q,"role":"viewer"}`, taken)).ExpectProblem(409, "already_exists")
 		}
 	})
 }
@@ -73,24 +75,22 @@ func TestOperatorTokensActInTheirRole(t *testing.T) {
 func TestNamesOfTokensAreVisible(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	create := func(name string) apiResponse {
+	create := func(name string) rig.Response {
 		body, err := json.Marshal(map[string]string{"name": name, "role": "viewer"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b.call("POST", "/v1/tokens", adminToken, string(body))
+		b.Must(err)
+		return b.Call("POST", "/v1/tokens", adminToken, string(body))
 	}
 	for _, name := range []string{
 		" ", "al\tice", "alice ", " alice", "viewer  of p", "alice\n", "alice\u200b", "al\u00adice", "\u202eecila", "alice\u00a0", "a\u3000b",
 		"\u3164", "\u2800", "alice\ufe0f", "a\u034fb", "\x7f", "a\U000e0061b",
 	} {
-		p := create(name).expectProblem(422, "invalid_field")
+		p := create(name).ExpectProblem(422, "invalid_field")
 		if !strings.HasPrefix(p.Detail, "name: only visible characters") {
 			b.Errorf("%q: %s", name, p.Detail)
 		}
 	}
 	for _, name := range []string{"alice", "viewer of p", "Jörg Müller", "Jo\u0308rg", "北京", "ops@example.org", "a/b", "😀"} {
-		create(name).expectStatus(201)
+		create(name).Expect(201)
 	}
 }
 
@@ -108,13 +108,13 @@ func TestPatternsOfACallerAreKept(t *testing.T) {
 				Sets  []string `json:"limit_sets"`
 			}
 		}
-		b.get("/v1/tokens").expectStatus(200).decode(&shown)
+		b.Get("/v1/tokens").Expect(200).Decode(&shown)
 		if got, want := fmt.Sprint(shown.Tokens), "[{[ci-* x] [sms-*]} {[ci-*] []} {[] [*]}]"; got != want {
 			b.Errorf("%s, want %s", got, want)
 		}
-		b.call("DELETE", "/v1/tokens/1", adminToken, nil).expectStatus(200)
+		b.Call("DELETE", "/v1/tokens/1", adminToken, nil).Expect(200)
 		for _, kind := range []string{"token.created", "token.revoked"} {
-			events := b.get("/v1/events?order=oldest&kind=" + kind).expectStatus(200).decodeObject()
+			events := b.Get("/v1/events?order=oldest&kind=" + kind).Expect(200).Object()
 			if text := fmt.Sprint(listField(events, "events")[0]); !strings.Contains(text, "id=1 role=caller pools=ci-*,x limit_sets=sms-* name=") {
 				b.Errorf("%s: %s", kind, text)
 			}
@@ -128,19 +128,19 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var elapsed atomic.Int64
-	b := startEmbedded(t, func(s *testOptions) {
-		s.dispatcher.Now = func() time.Time { return now.Add(time.Duration(elapsed.Load())) }
+	b := startEmbedded(t, func(s *rig.Options) {
+		s.Dispatcher.Now = func() time.Time { return now.Add(time.Duration(elapsed.Load())) }
 	})
-	made := b.call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).expectStatus(201).decodeObject()
+	made := b.Call("POST", "/v1/tokens", adminToken, `{"name":"n","role":"viewer"}`).Expect(201).Object()
 	secret, _ := made["token"].(string)
-	b.call("GET", "/v1/pools", secret, nil).expectStatus(200)
-	other := b.startServer(b.newAPI(func(s *testOptions) { s.dispatcher.Registerer = nil }).Handler())
+	b.Call("GET", "/v1/pools", secret, nil).Expect(200)
+	other := rig.Start(t, b.Stores)
 	if _, err := b.store.RevokeToken(t.Context(), "op", int64(made["id"].(float64))); err != nil { //nolint:errcheck // JSON's numbers
 		t.Fatal(err)
 	}
-	b.callURL(other, "GET", "/v1/pools", secret, nil).expectProblem(401, "unauthenticated")
+	other.Call("GET", "/v1/pools", secret, nil).ExpectProblem(401, "unauthenticated")
 	elapsed.Store(int64(5 * time.Second))
-	b.call("GET", "/v1/pools", secret, nil).expectProblem(401, "unauthenticated")
+	b.Call("GET", "/v1/pools", secret, nil).ExpectProblem(401, "unauthenticated")
 }
 
 // The list of tokens has the time at which each token was last used. A use is not a change of the token, so
@@ -148,18 +148,14 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		used, _ := b.call("POST", "/v1/tokens", adminToken, `{"name":"used","role":"viewer"}`).expectStatus(201).decodeObject()["token"].(string)
-		b.call("POST", "/v1/tokens", adminToken, `{"name":"unused","role":"viewer"}`).expectStatus(201)
+		used, _ := b.Call("POST", "/v1/tokens", adminToken, `{"name":"used","role":"viewer"}`).Expect(201).Object()["token"].(string)
+		b.Call("POST", "/v1/tokens", adminToken, `{"name":"unused","role":"viewer"}`).Expect(201)
 		before, err := b.store.ChangedTokens(b.Context(), 0)
-		if err != nil {
-			b.Fatal(err)
-		}
+		b.Must(err)
 		for range 3 {
-			b.call("GET", "/v1/pools", used, nil).expectStatus(200)
+			b.Call("GET", "/v1/pools", used, nil).Expect(200)
 		}
-		if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		b.Must(b.Dispatcher.Seen.Flush(b.Context()))
 		var shown struct {
 			Tokens []struct {
 				Name     string
@@ -167,7 +163,7 @@ func TestTheListSaysWhenTokensWereUsed(t *testing.T) {
 				Requests int
 			}
 		}
-		b.get("/v1/tokens").expectStatus(200).decode(&shown)
+		b.Get("/v1/tokens").Expect(200).Decode(&shown)
 		for _, one := range shown.Tokens {
 			if isUsed := one.Name == "used"; (one.Last != nil) != isUsed || isUsed != (one.Requests == 3) {
 				b.Errorf("%s: last used %v, %d requests", one.Name, one.Last, one.Requests)

@@ -13,17 +13,17 @@ import (
 func TestUsageOfAPool(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60,"limits":[{"name":"daily","per":"tags.site","algorithm":"calendar","period":"month","timezone":"`+servers.NoonZone()+`","max":10},
+		b.PutPool("p", `{"capacity":60,"limits":[{"name":"daily","per":"tags.site","algorithm":"calendar","period":"month","timezone":"`+servers.NoonZone()+`","max":10},
 			{"name":"same","per":"payload.to","algorithm":"duplicate","per_ms":3600000,"max":4}]}`)
-		b.putPool("free", `{"capacity":60}`)
+		b.PutPool("free", `{"capacity":60}`)
 		b.putProfile("solar", `{"name":"sparing","per":"device","algorithm":"sliding","windows":[{"max":3,"per_ms":60000},{"max":5,"per_ms":3600000}]}`)
 		for id, site := range map[string]string{"d-1": "x", "d-2": "x", "d-3": "y"} {
-			b.call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","profile":"solar","tags":{"site":"`+site+`"}}`).expectStatus(201)
-			b.createBatch(`{"pool":"p","tasks":[{"device":"` + id + `","payload":{"to":1}}]}`)
+			b.Call("POST", "/v1/devices", adminToken, `{"id":"`+id+`","profile":"solar","tags":{"site":"`+site+`"}}`).Expect(201)
+			b.CreateBatch(`{"pool":"p","tasks":[{"device":"` + id + `","payload":{"to":1}}]}`)
 			b.endTask(id, "succeeded", "")
 		}
 		read := func(query string) (u operators.Usage) {
-			b.get("/v1/pools/p/usage" + query).expectStatus(200).decode(&u)
+			b.Get("/v1/pools/p/usage" + query).Expect(200).Decode(&u)
 			return u
 		}
 		highest := read("").Highest
@@ -39,11 +39,11 @@ func TestUsageOfAPool(t *testing.T) {
 			used.Usage[1].Owner != "profile solar" || used.Usage[1].Used != 1 || used.Usage[1].Max != 3 || used.Usage[1].Allows != "3 per 1m0s" {
 			b.Errorf("of d-3: %+v", used)
 		}
-		if text := string(b.get("/v1/pools/free/usage").expectStatus(200).body); strings.TrimSpace(text) != `{"highest":[]}` {
+		if text := string(b.Get("/v1/pools/free/usage").Expect(200).Body); strings.TrimSpace(text) != `{"highest":[]}` {
 			b.Errorf("of a pool without policies: %s", text)
 		}
-		b.get("/v1/pools/none/usage").expectProblem(404, "not_found")
-		b.get("/v1/pools/p/usage?device=none").expectProblem(404, "not_found")
-		b.get("/v1/pools/p/usage?limit=101").expectProblem(422, "invalid_field").expectMentions(b.T, "limit")
+		b.Get("/v1/pools/none/usage").ExpectProblem(404, "not_found")
+		b.Get("/v1/pools/p/usage?device=none").ExpectProblem(404, "not_found")
+		b.Get("/v1/pools/p/usage?limit=101").ExpectProblem(422, "invalid_field", "limit")
 	})
 }

@@ -13,18 +13,18 @@ import (
 func TestFailingAttemptsAreShown(t *testing.T) {
 	t.Parallel()
 	runOnBothBackends(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":1}`)
-		id := b.createBatch(`{"pool":"p","max_attempts":9,"retry_backoff_ms":3600000,"devices":["d-0","d-1","d-2","d-3","d-4","d-5","d-6","d-7"]}`)
+		b.PutPool("p", `{"capacity":1}`)
+		id := b.CreateBatch(`{"pool":"p","max_attempts":9,"retry_backoff_ms":3600000,"devices":["d-0","d-1","d-2","d-3","d-4","d-5","d-6","d-7"]}`)
 		report := func(device, status, text string) {
 			b.Helper()
-			b.sendReport(device, b.reportUntilGranted(device).resultBody(status, fmt.Sprintf(`,"error":%q`, text))).expectStatus(200)
+			b.SendReport(device, b.ReportUntilGranted(device).Result(status, fmt.Sprintf(`,"error":%q`, text))).Expect(200)
 		}
 		read := func(path string) *operators.RecentAttempts {
 			b.Helper()
 			var shown struct {
 				Recent *operators.RecentAttempts `json:"recent_attempts"`
 			}
-			b.get(path).expectStatus(200).decode(&shown)
+			b.Get(path).Expect(200).Decode(&shown)
 			return shown.Recent
 		}
 		report("d-0", "succeeded", "")
@@ -44,10 +44,10 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 				b.Errorf("%s: %+v: %s", path, r, r.Text())
 			}
 		}
-		b.reportUntilGranted("d-6") // holds the slot
-		b.sendReport("d-7", `{"id":"1"}`).expectStatus(200)
+		b.ReportUntilGranted("d-6") // holds the slot
+		b.SendReport("d-7", `{"id":"1"}`).Expect(200)
 		var retrying operators.TaskList
-		b.get("/v1/tasks?retrying=true").expectStatus(200).decode(&retrying)
+		b.Get("/v1/tasks?retrying=true").Expect(200).Decode(&retrying)
 		for _, task := range retrying.Tasks {
 			if !task.WillBeTriedAgain() || task.LastErrorText() != "connection refused" {
 				b.Errorf("%+v", task)
@@ -60,9 +60,7 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 		if err == nil {
 			_, err = b.store.CountMinutes(b.Context(), mark.Last, 1000)
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		b.Must(err)
 		for path, parts := range map[string][]string{
 			"/v1/pools/p/waiting":                        {`"code":"pool_full"`, "find out why attempts fail"},
 			"/v1/tasks/8/why":                            {`"code":"pool_full"`, "find out why attempts fail"},
@@ -72,7 +70,7 @@ func TestFailingAttemptsAreShown(t *testing.T) {
 			"/v1/pools":                                  {`"trouble":["failing"]`},
 			"/v1/events?kind=task.failed":                {`"detail":"pending: connection refused"`},
 		} {
-			text := string(b.get(path).expectStatus(200).body)
+			text := string(b.Get(path).Expect(200).Body)
 			for _, part := range parts {
 				if !strings.Contains(text, part) {
 					b.Errorf("%s: no %s in %s", path, part, text)

@@ -11,21 +11,21 @@ import (
 // createWaitingTasks creates a pool in which seven tasks wait for four different reasons.
 func (b *testAPI) createWaitingTasks() (batches []int64) {
 	b.Helper()
-	b.putPool("p", `{"capacity":5,"limits":[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]}`)
+	b.PutPool("p", `{"capacity":5,"limits":[{"name":"per-account","per":"tags.account","algorithm":"sliding","windows":[{"max":1,"per_ms":3600000}]}]}`)
 	for _, device := range []string{"d-1", "d-2", "d-3", "d-4"} {
-		b.call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q,"tags":{"account":"x"}}`, device)).expectStatus(201)
+		b.Call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":%q,"tags":{"account":"x"}}`, device)).Expect(201)
 	}
 	for _, device := range []string{"d-2", "d-3", "d-4", "d-5", "d-6"} { // of these devices it is known that they report
-		b.sendReport(device, `{"accept":false}`).expectStatus(200)
+		b.SendReport(device, `{"accept":false}`).Expect(200)
 	}
-	batches = append(batches, b.createBatch(`{"pool":"p","devices":["d-1"]}`))
-	b.reportUntilGranted("d-1")
+	batches = append(batches, b.CreateBatch(`{"pool":"p","devices":["d-1"]}`))
+	b.ReportUntilGranted("d-1")
 	for _, body := range []string{
 		`{"pool":"p","devices":["d-2","d-3"]}`, `{"pool":"p","devices":["d-4","d-5","d-6"],"windows":[` + windowJSON(5, 2) + `]}`, `{"pool":"p","devices":["d-7"]}`, `{"pool":"p","devices":["d-8"]}`,
 	} {
-		batches = append(batches, b.createBatch(body))
+		batches = append(batches, b.CreateBatch(body))
 	}
-	b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batches[3]), adminToken, nil).expectStatus(200)
+	b.Call("POST", fmt.Sprintf("/v1/batches/%d/pause", batches[3]), adminToken, nil).Expect(200)
 	return batches
 }
 
@@ -42,7 +42,7 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 			"/v1/pools/p/waiting?":                            {"limited": 2, "batch_window": 3, "batch_paused": 1, "device_unknown": 1},
 		} {
 			var said operators.Waiting
-			b.call("GET", path, b.createToken("viewer"), nil).expectStatus(200).decode(&said)
+			b.Call("GET", path, b.createToken("viewer"), nil).Expect(200).Decode(&said)
 			sum := int64(0)
 			for _, p := range said.Parts {
 				sum += p.Count
@@ -58,12 +58,12 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 				b.Errorf("%s: %+v", path, said)
 			}
 		}
-		if text := string(b.get("/v1/pools/p/waiting").body); !strings.Contains(text, `"label":"limited (1 per 1h by per-account)"`) {
+		if text := string(b.Get("/v1/pools/p/waiting").Body); !strings.Contains(text, `"label":"limited (1 per 1h by per-account)"`) {
 			b.Errorf("answered %s", text)
 		}
-		b.call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"it smokes"}`).expectStatus(200)
+		b.Call("POST", "/v1/pools/p/pause", adminToken, `{"reason":"it smokes"}`).Expect(200)
 		var said operators.Waiting
-		b.get("/v1/pools/p/waiting").expectStatus(200).decode(&said)
+		b.Get("/v1/pools/p/waiting").Expect(200).Decode(&said)
 		if len(said.Parts) != 1 || said.Parts[0].Code != "pool_paused" || !strings.HasSuffix(said.Parts[0].Detail, "because: it smokes") || said.Parts[0].Remedy != "resume the pool: dispatcher pools resume p" {
 			b.Errorf("paused: %+v", said)
 		}
@@ -75,28 +75,28 @@ func TestWaitingAddsUpAndLists(t *testing.T) {
 func TestActionsOfAPartHelpAll(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":5}`)
+	b.PutPool("p", `{"capacity":5}`)
 	for _, device := range []string{"d-1", "d-2"} {
-		batch := b.createBatch(`{"pool":"p","devices":["` + device + `"]}`)
-		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", batch), adminToken, nil).expectStatus(200)
+		batch := b.CreateBatch(`{"pool":"p","devices":["` + device + `"]}`)
+		b.Call("POST", fmt.Sprintf("/v1/batches/%d/pause", batch), adminToken, nil).Expect(200)
 	}
 	expect := func(path, want string) {
 		b.Helper()
 		var said operators.Waiting
-		b.get(path).expectStatus(200).decode(&said)
+		b.Get(path).Expect(200).Decode(&said)
 		if len(said.Parts) != 1 || fmt.Sprint(said.Parts[0].Actions) != want {
 			b.Errorf("%s: %+v, want %s", path, said.Parts, want)
 		}
 	}
 	expect("/v1/pools/p/waiting", "[]")
 	expect("/v1/batches/2/waiting", "[{resume batch 2 dispatcher batches resume 2}]")
-	list := string(b.get("/v1/pools/p/waiting/tasks").expectStatus(200).body)
+	list := string(b.Get("/v1/pools/p/waiting/tasks").Expect(200).Body)
 	for _, id := range []string{"1", "2"} {
 		if want := `"actions":[{"action":"resume","subject":"batch","id":"` + id + `"`; !strings.Contains(list, want) {
 			b.Errorf("%s is not in %s", want, list)
 		}
 	}
-	b.call("POST", "/v1/pools/p/pause", adminToken, nil).expectStatus(200)
+	b.Call("POST", "/v1/pools/p/pause", adminToken, nil).Expect(200)
 	expect("/v1/pools/p/waiting", "[{resume pool p dispatcher pools resume p}]")
 }
 
@@ -106,12 +106,12 @@ func (b *testAPI) expectListedReasons(path string, p operators.WaitingPart) {
 	b.Helper()
 	list := path + "/tasks?code=" + p.Code
 	ids := b.readPages(list, "tasks", "id")
-	if int64(len(ids)) != p.Count || b.getWithAccept(list, csvType).expectStatus(200).countEntries(csvType) != len(ids) {
+	if int64(len(ids)) != p.Count || countEntries(b.getWithAccept(list, csvType).Expect(200), csvType) != len(ids) {
 		b.Errorf("%s: %d are listed of %d", list, len(ids), p.Count)
 	}
 	for _, id := range ids {
 		var why operators.Why
-		b.get("/v1/tasks/" + id + "/why").expectStatus(200).decode(&why)
+		b.Get("/v1/tasks/" + id + "/why").Expect(200).Decode(&why)
 		if why.Reasons[0].Code != p.Code {
 			b.Errorf("%s has task %s, which waits for %+v", list, id, why.Reasons[0])
 		}
@@ -123,50 +123,50 @@ func TestWaitingRefusesWhatItCannotList(t *testing.T) {
 	b := startEmbedded(t)
 	batches := b.createWaitingTasks()
 	for _, path := range []string{"/v1/pools/none/waiting", "/v1/batches/4711/waiting", "/v1/pools/none/waiting/tasks", "/v1/batches/4711/waiting/tasks"} {
-		b.get(path).expectProblem(404, "not_found")
+		b.Get(path).ExpectProblem(404, "not_found")
 	}
-	if p := b.get("/v1/pools/p/waiting/tasks?code=running").expectProblem(422, "invalid_field"); !strings.Contains(p.Detail, `code: "running"`) {
+	if p := b.Get("/v1/pools/p/waiting/tasks?code=running").ExpectProblem(422, "invalid_field"); !strings.Contains(p.Detail, `code: "running"`) {
 		b.Errorf("%+v", p)
 	}
 	b.expectPageErrors("/v1/pools/p/waiting/tasks")
-	ofAnother, _ := b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_size=1", batches[1])).expectStatus(200).decodeObject()["next_page_token"].(string)
-	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[1], ofAnother)).expectStatus(200)
-	b.get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[2], ofAnother)).expectProblem(422, "invalid_field").expectMentions(b.T, "page_token")
-	b.call("GET", "/v1/pools/p/waiting", b.createToken("verifier"), nil).expectProblem(403, "forbidden")
+	ofAnother, _ := b.Get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_size=1", batches[1])).Expect(200).Object()["next_page_token"].(string)
+	b.Get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[1], ofAnother)).Expect(200)
+	b.Get(fmt.Sprintf("/v1/batches/%d/waiting/tasks?page_token=%s", batches[2], ofAnother)).ExpectProblem(422, "invalid_field", "page_token")
+	b.Call("GET", "/v1/pools/p/waiting", b.createToken("verifier"), nil).ExpectProblem(403, "forbidden")
 }
 
 // A batch cannot start tasks. Its condition is then not running, but names the cause.
 func TestTheConditionOfABatch(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":5,"lease_ms":60000}`)
-		id := b.createBatch(newBatchBody)
+		b.PutPool("p", `{"capacity":5,"lease_ms":60000}`)
+		id := b.CreateBatch(newBatchBody)
 		expect := func(state, condition string) {
 			b.Helper()
-			one := b.get(fmt.Sprintf("/v1/batches/%d", id)).expectStatus(200).decodeObject()
-			listed := asObject(listField(b.get("/v1/batches").expectStatus(200).decodeObject(), "batches")[0])
+			one := b.Get(fmt.Sprintf("/v1/batches/%d", id)).Expect(200).Object()
+			listed := asObject(listField(b.Get("/v1/batches").Expect(200).Object(), "batches")[0])
 			if one["state"] != state || one["condition"] != condition || listed["condition"] != condition || condition != "running" && one["eta"] != nil {
 				b.Errorf("%v, %v, in the list %v; want %s, %s", one["state"], one["condition"], listed["condition"], state, condition)
 			}
 		}
 		expect("running", "running")
-		b.call("POST", "/v1/pools/p/pause", adminToken, nil).expectStatus(200)
+		b.Call("POST", "/v1/pools/p/pause", adminToken, nil).Expect(200)
 		expect("running", "held_up")
-		b.call("POST", "/v1/pools/p/resume", adminToken, nil).expectStatus(200)
-		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":[`+windowJSON(5, 2)+`]}`).expectStatus(200)
+		b.Call("POST", "/v1/pools/p/resume", adminToken, nil).Expect(200)
+		b.Call("PATCH", "/v1/pools/p", adminToken, `{"windows":[`+windowJSON(5, 2)+`]}`).Expect(200)
 		expect("running", "scheduled")
-		b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":null,"capacity":0}`).expectStatus(200)
+		b.Call("PATCH", "/v1/pools/p", adminToken, `{"windows":null,"capacity":0}`).Expect(200)
 		expect("running", "held_up")
-		b.call("PATCH", "/v1/pools/p", adminToken, `{"capacity":5}`).expectStatus(200)
-		shut := b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{"windows":[`+windowJSON(5, 2)+`]}`).expectStatus(200).decodeObject()
+		b.Call("PATCH", "/v1/pools/p", adminToken, `{"capacity":5}`).Expect(200)
+		shut := b.Call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{"windows":[`+windowJSON(5, 2)+`]}`).Expect(200).Object()
 		if shut["condition"] != "scheduled" {
 			b.Errorf("changed to %v", shut["condition"])
 		}
 		expect("running", "scheduled")
-		b.call("POST", fmt.Sprintf("/v1/batches/%d/pause", id), adminToken, nil).expectStatus(200)
+		b.Call("POST", fmt.Sprintf("/v1/batches/%d/pause", id), adminToken, nil).Expect(200)
 		expect("paused", "paused")
-		b.call("POST", fmt.Sprintf("/v1/batches/%d/cancel", id), adminToken, nil).expectStatus(200)
-		if now := b.get(fmt.Sprintf("/v1/batches/%d", id)).decodeObject(); now["condition"] != now["state"] {
+		b.Call("POST", fmt.Sprintf("/v1/batches/%d/cancel", id), adminToken, nil).Expect(200)
+		if now := b.Get(fmt.Sprintf("/v1/batches/%d", id)).Object(); now["condition"] != now["state"] {
 			b.Errorf("%v", now)
 		}
 	})

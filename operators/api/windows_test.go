@@ -18,16 +18,16 @@ func windowJSON(hoursAgo, hoursOpen int) string {
 func TestWindowsOfBatchesAndPools(t *testing.T) {
 	t.Parallel()
 	runOnServers(t, func(b *testAPI) {
-		b.putPool("p", `{"capacity":60,"lease_ms":60000}`)
-		id := b.createBatch(`{"pool":"p","devices":["d-1"],"windows":[` + windowJSON(5, 2) + `]}`)
+		b.PutPool("p", `{"capacity":60,"lease_ms":60000}`)
+		id := b.CreateBatch(`{"pool":"p","devices":["d-1"],"windows":[` + windowJSON(5, 2) + `]}`)
 		path := fmt.Sprintf("/v1/batches/%d", id)
 		reason := func() string {
 			b.Helper()
 			var reply deviceReply
-			b.sendReport("d-1", `{"id":"x","accept":true}`).expectStatus(200).decode(&reply)
+			b.SendReport("d-1", `{"id":"x","accept":true}`).Expect(200).Decode(&reply)
 			return reply.Reason
 		}
-		shown := b.get(path).expectStatus(200).decodeObject()
+		shown := b.Get(path).Expect(200).Object()
 		window := asObject(listField(shown, "windows")[0])
 		if shown["finish_inside"] != true || window["timezone"] != "UTC" || window["duration"] != "2h" || shown["opens_at"] == nil || shown["closes_at"] == nil || shown["eta"] != nil {
 			b.Errorf("shown as %v", shown)
@@ -35,28 +35,28 @@ func TestWindowsOfBatchesAndPools(t *testing.T) {
 		if got := reason(); got != "window" {
 			b.Errorf("reason %s in a closed window", got)
 		}
-		b.call("PATCH", path, adminToken, `{"priority":1}`).expectStatus(200)
-		if kept := b.get(path).decodeObject(); !cmp.Equal(kept["windows"], shown["windows"]) || !cmp.Equal(kept["opens_at"], shown["opens_at"]) {
+		b.Call("PATCH", path, adminToken, `{"priority":1}`).Expect(200)
+		if kept := b.Get(path).Object(); !cmp.Equal(kept["windows"], shown["windows"]) || !cmp.Equal(kept["opens_at"], shown["opens_at"]) {
 			b.Errorf("a patch without windows changed them: %v", kept)
 		}
-		b.putPool("p", `{"capacity":60,"lease_ms":60000,"windows":[`+windowJSON(5, 2)+`]}`)
-		pasted := b.get("/v1/pools/p").expectStatus(200)
-		if again := b.call("PUT", "/v1/pools/p", adminToken, string(pasted.body)).expectStatus(200); !cmp.Equal(again.decodeObject(), pasted.decodeObject()) {
-			b.Errorf("pasting a pool changed it: %s", cmp.Diff(pasted.decodeObject(), again.decodeObject()))
+		b.PutPool("p", `{"capacity":60,"lease_ms":60000,"windows":[`+windowJSON(5, 2)+`]}`)
+		pasted := b.Get("/v1/pools/p").Expect(200)
+		if again := b.Call("PUT", "/v1/pools/p", adminToken, string(pasted.Body)).Expect(200); !cmp.Equal(again.Object(), pasted.Object()) {
+			b.Errorf("pasting a pool changed it: %s", cmp.Diff(pasted.Object(), again.Object()))
 		}
-		if open := b.call("PATCH", path, adminToken, `{"windows":[`+windowJSON(1, 3)+`,`+windowJSON(5, 1)+`]}`).expectStatus(200).decodeObject(); len(listField(open, "windows")) != 2 {
+		if open := b.Call("PATCH", path, adminToken, `{"windows":[`+windowJSON(1, 3)+`,`+windowJSON(5, 1)+`]}`).Expect(200).Object(); len(listField(open, "windows")) != 2 {
 			b.Errorf("patched to %v", open)
 		}
 		if got := reason(); got != "window" {
 			b.Errorf("reason %s while the pool's window is closed", got)
 		}
-		if open := b.call("PATCH", "/v1/pools/p", adminToken, `{"windows":null}`).expectStatus(200).decodeObject(); len(listField(open, "windows")) != 0 || open["opens_at"] != nil {
+		if open := b.Call("PATCH", "/v1/pools/p", adminToken, `{"windows":null}`).Expect(200).Object(); len(listField(open, "windows")) != 0 || open["opens_at"] != nil {
 			b.Errorf("patched to %v", open)
 		}
 		if got := reason(); got != "granted" {
 			b.Errorf("reason %s with both open", got)
 		}
-		if open := b.call("PATCH", path, adminToken, `{"windows":[]}`).expectStatus(200).decodeObject(); len(listField(open, "windows")) != 0 || open["opens_at"] != nil {
+		if open := b.Call("PATCH", path, adminToken, `{"windows":[]}`).Expect(200).Object(); len(listField(open, "windows")) != 0 || open["opens_at"] != nil {
 			b.Errorf("patched to %v", open)
 		}
 	})
@@ -65,9 +65,9 @@ func TestWindowsOfBatchesAndPools(t *testing.T) {
 func TestWindowsAreChecked(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.putPool("p", `{"capacity":60,"lease_ms":7200000}`)
-	id := b.createBatch(newBatchBody)
-	b.putPool("brief", `{"capacity":60,"lease_ms":7200000,"windows":[{"cron":"0 1 * * *","duration":"1h"}]}`)
+	b.PutPool("p", `{"capacity":60,"lease_ms":7200000}`)
+	id := b.CreateBatch(newBatchBody)
+	b.PutPool("brief", `{"capacity":60,"lease_ms":7200000,"windows":[{"cron":"0 1 * * *","duration":"1h"}]}`)
 	for window, names := range map[string]string{
 		`{"cron":"TZ=UTC","duration":"3h"}`:                       "windows[0].cron",
 		`{"cron":"CRON_TZ=UTC 0 1 * * *","duration":"3h"}`:        "windows[0].cron",
@@ -80,10 +80,10 @@ func TestWindowsAreChecked(t *testing.T) {
 		strings.Repeat(`{"cron":"0 1 * * *","duration":"3h"},`, 16) + `{"cron":"0 1 * * *","duration":"3h"}`: "at most 16",
 	} {
 		body := `"windows":[` + window + `]}`
-		b.call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],`+body).expectProblem(422, "invalid_field").expectMentions(t, names)
-		b.call("PUT", "/v1/pools/p", adminToken, `{"capacity":60,`+body).expectProblem(422, "invalid_field").expectMentions(t, names)
-		b.call("PATCH", "/v1/pools/p", adminToken, `{`+body).expectProblem(422, "invalid_field").expectMentions(t, names)
-		b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{`+body).expectProblem(422, "invalid_field").expectMentions(t, names)
+		b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["a"],`+body).ExpectProblem(422, "invalid_field", names)
+		b.Call("PUT", "/v1/pools/p", adminToken, `{"capacity":60,`+body).ExpectProblem(422, "invalid_field", names)
+		b.Call("PATCH", "/v1/pools/p", adminToken, `{`+body).ExpectProblem(422, "invalid_field", names)
+		b.Call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{`+body).ExpectProblem(422, "invalid_field", names)
 	}
 	// A lease of two hours can never end within a window of one hour, so such a batch is refused.
 	const hour = `"windows":[{"cron":"0 1 * * *","duration":"1h"}]}`
@@ -99,7 +99,7 @@ func TestWindowsAreChecked(t *testing.T) {
 		{`{"pool":"brief","devices":["a"],"lease_ms":1800000}`, 201},
 		{`{"pool":"nowhere","devices":["a"],` + hour, 422},
 	} {
-		b.call("POST", "/v1/batches", adminToken, test.body).expectStatus(test.status)
+		b.Call("POST", "/v1/batches", adminToken, test.body).Expect(test.status)
 	}
-	b.call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{`+hour).expectProblem(422, "invalid_field").expectMentions(t, "finish_inside", "lease_ms")
+	b.Call("PATCH", fmt.Sprintf("/v1/batches/%d", id), adminToken, `{`+hour).ExpectProblem(422, "invalid_field", "finish_inside", "lease_ms")
 }

@@ -29,12 +29,12 @@ func TestActivityBeginsWithTheActsOfOperators(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3)
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "name": "nightly", "devices": []string{"d-1"}}, nil)
-	b.reportUntilGranted("d-1")
-	b.callAPI("PATCH", "/v1/pools/p", map[string]any{"capacity": 5}, nil)
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "name": "nightly", "devices": []string{"d-1"}}, nil)
+	b.ReportUntilGranted("d-1")
+	b.Do("PATCH", "/v1/pools/p", map[string]any{"capacity": 5}, nil)
 	b.importDevices(30)
 	tab := openTab(t)
-	tab.openInZone(b.url + "/activity")
+	tab.openInZone(b.URL + "/activity")
 	if kinds := evalJS[string](tab, activityKindsJS); kinds != "devices.imported pool.changed batch.created pool.created access.signed_in" {
 		t.Errorf("the page begins with %q", kinds)
 	}
@@ -63,16 +63,12 @@ func (b *testReplica) importDevices(n int) {
 	for i := range n {
 		lines += fmt.Sprintf("imported-%d\n", i)
 	}
-	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/v1/devices", strings.NewReader(lines))
-	if err != nil {
-		b.Fatal(err)
-	}
+	request, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.URL+"/v1/devices", strings.NewReader(lines))
+	b.Must(err)
 	request.Header.Set("Authorization", "Bearer "+adminToken)
 	request.Header.Set("Content-Type", "text/csv")
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusCreated {
 		b.Fatalf("%s, %v", response.Status, err)
 	}
@@ -85,24 +81,24 @@ func TestThePauseOfAllPoolsStopsTasksAndIsOneEntry(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 1, "d-1")
 	b.createPool("q", 1)
-	granted := b.reportUntilGranted("d-1")
+	granted := b.ReportUntilGranted("d-1")
 	tab := openTab(t)
-	tab.open(b.url + "/pause-all")
+	tab.open(b.URL + "/pause-all")
 	expectContains(t, tab.elementText("main"), "2 pools are not paused; 1 slot is held")
 	tab.checkScreen("pause-all-stop")
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#reason"), "the server is down"))
 	tab.click("[name=stop_running]")
 	tab.click("button.primary")
 	tab.waitForJS(`document.body.textContent.includes("asked to stop with their next report")`)
-	_, reply := b.sendRequest("POST", "/v1/devices/d-1/report", fleetToken, map[string]any{"running": []any{map[string]any{"task": granted.ID, "token": granted.Token}}})
-	expectContains(t, string(reply), `"why":"paused"`)
+	reply := b.SendReport("d-1", map[string]any{"running": []any{map[string]any{"task": granted.ID, "token": granted.Token}}})
+	expectContains(t, string(reply.Body), `"why":"paused"`)
 	b.sendReport("d-1", map[string]any{"results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": "failed", "error": "paused"}}})
 	_, text, _ := b.getPage(fmt.Sprintf("/tasks/%d", granted.ID))
 	expectContains(t, text, "pool p is paused", "task.returned")
 	for _, pool := range []string{"p", "q"} {
-		tab.open(b.url + "/activity?kind=pools.paused&pool=" + pool)
+		tab.open(b.URL + "/activity?kind=pools.paused&pool=" + pool)
 		expectContains(t, tab.elementText("#activity"), "p q", "stopping=1 because: the server is down")
-		tab.open(b.url + "/pools/" + pool + "?range=24h")
+		tab.open(b.URL + "/pools/" + pool + "?range=24h")
 		tab.waitForJS(`[...document.querySelectorAll("#chart line.act")].some((line) => line.textContent.startsWith("bootstrap: pools.paused"))`)
 		expectContains(t, tab.elementText("#chart .acts"), "pools.paused", "because: the server is down")
 	}
@@ -110,7 +106,7 @@ func TestThePauseOfAllPoolsStopsTasksAndIsOneEntry(t *testing.T) {
 	if status, text, _ := b.postForm("/resume-mine", url.Values{}, nil); status != http.StatusSeeOther {
 		t.Errorf("%d %s", status, text)
 	}
-	tab.open(b.url + "/activity")
+	tab.open(b.URL + "/activity")
 	if kinds := evalJS[string](tab, activityKindsJS); !strings.HasPrefix(kinds, "pools.resumed pools.paused pool.created") || strings.Count(kinds, "pools.") != 2 {
 		t.Errorf("the acts are %q", kinds)
 	}

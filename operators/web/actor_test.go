@@ -21,7 +21,7 @@ func TestActorsOfOneNameAreToldApart(t *testing.T) {
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		b, _ := startOnServers(t)
+		b := startOnServers(t)
 		b.expectTwoReapers()
 	})
 }
@@ -30,11 +30,9 @@ func TestActorsOfOneNameAreToldApart(t *testing.T) {
 func (b *testReplica) expectTwoReapers() {
 	b.Helper()
 	b.createPool("p", 1, "reaper")
-	b.reportUntilGranted("reaper")
+	b.ReportUntilGranted("reaper")
 	clock, err := b.store.LeaseClock(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	cutoffs := store.LapseCutoffs{}
 	for _, length := range clock.Lengths {
 		cutoffs[length] = time.Now().Add(24 * time.Hour) // so that the lease has ended

@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"bytes"
 	"compress/gzip"
 	"io"
 	"net/http"
@@ -11,27 +12,15 @@ import (
 // getWithHeader requests a path with one header. It decompresses the body of the response.
 func (b *testReplica) getWithHeader(path, name, value string) (status int, header http.Header, text string) {
 	b.Helper()
-	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, nil)
-	if err != nil {
-		b.Fatal(err)
+	a := b.Send(http.MethodGet, path, http.Header{name: {value}}, nil)
+	if a.Header.Get("Content-Encoding") != "gzip" {
+		return a.Status, a.Header, string(a.Body)
 	}
-	r.Header.Set(name, value)
-	response, err := http.DefaultTransport.RoundTrip(r) // an http.Client would decompress the answer
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer response.Body.Close()
-	var body io.Reader = response.Body
-	if response.Header.Get("Content-Encoding") == "gzip" {
-		if body, err = gzip.NewReader(body); err != nil {
-			b.Fatal(err)
-		}
-	}
+	body, err := gzip.NewReader(bytes.NewReader(a.Body))
+	b.Must(err)
 	read, err := io.ReadAll(body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return response.StatusCode, response.Header, string(read)
+	b.Must(err)
+	return a.Status, a.Header, string(read)
 }
 
 // TestAssetsAreSentOnce checks an asset of the dashboard (such as its script): a browser that has the current

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"html"
-	"io"
 	"maps"
 	"mime/multipart"
 	"net/http"
@@ -21,32 +20,14 @@ func (b *testReplica) submitBatchForm(form map[string]string, file string) (stat
 	var content bytes.Buffer
 	to := multipart.NewWriter(&content)
 	for name, value := range form {
-		if err := to.WriteField(name, value); err != nil {
-			b.Fatal(err)
-		}
+		b.Must(to.WriteField(name, value))
 	}
 	part, err := to.CreateFormFile("file", "tasks") // a browser also sends an empty file
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	_, _ = part.Write([]byte(file))
 	_ = to.Close()
-	r, err := http.NewRequest(http.MethodPost, b.url+"/new-batch", &content)
-	if err != nil {
-		b.Fatal(err)
-	}
-	r.Header.Set("Content-Type", to.FormDataContentType())
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(r)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return response.StatusCode, string(body), response.Header.Get("Location")
+	a := b.Send(http.MethodPost, "/new-batch", http.Header{"Content-Type": {to.FormDataContentType()}}, &content)
+	return a.Status, string(a.Body), a.Header.Get("Location")
 }
 
 // filledBatchForm returns a filled-in form for a new batch. Only the devices are missing.
@@ -81,7 +62,7 @@ func TestBatchFormSaysAll(t *testing.T) {
 		}
 		if c.field == "tags" {
 			for _, id := range []string{"t-1", "t-2", "t-3"} {
-				b.callAPI("POST", "/v1/devices", map[string]any{"id": id, "tags": map[string]string{"site": "a", "model": "x"}}, nil)
+				b.Do("POST", "/v1/devices", map[string]any{"id": id, "tags": map[string]string{"site": "a", "model": "x"}}, nil)
 			}
 			form["unknown_devices"] = "refuse"
 		}
@@ -103,7 +84,7 @@ func TestBatchFormSaysAll(t *testing.T) {
 				Payload map[string]any
 			}
 		}
-		b.callAPI("GET", "/v1/tasks?batch="+id, nil, &tasks)
+		b.Do("GET", "/v1/tasks?batch="+id, nil, &tasks)
 		payloads := map[string]string{}
 		for _, one := range tasks.Tasks {
 			said, _ := json.Marshal(one.Payload)
@@ -119,7 +100,7 @@ func TestBatchFormSaysAll(t *testing.T) {
 func (b *testReplica) expectFilledBatch(name, id string) {
 	b.Helper()
 	var made map[string]any
-	b.callAPI("GET", "/v1/batches/"+id, nil, &made)
+	b.Do("GET", "/v1/batches/"+id, nil, &made)
 	shown := map[string]any{}
 	for _, field := range []string{
 		"name", "pool", "kind", "not_before", "not_after", "windows", "finish_inside", "max_attempts", "on_lost", "lease_ms", "max_run_ms", "max_wait_ms", "weight", "priority", "lane", "abort", "limits", "total",
@@ -193,7 +174,7 @@ func TestBatchFormKeepsWhatWasEntered(t *testing.T) {
 		t.Errorf("a large file: %d", status)
 	}
 	var list struct{ Batches []any }
-	b.callAPI("GET", "/v1/batches", nil, &list)
+	b.Do("GET", "/v1/batches", nil, &list)
 	if len(list.Batches) > 0 {
 		t.Errorf("something was created: %v", list)
 	}
@@ -244,7 +225,7 @@ func TestBatchFormInABrowser(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3)
 	tab := openTab(t)
-	tab.open(b.url + "/new-batch?pool=p")
+	tab.open(b.URL + "/new-batch?pool=p")
 	if open := evalJS[int](tab, `document.querySelectorAll("details[open]").length`); open != 0 {
 		t.Errorf("%d parts are open", open)
 	}

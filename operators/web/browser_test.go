@@ -9,19 +9,19 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // tab is a tab of a browser. If the page writes an unexpected message to its console or opens a dialog, the test
 // fails at its end.
 type tab struct {
-	*testing.T
+	rig.Test
 	ctx context.Context //nolint:containedctx // chromedp's handle of the tab
 
 	mu               sync.Mutex
@@ -77,7 +77,7 @@ func (b *tab) openSecondTab() *tab {
 
 func newTab(t *testing.T, ctx context.Context) *tab {
 	t.Helper()
-	b := &tab{T: t, ctx: ctx}
+	b := &tab{Test: rig.Test{T: t}, ctx: ctx}
 	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // the tab lives as long as this ctx
 		t.Fatal(err)
 	}
@@ -140,9 +140,7 @@ func (b *tab) runActions(actions ...chromedp.Action[chromedp.Void]) {
 		for err != nil && strings.Contains(err.Error(), "Could not find node") {
 			err = chromedp.Do(ctx, action)
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		b.Must(err)
 	}
 }
 
@@ -176,22 +174,11 @@ func (b *tab) elementText(selector string) string {
 // in which to evaluate it, so waitForJS tries again.
 func (b *tab) waitForJS(expression string) {
 	b.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	guarded := "(() => { try { return !!(" + expression + "); } catch { return false; } })()"
-	holds := func() bool {
+	b.Await(expression, func() bool {
 		yes, err := tryEvalJS[bool](b, guarded)
 		return err == nil && yes
-	}
-	for !holds() {
-		select {
-		case <-deadline.C:
-			b.Fatalf("waited in vain for %s; the page: %.3000s", expression, evalJS[string](b, "document.body.innerText"))
-		case <-tick.C:
-		}
-	}
+	}, func() string { return evalJS[string](b, "document.body.innerText.slice(0, 3000)") })
 }
 
 // click clicks the element that the selector finds, as a person would do.
@@ -233,19 +220,13 @@ func (b *tab) applyStyle(l screenStyle) {
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}, {Name: "forced-colors", Value: l.forced}},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 }
 
 // saveScreenshot stores a picture of the page in a file.
 func (b *tab) saveScreenshot(file string) {
 	b.Helper()
 	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := os.WriteFile(file, image, 0o600); err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
+	b.Must(os.WriteFile(file, image, 0o600))
 }

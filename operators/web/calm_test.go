@@ -19,14 +19,14 @@ func TestARowUnderTheCursorStays(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 60, deviceIDs(9)...)
-	b.reportUntilGranted("d-0")
+	b.ReportUntilGranted("d-0")
 	tab := openTab(t)
-	tab.open(b.url + "/activity?kind=task.granted")
+	tab.open(b.URL + "/activity?kind=task.granted")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live" && document.querySelectorAll("#activity tbody tr").length === 1`)
 	first := evalJS[string](tab, firstEventJS)
 	tab.movePointer("#activity tbody tr")
 	for _, d := range deviceIDs(9)[1:5] {
-		b.reportUntilGranted(d)
+		b.ReportUntilGranted(d)
 	}
 	tab.waitForJS(`!document.getElementById("more").hidden && document.getElementById("more").textContent === "4 new"`)
 	if now := evalJS[string](tab, firstEventJS); now != first {
@@ -34,7 +34,7 @@ func TestARowUnderTheCursorStays(t *testing.T) {
 	}
 	tab.click("#more")
 	tab.waitForJS(`document.querySelectorAll("#activity tbody tr").length === 5 && document.getElementById("more").hidden && ` + firstEventJS + ` !== "` + first + `"`)
-	b.reportUntilGranted("d-6") // the pointer is not over the list now
+	b.ReportUntilGranted("d-6") // the pointer is not over the list now
 	tab.waitForJS(`document.querySelectorAll("#activity tbody tr").length === 6`)
 }
 
@@ -45,15 +45,15 @@ func TestAPageIsFrozen(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 60, deviceIDs(9)...)
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	tab.click("#freeze")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "frozen" && document.getElementById("freeze").textContent === "Unfreeze"`)
 	other := tab.openSecondTab()
-	other.open(b.url + "/pools/p")
-	b.reportUntilGranted("d-0")
+	other.open(b.URL + "/pools/p")
+	b.ReportUntilGranted("d-0")
 	other.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	other.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 2`)
 	if n := evalJS[int](tab, `document.querySelectorAll(".grid .cell.fresh").length`); n != 0 {
 		t.Errorf("a frozen page shows %d slots that were granted since", n)
@@ -68,7 +68,7 @@ func TestASilentServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3)
-	proxy := servers.NewProxy(t, b.server.Listener.Addr().String())
+	proxy := servers.NewProxy(t, b.Server.Listener.Addr().String())
 	tab := openTab(t)
 	tab.open("http://" + proxy.Addr + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
@@ -91,13 +91,13 @@ func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 12, deviceIDs(30)...)
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	evalJS[bool](tab, `(() => { window.shifts = []; new PerformanceObserver((list) => { for (const e of list.getEntries()) window.shifts.push(
 		e.value.toFixed(4) + " " + e.sources.map((s) => s.node && (s.node.id || s.node.className || s.node.nodeName)).join(",")); }).observe({ type: "layout-shift", buffered: false }); return true; })()`)
 	for round := range 3 {
 		for i := range 3 {
-			granted := b.reportUntilGranted(deviceIDs(30)[3*round+i])
+			granted := b.ReportUntilGranted(deviceIDs(30)[3*round+i])
 			if i == 0 {
 				b.sendReport(deviceIDs(30)[3*round], map[string]any{"accept": false, "results": []map[string]any{{"task": granted.ID, "token": granted.Token, "status": "succeeded"}}})
 			}

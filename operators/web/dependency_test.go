@@ -37,7 +37,7 @@ func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 	} {
 		b := startEmbedded(t, withDependency(one.found))
 		b.createPool("p", 3, "d-1", "d-2")
-		b.reportUntilGranted("d-1")
+		b.ReportUntilGranted("d-1")
 		for _, path := range []string{"/", "/pools/p"} {
 			status, text, _ := b.getPage(path)
 			if status != http.StatusOK {
@@ -46,7 +46,7 @@ func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 			expectContains(t, text, append(one.want, "2026-03-01 03:04:05 UTC")...)
 		}
 		tab := openTab(t)
-		tab.open(b.url + "/pools/p")
+		tab.open(b.URL + "/pools/p")
 		tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 		tab.checkScreen("pool-" + strings.Fields(one.want[0])[1] + "-redis")
 	}
@@ -59,7 +59,7 @@ func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	b := startEmbedded(t, withDependency(api.Dependency{Name: "postgres", State: "failed"}))
 	b.createPool("p", 3)
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	evalJS[bool](tab, `(() => { window.said = new Set(); const stale = document.getElementById("stale");
 		new MutationObserver(() => { if (stale.textContent) { window.began = window.began || Date.now(); window.said.add(stale.textContent); } }).observe(stale, { childList: true }); return true; })()`)
@@ -88,15 +88,13 @@ func TestALatePageComesByItself(t *testing.T) {
 	}
 	expectContains(t, text, "Postgres answers slowly since 03:04:05 UTC", "dispatcher doctor", `data-page="/tasks"`, `<noscript><meta http-equiv="refresh" content="10"></noscript>`, "tries again every 10 seconds")
 	tab := openTab(t)
-	tab.open(b.url + "/tasks")
+	tab.open(b.URL + "/tasks")
 	tab.waitForJS(`document.querySelector("h1").textContent === "Service Unavailable"`)
 	tab.checkScreen("late")
 	b.store.countHangs.Store(false)
 	tab.waitForJS(`document.querySelector("h1").textContent === "Tasks"`)
 	tab.expectMessage("503")
-	if err := b.store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	b.Must(b.store.Close())
 	for _, send := range []func() (int, string){
 		func() (int, string) { status, text, _ := b.getPage("/pools/p/edit"); return status, text },
 		func() (int, string) {

@@ -16,23 +16,23 @@ func TestADevicePageExplainsItsDevice(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 1)
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1", "d-1", "d-1", "d-2"}, "max_attempts": 1}, nil)
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1", "d-1", "d-1", "d-2"}, "max_attempts": 1}, nil)
 	for _, end := range []string{"failed", "succeeded"} {
-		granted := b.reportUntilGranted("d-1")
+		granted := b.ReportUntilGranted("d-1")
 		b.sendReport("d-1", map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": end, "error": map[string]string{"failed": "connection refused"}[end]}}})
 	}
-	b.reportUntilGranted("d-2")
+	b.ReportUntilGranted("d-2")
 	tab := openTab(t)
-	tab.open(b.url + "/devices/d-1")
+	tab.open(b.URL + "/devices/d-1")
 	var why operators.DeviceWhy
-	b.callAPI("GET", "/v1/devices/d-1/why", nil, &why)
+	b.Do("GET", "/v1/devices/d-1/why", nil, &why)
 	if why.Task == nil || *why.Task != 3 || len(why.Reasons) == 0 || why.Reasons[0].Code != "pool_full" {
 		t.Fatalf("why: %+v", why)
 	}
 	detail, _, _ := strings.Cut(why.Reasons[0].Detail, ":")
 	expectContains(t, tab.elementText("#why"), "Why it gets nothing", detail, "task 3", "Raise the capacity of p")
 	var history operators.HoldingList
-	b.callAPI("GET", "/v1/devices/d-1/history", nil, &history)
+	b.Do("GET", "/v1/devices/d-1/history", nil, &history)
 	var want []string
 	for _, one := range history.History {
 		want = append(want, fmt.Sprintf("%d|%s|%s|%s", one.Task, one.EndedBy, one.Pool, one.Error))
@@ -56,9 +56,9 @@ func TestADevicePageExplainsItsDevice(t *testing.T) {
 	expectContains(t, tab.elementText("#device .note"), "Blocked by bootstrap", "it smokes")
 	expectContains(t, tab.elementText("#why"), "device d-1 is blocked by bootstrap", "because: it smokes", "Unblock d-1")
 	var device operators.Device
-	b.callAPI("GET", "/v1/devices/d-1", nil, &device)
+	b.Do("GET", "/v1/devices/d-1", nil, &device)
 	var events operators.EventList
-	b.callAPI("GET", "/v1/events?device=d-1&kind=device.blocked", nil, &events)
+	b.Do("GET", "/v1/events?device=d-1&kind=device.blocked", nil, &events)
 	if device.BlockReason != "it smokes" || device.BlockedBy != "bootstrap" || device.BlockedAt == nil || len(events.Events) != 1 || events.Events[0].Detail != "it smokes" {
 		t.Errorf("the device %+v, the event %+v", device, events)
 	}
@@ -71,8 +71,8 @@ func TestADevicePageExplainsItsDevice(t *testing.T) {
 	tab.click("form.fields button.primary")
 	tab.waitForJS(`document.querySelector("#secret")`)
 	token := tab.elementText("#secret")
-	if status, text := b.sendRequest("POST", "/v1/devices/d-1/report", token, map[string]any{"id": "x"}); status != 200 {
-		t.Errorf("a report with the new token: %d %s", status, text)
+	if a := b.Call("POST", "/v1/devices/d-1/report", token, map[string]any{"id": "x"}); a.Status != 200 {
+		t.Errorf("a report with the new token: %d %s", a.Status, a.Body)
 	}
 	tab.checkScreen("device-token")
 	for _, path := range []string{"/devices/d-1", "/devices/d-1/token"} {

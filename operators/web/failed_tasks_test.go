@@ -15,22 +15,22 @@ import (
 func TestFailedTasksAreExportedAndTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	b.callAPI("POST", "/v1/devices", map[string]any{"id": "d-1", "tags": map[string]string{"site": "hz"}}, nil)
+	b.Do("POST", "/v1/devices", map[string]any{"id": "d-1", "tags": map[string]string{"site": "hz"}}, nil)
 	end := func(device, status string) {
-		granted := b.reportUntilGranted(device)
+		granted := b.ReportUntilGranted(device)
 		b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": status, "error": "no route"}}})
 	}
 	for _, pool := range []string{"p", "q"} {
-		b.callAPI("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 9}, nil)
+		b.Do("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 9}, nil)
 	}
 	for pool, devices := range map[string][]string{"p": {"d-1", "d-3"}, "q": {"d-2", "d-4"}} {
-		b.callAPI("POST", "/v1/batches", map[string]any{"pool": pool, "devices": devices, "max_attempts": 1}, nil)
+		b.Do("POST", "/v1/batches", map[string]any{"pool": pool, "devices": devices, "max_attempts": 1}, nil)
 	}
 	end("d-1", "failed")
 	end("d-2", "failed")
 	end("d-3", "succeeded")
 	tab := openTab(t)
-	tab.open(b.url + "/batches")
+	tab.open(b.URL + "/batches")
 	tab.click(`a[href="/retry-tasks?state=failed"]`)
 	tab.waitForJS(`location.pathname === "/retry-tasks" && document.readyState === "complete"`)
 	expectContains(t, tab.elementText("main"), "This changes 2 tasks", "no route")
@@ -54,7 +54,7 @@ func TestFailedTasksAreExportedAndTriedAgain(t *testing.T) {
 	tab.click("form.fields button.primary")
 	tab.waitForJS(`location.pathname === "/tasks"`)
 	var list operators.TaskList
-	b.callAPI("GET", "/v1/tasks", nil, &list)
+	b.Do("GET", "/v1/tasks", nil, &list)
 	states := map[string]string{}
 	for _, task := range list.Tasks {
 		states[task.Device] = task.State
@@ -71,16 +71,16 @@ func TestBatchesAreFilteredByStateAndPool(t *testing.T) {
 	b.createPool("p", 9)
 	b.createPool("q", 9)
 	for _, one := range [][]string{{"p", "d-1"}, {"q", "d-2", "d-3", "d-4"}, {"p", "d-5"}} {
-		b.callAPI("POST", "/v1/batches", map[string]any{"pool": one[0], "devices": one[1:], "max_attempts": 1}, nil)
+		b.Do("POST", "/v1/batches", map[string]any{"pool": one[0], "devices": one[1:], "max_attempts": 1}, nil)
 	}
-	b.callAPI("POST", "/v1/batches/3/pause", map[string]any{"reason": "later"}, nil)
+	b.Do("POST", "/v1/batches/3/pause", map[string]any{"reason": "later"}, nil)
 	for device, status := range map[string]string{"d-1": "failed", "d-2": "failed", "d-3": "failed"} {
-		granted := b.reportUntilGranted(device)
+		granted := b.ReportUntilGranted(device)
 		b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": status}}})
 	}
 	listed := func(query string) (ids string) {
 		var list operators.BatchList
-		b.callAPI("GET", "/v1/batches?"+query, nil, &list)
+		b.Do("GET", "/v1/batches?"+query, nil, &list)
 		for _, one := range list.Batches {
 			ids += itoa(one.ID) + " "
 		}
@@ -94,8 +94,8 @@ func TestBatchesAreFilteredByStateAndPool(t *testing.T) {
 		{"ended", "p", "sort=ended&pool=p", "1 "},
 		{"", "p", "pool=p", "3 1 "},
 	} {
-		b.waitUntil("the list "+c.query, func() bool { return listed(c.query) == c.want })
-		tab.open(b.url + "/batches")
+		b.Await("the list "+c.query, func() bool { return listed(c.query) == c.want })
+		tab.open(b.URL + "/batches")
 		tab.setInput(`.filters [name="show"]`, c.show)
 		tab.setInput(`.filters [name="pool"]`, c.pool)
 		tab.click(".filters button")
@@ -106,8 +106,6 @@ func TestBatchesAreFilteredByStateAndPool(t *testing.T) {
 	}
 	tab.checkScreen("batches-filtered")
 	for _, query := range []string{"state=paused&sort=failed", "sort=failed&name=b", "state=open&kind=k"} {
-		if status, text := b.sendRequest("GET", "/v1/batches?"+query, adminToken, nil); status != 422 || !strings.Contains(string(text), "state, sort: not together") {
-			t.Errorf("%s: %d %s", query, status, text)
-		}
+		b.Get("/v1/batches?"+query).ExpectProblem(422, "invalid_field", "state, sort: not together")
 	}
 }

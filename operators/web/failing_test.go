@@ -18,19 +18,19 @@ func TestPagesShowFailingAttempts(t *testing.T) {
 	b := startEmbedded(t)
 	const devices = 6
 	b.createPool("p", devices)
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "max_attempts": 9, "retry_backoff_ms": 3_600_000, "devices": deviceIDs(devices)}, nil)
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "max_attempts": 9, "retry_backoff_ms": 3_600_000, "devices": deviceIDs(devices)}, nil)
 	for _, page := range []string{"/pools/p", "/batches/1", "/"} {
 		if _, text, _ := b.getPage(page); strings.Contains(text, "attempts failed") || strings.Contains(text, "many attempts fail") {
 			t.Errorf("%s: attempts fail although nothing was tried: %s", page, text)
 		}
 	}
 	for _, device := range deviceIDs(devices) {
-		granted := b.reportUntilGranted(device)
+		granted := b.ReportUntilGranted(device)
 		b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": "failed", "error": "connection refused"}}})
 	}
 	for page, filter := range map[string]string{"/pools/p": "pool=p", "/batches/1": "batch=1"} {
 		link := "/activity?kind=task.failed&amp;" + filter
-		b.waitUntil("the failures on "+page, func() bool {
+		b.Await("the failures on "+page, func() bool {
 			_, text, _ := b.getPage(page)
 			return strings.Contains(text, fmt.Sprintf("100 %% of %d attempts failed within the last 5 min: connection refused (%d).", devices, devices)) && strings.Contains(text, `href="`+link+`"`)
 		})
@@ -40,18 +40,18 @@ func TestPagesShowFailingAttempts(t *testing.T) {
 		}
 	}
 	tab := openTab(t)
-	tab.open(b.url + "/tasks?batch=1&state=failed")
+	tab.open(b.URL + "/tasks?batch=1&state=failed")
 	tab.click(`#task-pills a[href*="retrying=true"]`)
 	tab.waitForJS(fmt.Sprintf(`document.querySelectorAll("#task-list tbody tr").length === %d`, devices))
 	if text := tab.elementText("#task-list tbody td:last-child"); !strings.HasPrefix(text, "connection refused next try: ") {
 		t.Errorf("the task that will be tried again: %q", text)
 	}
 	tab.checkScreen("retrying")
-	b.waitUntil("the mark on the first page", func() bool {
+	b.Await("the mark on the first page", func() bool {
 		_, text, _ := b.getPage("/")
 		return strings.Contains(text, ">many attempts fail</a>")
 	})
-	b.waitUntil("the bars of the chart", func() bool {
+	b.Await("the bars of the chart", func() bool {
 		_, text, _ := b.getPage("/pools/p?range=24h")
 		return strings.Contains(text, fmt.Sprintf("%d failed in 10 min", devices))
 	})
@@ -65,12 +65,12 @@ func (b *testReplica) pauseAndResumeWithTwoSlots(tab *tab) {
 	expectPool := func(capacity int, paused bool) {
 		b.Helper()
 		var pool operators.Pool
-		b.callAPI("GET", "/v1/pools/p", nil, &pool)
+		b.Do("GET", "/v1/pools/p", nil, &pool)
 		if pool.Capacity != capacity || pool.Paused != paused {
 			b.Errorf("capacity %d, paused %t; want %d, %t", pool.Capacity, pool.Paused, capacity, paused)
 		}
 	}
-	tab.open(b.url + "/")
+	tab.open(b.URL + "/")
 	tab.click("#pool-p a.tag.bad")
 	tab.waitForJS(`document.querySelector("#pool-head .problem") !== null`)
 	tab.click(`a[href="/pools/p/pause"]`)
@@ -102,15 +102,15 @@ func TestFailuresAreFoundByModelAndFirmware(t *testing.T) {
 	for i, model := range []string{"M2", "M3"} {
 		for n, firmware := range []string{"7.1", "7.2"} {
 			device := fmt.Sprintf("d-%d%d", i, n)
-			b.callAPI("POST", "/v1/devices", map[string]any{"id": device, "tags": map[string]string{"model": model, "serial": device}}, nil)
-			b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "max_attempts": 1, "devices": slices.Repeat([]string{device}, tries)}, nil)
+			b.Do("POST", "/v1/devices", map[string]any{"id": device, "tags": map[string]string{"model": model, "serial": device}}, nil)
+			b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "max_attempts": 1, "devices": slices.Repeat([]string{device}, tries)}, nil)
 			failed[device] = 1
 			if model == "M3" && firmware == "7.2" {
 				failed[device] = 17
 			}
 			b.sendReport(device, map[string]any{"accept": false, "attributes": map[string]any{"sys": map[string]any{"firmware": firmware}, "uptime": 3}})
 			for at := range tries {
-				granted, result := b.reportUntilGranted(device), "succeeded"
+				granted, result := b.ReportUntilGranted(device), "succeeded"
 				if at < failed[device] {
 					result = "failed"
 				}
@@ -119,7 +119,7 @@ func TestFailuresAreFoundByModelAndFirmware(t *testing.T) {
 		}
 	}
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`document.querySelector('.problem a[href$="/failures"]') !== null`)
 	tab.click(`.problem a[href$="/failures"]`)
 	tab.waitForJS(`document.querySelector("main h1").textContent === "Failures in p"`)
@@ -137,17 +137,17 @@ func TestFailuresAreFoundByModelAndFirmware(t *testing.T) {
 // lines, and the numbers of failed attempts of both days.
 func TestTheChartComparesWithTheDayBefore(t *testing.T) {
 	t.Parallel()
-	b, dsn := startOnServers(t)
+	b := startOnServers(t)
 	b.createPool("p", 3, deviceIDs(3)...)
-	b.alterLedger(dsn, `UPDATE pools SET created_at = now() - interval '3 days'`)
-	b.alterLedger(dsn, `INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
+	b.alterLedger(`UPDATE pools SET created_at = now() - interval '3 days'`)
+	b.alterLedger(`INSERT INTO pool_minutes (pool, minute, granted, ended, lapsed, failed, capacity)
 		SELECT 'p', extract(epoch FROM now())::bigint / 60 - 1440 - n, 5, 5, 0, 1, 3 FROM generate_series(10, 19) n`)
 	for _, device := range deviceIDs(3) {
-		granted := b.reportUntilGranted(device)
+		granted := b.ReportUntilGranted(device)
 		b.sendReport(device, map[string]any{"accept": false, "results": []any{map[string]any{"task": granted.ID, "token": granted.Token, "status": "failed"}}})
 	}
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p?range=24h")
+	tab.open(b.URL + "/pools/p?range=24h")
 	tab.waitForJS(`document.querySelectorAll("#chart path.before").length === 2`)
 	if text := strings.Join(strings.Fields(tab.elementText("#chart figcaption")), " "); !strings.Contains(text, "one day before. Failed: 3 of 3 granted; one day before 10 of 50.") {
 		t.Errorf("the caption: %s", text)
@@ -163,7 +163,7 @@ func TestAllPoolsArePausedOnOnePage(t *testing.T) {
 	b.createPool("q", 1)
 	isPaused := func() (paused int) {
 		var list operators.PoolList
-		b.callAPI("GET", "/v1/pools", nil, &list)
+		b.Do("GET", "/v1/pools", nil, &list)
 		for _, pool := range list.Pools {
 			if pool.Paused {
 				paused++

@@ -19,8 +19,8 @@ func TestManyPoolsAreRows(t *testing.T) {
 		b.createPool(fmt.Sprintf("p-%02d", i), 60)
 	}
 	b.createPool("stuck", 3, deviceIDs(4)...)
-	b.reportUntilGranted("d-0")
-	b.callAPI("POST", "/v1/pools/stuck/pause", map[string]any{"reason": "no route"}, nil)
+	b.ReportUntilGranted("d-0")
+	b.Do("POST", "/v1/pools/stuck/pause", map[string]any{"reason": "no route"}, nil)
 	_, text, _ := b.getPage("/")
 	first := func(text string) string {
 		found := regexp.MustCompile(`<tr id="pool-([^"]+)"`).FindStringSubmatch(text)
@@ -71,11 +71,11 @@ func TestRowsOfPoolsAreLive(t *testing.T) {
 	}
 	b.createPool("p-08", 2, deviceIDs(3)...)
 	tab := openTab(t)
-	tab.open(b.url + "/")
+	tab.open(b.URL + "/")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
-	b.reportUntilGranted("d-0")
+	b.ReportUntilGranted("d-0")
 	tab.waitForJS(`document.querySelector("#pool-p-08 td.n").textContent === "1" && document.querySelector("#totals").textContent.includes("1 / 34")`)
-	b.callAPI("PATCH", "/v1/pools/p-08", map[string]any{"capacity": 0}, nil)
+	b.Do("PATCH", "/v1/pools/p-08", map[string]any{"capacity": 0}, nil)
 	tab.waitForJS(`document.querySelector("tbody tr").id === "pool-p-08" && document.querySelector("tbody tr").textContent.includes("over capacity, no slots")`)
 	tab.checkScreen("pool-rows")
 }
@@ -86,16 +86,16 @@ func TestTheSearchIsAKeyAway(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("ar:330100", 3, "ar-7", "ar-8")
-	g := b.reportUntilGranted("ar-7")
+	g := b.ReportUntilGranted("ar-7")
 	b.sendReport("ar-7", map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "rejected", "error": "no <route>"}}})
-	b.callAPI("PATCH", "/v1/devices/ar-7", map[string]any{"tags": map[string]any{"site": "berlin"}}, nil)
+	b.Do("PATCH", "/v1/devices/ar-7", map[string]any{"tags": map[string]any{"site": "berlin"}}, nil)
 	tab := openTab(t)
 	focused := `document.activeElement === document.getElementById("find")`
 	press := func(key, options string) {
 		evalJS[bool](tab, fmt.Sprintf(`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true, cancelable: true, %s}))`, key, options))
 	}
 	for _, path := range []string{"/", "/batches", "/tasks", "/devices", "/activity", "/system", "/limits", "/new-pool", "/find"} {
-		tab.open(b.url + path)
+		tab.open(b.URL + path)
 		tab.waitForJS(`document.getElementById("find") !== null`)
 		press("k", "")
 		if evalJS[bool](tab, focused) {
@@ -104,7 +104,7 @@ func TestTheSearchIsAKeyAway(t *testing.T) {
 		press("k", "ctrlKey: true")
 		tab.waitForJS(focused)
 	}
-	tab.open(b.url + "/tasks")
+	tab.open(b.URL + "/tasks")
 	evalJS[string](tab, `document.querySelector("main input[name=pool]").focus(), ""`)
 	press("/", "")
 	if evalJS[bool](tab, focused) {
@@ -143,9 +143,9 @@ func TestFoundPartsLeadToTheirLists(t *testing.T) {
 	names := make([]string, 12)
 	for i := range names {
 		names[i] = fmt.Sprintf("meter-%02d", i)
-		b.callAPI("PUT", "/v1/pools/"+names[i], map[string]any{"capacity": 1}, nil)
-		b.callAPI("POST", "/v1/devices", map[string]any{"id": names[i], "tags": map[string]any{"site": "x"}}, nil)
-		b.callAPI("POST", "/v1/batches", map[string]any{"name": names[i], "pool": names[i], "devices": []string{names[i]}}, nil)
+		b.Do("PUT", "/v1/pools/"+names[i], map[string]any{"capacity": 1}, nil)
+		b.Do("POST", "/v1/devices", map[string]any{"id": names[i], "tags": map[string]any{"site": "x"}}, nil)
+		b.Do("POST", "/v1/batches", map[string]any{"name": names[i], "pool": names[i], "devices": []string{names[i]}}, nil)
 	}
 	_, page, _ := b.getPage("/find?q=meter")
 	lists := []string{"/?name=meter", "/batches?name=meter", "/devices?part=meter"}

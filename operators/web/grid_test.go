@@ -15,13 +15,13 @@ func TestTheGridFollowsWithoutAReload(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 60, deviceIDs(3)...)
 	home := openTab(t)
-	home.open(b.url + "/")
+	home.open(b.URL + "/")
 	home.waitForJS(`document.querySelector("#pool-p .figure b").textContent === "0"`)
 	grid := home.openSecondTab()
-	grid.open(b.url + "/pools/p")
+	grid.open(b.URL + "/pools/p")
 	grid.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 60`)
 
-	granted := b.reportUntilGranted("d-0")
+	granted := b.ReportUntilGranted("d-0")
 	cell := fmt.Sprintf("#slot-%d", granted.Slot)
 	grid.waitForJS(fmt.Sprintf(`document.querySelector("%s").classList.contains("fresh")`, cell))
 	grid.waitForJS(fmt.Sprintf(`document.querySelector("%s a").dataset.device === "d-0"`, cell))
@@ -45,11 +45,11 @@ func TestArrowKeysWalkOverTheGrid(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 40, deviceIDs(32)...)
 	for i := range 32 {
-		b.reportUntilGranted(fmt.Sprintf("d-%d", i))
+		b.ReportUntilGranted(fmt.Sprintf("d-%d", i))
 	}
 	tab := openTab(t)
 	tab.runActions(chromedp.EmulateViewport(1280, 900)) // 15 slots in a row
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.runActions(chromedp.Focus(chromedp.CSS("#slot-1 a")))
 	for _, step := range []struct{ key, want string }{
 		{"ArrowRight", "slot-2"}, {"ArrowDown", "slot-17"}, {"ArrowDown", "slot-17"}, {"ArrowLeft", "slot-16"}, {"ArrowDown", "slot-31"}, {"ArrowRight", "slot-31"}, {"ArrowUp", "slot-16"},
@@ -67,9 +67,9 @@ func TestSmallSlotsHaveShapes(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 2000, "d-1")
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	looks := evalJS[string](tab, `["free", "reserved", "fresh", "half", "expiring", "stale"].map(look => {
 		const s = getComputedStyle(document.querySelector(".legend .cell." + look));
 		return [s.borderTopStyle, s.backgroundImage.replace(/rgba?\([^)]*\)|color\([^)]*\)/g, "colour")].join("/");

@@ -18,11 +18,7 @@ func TestALinkSignsInOnce(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t, withLink)
 	const path = "/sign-in?link=" + linkSecret
-	preview, err := http.NewRequest(http.MethodHead, b.url+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.doRequest(preview)
+	b.Send(http.MethodHead, path, nil, nil)
 	status, _, header := b.getPage(path)
 	cookies := (&http.Response{Header: header}).Cookies()
 	if status != http.StatusSeeOther || header.Get("Location") != "/" || len(cookies) != 1 {
@@ -69,7 +65,7 @@ func TestWithoutALinkTheParameterIsIgnored(t *testing.T) {
 		}
 	}
 	var refused struct{ Events []struct{ Detail string } }
-	b.callAPI("GET", "/v1/events?kind=access.refused", nil, &refused)
+	b.Do("GET", "/v1/events?kind=access.refused", nil, &refused)
 	if len(refused.Events) != 0 {
 		t.Errorf("refusals: %v", refused.Events)
 	}
@@ -81,13 +77,10 @@ func TestNobodyOfThisMachineIsTrusted(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t, withLink)
 	for _, host := range []string{"", "localhost", "127.0.0.1", "a127.0.0.1b", "a127.0.0.1b:80", "[::1]", "evil.example"} {
-		r, err := http.NewRequest(http.MethodGet, b.url+"/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := b.NewRequest(http.MethodGet, "/", nil)
 		r.Host = host
-		if status, _, _ := b.doRequest(r); status != http.StatusSeeOther {
-			t.Errorf("asked as %q: %d", host, status)
+		if a := b.DoRequest(r); a.Status != http.StatusSeeOther {
+			t.Errorf("asked as %q: %d", host, a.Status)
 		}
 	}
 }
@@ -102,13 +95,9 @@ func TestPlainHTTPIsSaid(t *testing.T) {
 		"a127.0.0.1b": true, "a127.0.0.1b:80": true, "[::1]x": true, "[::1].evil.example": true, "localhost.evil.example": true,
 		"10.0.0.1:80": true, "dispatcher.example": true,
 	} {
-		r, err := http.NewRequest(http.MethodGet, b.url+"/sign-in", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := b.NewRequest(http.MethodGet, "/sign-in", nil)
 		r.Host = host
-		_, text, _ := b.doRequest(r)
-		if strings.Contains(text, "plain HTTP") != plain {
+		if strings.Contains(string(b.DoRequest(r).Body), "plain HTTP") != plain {
 			t.Errorf("asked as %q: plain is not %v", host, plain)
 		}
 	}

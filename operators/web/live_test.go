@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
-	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	"github.com/fleetslots/dispatcher/operators/web"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -31,14 +30,10 @@ type pageUpdate struct {
 // openStream opens the stream of updates of a page. The returned channel delivers each update until the test ends.
 func (b *testReplica) openStream(page string) <-chan pageUpdate {
 	b.Helper()
-	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+"/live?page="+url.QueryEscape(page), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.URL+"/live?page="+url.QueryEscape(page), nil)
+	b.Must(err)
 	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	b.Cleanup(func() { response.Body.Close() })
 	if response.StatusCode != http.StatusOK {
 		b.Fatalf("stream of %s: %d", page, response.StatusCode)
@@ -96,14 +91,14 @@ func updateContains(text string) func(pageUpdate) bool {
 // sends only the part of the page that changed.
 func TestPagesFollowAllReplicas(t *testing.T) {
 	t.Parallel()
-	first, dsn := startOnServers(t)
-	second := startReplica(t, backends.OpenPostgres(t, dsn), first.redis)
+	first := startOnServers(t)
+	second := startReplica(t, first.Stores)
 	first.createPool("p", 60, "d-1")
 	grid, tasks, task := second.openStream("/pools/p"), second.openStream("/tasks?pool=p"), second.openStream("/tasks/1")
 	for _, s := range []<-chan pageUpdate{grid, tasks, task} {
 		second.awaitUpdate(s, "the whole page", func(u pageUpdate) bool { return u.Main != "" })
 	}
-	granted := first.reportUntilGranted("d-1")
+	granted := first.ReportUntilGranted("d-1")
 	second.awaitUpdate(grid, "the slot", func(u pageUpdate) bool {
 		if u.Main != "" {
 			t.Error("the whole page was sent again")
@@ -131,7 +126,7 @@ func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 	b.createPool("q", 3)
 	newest := func() string {
 		var list struct{ Events []struct{ ID int64 } }
-		b.callAPI("GET", "/v1/events?page_size=1", nil, &list)
+		b.Do("GET", "/v1/events?page_size=1", nil, &list)
 		return itoa(list.Events[0].ID)
 	}
 	moment := regexp.MustCompile(`<main id="main" data-moment="(\d+)\.1">`)
@@ -143,11 +138,11 @@ func TestPagesSayWhichMomentTheyShow(t *testing.T) {
 	}
 	other := b.openStream("/pools/q")
 	b.awaitUpdate(other, "the page", func(u pageUpdate) bool { return u.Main != "" && u.Moment == newest()+".1" })
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	b.awaitUpdate(other, "the moment after a grant elsewhere", func(u pageUpdate) bool { return u.Main == "" && u.Moment == newest()+".1" })
 	tab := openTab(t)
-	tab.open(b.url + "/pools/q")
-	b.callAPI("PATCH", "/v1/pools/q", map[string]any{"capacity": 2}, nil)
+	tab.open(b.URL + "/pools/q")
+	b.Do("PATCH", "/v1/pools/q", map[string]any{"capacity": 2}, nil)
 	tab.waitForJS(`document.querySelectorAll(".grid .cell").length === 2 && document.getElementById("main").dataset.moment === "` + newest() + `.1"`)
 }
 
@@ -163,11 +158,11 @@ func TestManyPagesAreOneReading(t *testing.T) {
 		b.awaitUpdate(streams[i], "the page", func(u pageUpdate) bool { return u.Main != "" })
 	}
 	views, logs := b.store.viewReads.Load(), b.store.markReads.Load()
-	b.waitUntil("ten looks at the log", func() bool { return b.store.markReads.Load() >= logs+10 })
+	b.Await("ten looks at the log", func() bool { return b.store.markReads.Load() >= logs+10 })
 	if n, m := b.store.viewReads.Load()-views, b.store.markReads.Load()-logs; n > m+2 {
 		t.Errorf("%d readings for 50 pages in %d ticks", n, m)
 	}
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	for _, s := range streams {
 		b.awaitUpdate(s, "the grant", updateContains("<b>1</b></a> / 60"))
 	}
@@ -183,7 +178,7 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 	b.awaitUpdate(updates, "the page", func(u pageUpdate) bool { return u.Main != "" })
 	b.store.logFails.Store(true)
 	b.awaitUpdate(updates, "a word about the outage", func(u pageUpdate) bool { return u.Error != "" })
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	b.store.logFails.Store(false)
 	b.awaitUpdate(updates, "what was missed", updateContains(`data-device="d-1"`))
 }
@@ -192,7 +187,7 @@ func TestPageSaysWhenItIsNotUpToDate(t *testing.T) {
 // are. The time limit is checked by TestPagesThatHangKeepToTheSlowLane.
 func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	t.Parallel()
-	b, _ := startOnServers(t)
+	b := startOnServers(t)
 	b.createPool("p", 60, deviceIDs(9)...)
 	b.store.countHangs.Store(true)
 	slow := make([]<-chan pageUpdate, 7)
@@ -204,7 +199,7 @@ func TestSlowPagesHoldUpNoOther(t *testing.T) {
 	b.awaitUpdate(light, "the page", func(u pageUpdate) bool { return u.Main != "" })
 	opening.Wait()
 	for i := range 6 {
-		granted := b.reportUntilGranted(deviceIDs(9)[i])
+		granted := b.ReportUntilGranted(deviceIDs(9)[i])
 		b.awaitUpdate(light, "the grant", updateContains(fmt.Sprintf(`id="slot-%d" class="cell fresh"`, granted.Slot)))
 	}
 	b.store.countHangs.Store(false)
@@ -221,10 +216,8 @@ func TestStreamOfNoPage(t *testing.T) {
 		"", "https://evil.example/", "//evil.example/", "/v1/pools", "/live?page=/", "/sign-in", "/activity.csv", "/assets/live.js",
 		"/new-pool", "/new-batch", "/pools/p/edit", "/cancel-tasks", "/pools//p", "/pools/../activity.csv", "/activity/",
 	} {
-		response, err := http.Get(b.url + "/live?page=" + url.QueryEscape(page))
-		if err != nil {
-			t.Fatal(err)
-		}
+		response, err := http.Get(b.URL + "/live?page=" + url.QueryEscape(page))
+		b.Must(err)
 		response.Body.Close() // if it were a stream, reading it would not end
 		if response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%q: %s", page, response.Status)
@@ -244,7 +237,7 @@ func TestPageThatPanicsEndsNothing(t *testing.T) {
 	b.awaitUpdate(updates, "the page", func(u pageUpdate) bool { return u.Main != "" })
 	b.awaitUpdate(others, "the other page", func(u pageUpdate) bool { return u.Main != "" })
 	b.store.countPanics.Store(true)
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	b.awaitUpdate(updates, "a word about the fault", func(u pageUpdate) bool { return u.Error != "" })
 	b.awaitUpdate(others, "the grant", updateContains("task.granted"))
 	b.store.countPanics.Store(false)
@@ -257,21 +250,21 @@ func TestPageThatPanicsEndsNothing(t *testing.T) {
 // TestPagesSayWhatTheAPISays checks an open page while its numbers change: they equal the numbers of the API.
 func TestPagesSayWhatTheAPISays(t *testing.T) {
 	t.Parallel()
-	b, _ := startOnServers(t)
+	b := startOnServers(t)
 	b.createPool("p", 5, deviceIDs(30)...)
 	updates := b.openStream("/batches/1")
 	var wait sync.WaitGroup
 	for i := range 30 {
 		wait.Go(func() {
 			d := fmt.Sprintf("d-%d", i)
-			g := b.reportUntilGranted(d)
+			g := b.ReportUntilGranted(d)
 			status := []string{"succeeded", "rejected"}[i%2]
 			b.sendReport(d, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": status, "error": "no <b>route</b>"}}})
 		})
 	}
 	wait.Wait()
 	var batch struct{ Counts map[string]int64 }
-	b.callAPI("GET", "/v1/batches/1", nil, &batch)
+	b.Do("GET", "/v1/batches/1", nil, &batch)
 	for _, state := range store.TaskStates() {
 		want := fmt.Sprintf(`<span class="state %s">%s</span> <b>%d</b>`, state, strings.ReplaceAll(string(state), "_", " "), batch.Counts[string(state)])
 		_, text, _ := b.getPage("/batches/1")

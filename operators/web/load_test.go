@@ -46,15 +46,16 @@ func (s *statementCounter) newConnectionParser() func([]byte) {
 // reads pages less often than the log, so the allowed number of statements grows with both numbers of reads.
 func TestManyPagesAskPostgresOnce(t *testing.T) {
 	t.Parallel()
-	dsn := postgres.NewLedger(t)
+	at := shared.NewStores(t)
 	var sent statementCounter
-	_, rest, _ := strings.Cut(dsn, "@")
+	_, rest, _ := strings.Cut(at.DSN, "@")
 	address, _, _ := strings.Cut(rest, "/")
 	proxy := servers.NewProxy(t, address)
 	proxy.OnConnection(sent.newConnectionParser)
-	b := startReplica(t, backends.OpenPostgres(t, strings.Replace(dsn, address, proxy.Addr, 1)), cache.NewDatabase(t))
+	at.Ledger = backends.OpenPostgres(t, strings.Replace(at.DSN, address, proxy.Addr, 1))
+	b := startReplica(t, at)
 	b.createPool("p", 60, deviceIDs(3)...)
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	pages := []string{"/", "/pools/p", "/batches", "/batches/1", "/tasks"}
 	for _, page := range pages {
 		for range 10 {
@@ -63,7 +64,7 @@ func TestManyPagesAskPostgresOnce(t *testing.T) {
 		}
 	}
 	looks, readings, asked := b.store.markReads.Load(), b.store.snapshotReads.Load(), sent.Load()
-	b.waitUntil("ten looks at the log", func() bool { return b.store.markReads.Load() >= looks+10 })
+	b.Await("ten looks at the log", func() bool { return b.store.markReads.Load() >= looks+10 })
 	asked, readings, looks = sent.Load()-asked, b.store.snapshotReads.Load()-readings, b.store.markReads.Load()-looks
 	t.Logf("%d statements, %d readings and %d looks at the log for 50 open pages", asked, readings, looks)
 	if most := int64(len(pages)) * (looks + 1); readings == 0 || readings > most {

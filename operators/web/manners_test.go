@@ -3,6 +3,8 @@ package web_test
 import (
 	"fmt"
 	"testing"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // findQuantitiesJS finds the numbers on a page that are quantities. It leaves out numbers that are names (such as
@@ -26,9 +28,9 @@ func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 	b := startEmbedded(t)
 	names := deviceIDs(9)
 	b.createPool("p", 4, names...)
-	var last grantedTask
+	var last rig.Grant
 	for i := range 6 {
-		last = b.reportUntilGranted(names[i])
+		last = b.ReportUntilGranted(names[i])
 		if i < 3 {
 			b.sendReport(names[i], map[string]any{"accept": false, "results": []map[string]any{{
 				"task": last.ID, "token": last.Token, "status": []string{"succeeded", "rejected", "failed"}[i], "error": "no route", "output": map[string]any{"down": 90 + i, "ok": i == 0},
@@ -41,7 +43,7 @@ func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 		"/": 4, "/?sort=held": 6, "/find?q=d-": 0, "/pools/p": 12, "/pools/p/waiting": 2, "/batches/1/failures?by=tags.site": 1, "/batches/1/waiting?code=device_unknown": 2, "/pools/p?range=7d": 10, "/pools/p/slots/0": 0, "/batches": 2, "/batches/1": 15, "/batches/1?field=ok&tag=site": 12, "/batches/1/edit": 0, "/tasks": 8, "/tasks?state=failed": 8, "/tasks/2": 0, fmt.Sprintf("/tasks/%d", last.ID): 0,
 		"/devices": 0, "/devices?show=silent": 0, "/devices/d-1": 0, "/activity": 0, "/system": 1, "/cancel-tasks?batch=1": 0, "/limits": 0, "/limits/sms": 2,
 	} {
-		tab.open(b.url + path)
+		tab.open(b.URL + path)
 		tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
 		if n := evalJS[int](tab, findQuantitiesJS+".length"); n < least {
 			t.Errorf("%s: %d numbers found, want %d: %s", path, n, least, tab.elementText("main"))

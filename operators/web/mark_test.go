@@ -1,23 +1,21 @@
 package web_test
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/marks"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
-	servers "github.com/fleetslots/dispatcher/internal/test/servers"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // TestADeviceShowsTroubleWithItsMark checks the page of a device. A mark in Redis says that the device has work. The page must describe a
 // mark that is wrong, and say nothing about a mark that is correct.
 func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 	t.Parallel()
-	at := servers.InProcessRedis(t)
-	b := startReplicaWith(t, backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db")), at, func(c *dispatcher.Config) {
-		c.Marks = marks.NewHashes(backends.OpenRedis(t, at).Client)
+	at := rig.EmbeddedStores(t)
+	b := startReplicaWith(t, at, func(o *rig.Options) {
+		o.Dispatcher.Marks = marks.NewHashes(backends.OpenRedis(t, at.RedisAt).Client)
 	})
 	b.sendReport("d-1", map[string]any{"accept": false})
 	expect := func(shown bool) {
@@ -27,8 +25,6 @@ func TestADeviceShowsTroubleWithItsMark(t *testing.T) {
 		}
 	}
 	expect(true)
-	if err := b.dispatcher.Marks.FollowNews(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.Must(b.Dispatcher.Marks.FollowNews(t.Context()))
 	expect(false)
 }

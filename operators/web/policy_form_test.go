@@ -41,7 +41,7 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3)
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p/edit")
+	tab.open(b.URL + "/pools/p/edit")
 	tab.setInput(`[name="capacity"]`, "7")
 	tab.setInput(`[name="lease"]`, "90s")
 	tab.setInput(`[name="sleep"]`, "20m")
@@ -61,7 +61,7 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	tab.click(`form.fields button.primary`)
 	tab.waitForJS(`location.pathname === "/pools/p"`)
 	var pool map[string]any
-	b.callAPI("GET", "/v1/pools/p", nil, &pool)
+	b.Do("GET", "/v1/pools/p", nil, &pool)
 	said, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["longest_sleep_ms"], pool["windows"], pool["limits"]})
 	const want = `[7,90000,1200000,[{"cron":"0 1 * * *","duration":"4h","timezone":"Asia/Shanghai"},{"cron":"30 2 * * 6","duration":"90m","timezone":"UTC"}],` +
 		`[{"algorithm":"sliding","name":"a","on_limited":"drop","per":"tags.account","windows":[{"max":1,"per_ms":60000},{"max":10,"per_ms":86400000}]},` +
@@ -71,13 +71,13 @@ func TestPoolSettingsAreAForm(t *testing.T) {
 	if string(said) != want {
 		t.Errorf("the pool is\n%s, want\n%s", said, want)
 	}
-	tab.open(b.url + "/pools/p/edit")
+	tab.open(b.URL + "/pools/p/edit")
 	if shown := evalJS[string](tab, `[...document.querySelectorAll('[name="limit.rate"]')].map((i) => i.value).join("; ")`); shown != "1/1m 10/24h; 5/1h; 1000; 2/1m; ; " {
 		t.Errorf("the form shows %q", shown)
 	}
 	tab.click(`form.fields button.primary`) // the form is sent unchanged and changes nothing
 	tab.waitForJS(`location.pathname === "/pools/p"`)
-	b.callAPI("GET", "/v1/pools/p", nil, &pool)
+	b.Do("GET", "/v1/pools/p", nil, &pool)
 	if again, _ := json.Marshal([]any{pool["capacity"], pool["lease_ms"], pool["longest_sleep_ms"], pool["windows"], pool["limits"]}); string(again) != want {
 		t.Errorf("sent as it was shown it is\n%s", again)
 	}
@@ -98,7 +98,7 @@ func TestWrongRowsAreRefused(t *testing.T) {
 		t.Errorf("without a name: %d %s", status, problemText(text))
 	}
 	var pool struct{ Capacity int }
-	if b.callAPI("GET", "/v1/pools/p", nil, &pool); pool.Capacity != 3 {
+	if b.Do("GET", "/v1/pools/p", nil, &pool); pool.Capacity != 3 {
 		t.Errorf("the capacity is %d", pool.Capacity)
 	}
 }
@@ -124,13 +124,13 @@ func TestProfilesAreAForm(t *testing.T) {
 	shown := readFormInputs(text)
 	shown.Del("metadata_only") // an empty checkbox is not sent
 	var profile operators.Profile
-	b.callAPI("GET", "/v1/profiles/solar", nil, &profile)
+	b.Do("GET", "/v1/profiles/solar", nil, &profile)
 	profile.MetadataOnly = true
-	b.callAPI("PUT", "/v1/profiles/solar", profile, nil)
+	b.Do("PUT", "/v1/profiles/solar", profile, nil)
 	isMetadataOnly := func() bool {
 		t.Helper()
 		var profile operators.Profile
-		b.callAPI("GET", "/v1/profiles/solar", nil, &profile)
+		b.Do("GET", "/v1/profiles/solar", nil, &profile)
 		return profile.MetadataOnly && len(profile.Limits) == 1
 	}
 	if status, text, _ := b.postForm("/profiles/solar", shown, nil); status != http.StatusSeeOther || !isMetadataOnly() {
@@ -159,8 +159,8 @@ func TestFormsChangeWhatWasEntered(t *testing.T) {
 	b.createPool("p", 3, "d-1")
 	_, pool, _ := b.getPage("/pools/p/edit")
 	_, batch, _ := b.getPage("/batches/1/edit")
-	b.callAPI("PATCH", "/v1/pools/p", map[string]any{"lease_ms": 77_000, "windows": []any{map[string]any{"cron": "0 1 * * *", "duration": "4h"}}}, nil)
-	b.callAPI("PATCH", "/v1/batches/1", map[string]any{"weight": 5}, nil)
+	b.Do("PATCH", "/v1/pools/p", map[string]any{"lease_ms": 77_000, "windows": []any{map[string]any{"cron": "0 1 * * *", "duration": "4h"}}}, nil)
+	b.Do("PATCH", "/v1/batches/1", map[string]any{"weight": 5}, nil)
 	send := func(path, page, input, text string) {
 		form := readFormInputs(page)
 		form.Set(input, text)
@@ -175,11 +175,11 @@ func TestFormsChangeWhatWasEntered(t *testing.T) {
 		Lease    int64 `json:"lease_ms"`
 		Windows  []any
 	}
-	if b.callAPI("GET", "/v1/pools/p", nil, &p); p.Capacity != 9 || p.Lease != 77_000 || len(p.Windows) != 1 {
+	if b.Do("GET", "/v1/pools/p", nil, &p); p.Capacity != 9 || p.Lease != 77_000 || len(p.Windows) != 1 {
 		t.Errorf("the pool is %+v", p)
 	}
 	var one struct{ Weight, Priority int }
-	if b.callAPI("GET", "/v1/batches/1", nil, &one); one.Weight != 5 || one.Priority != 4 {
+	if b.Do("GET", "/v1/batches/1", nil, &one); one.Weight != 5 || one.Priority != 4 {
 		t.Errorf("the batch is %+v", one)
 	}
 }

@@ -15,9 +15,9 @@ func TestForcedReleaseThroughThePage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3, "d-1")
-	granted := b.reportUntilGranted("d-1")
+	granted := b.ReportUntilGranted("d-1")
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.click("#holders a.danger")
 	tab.waitForJS(`document.querySelector("h1").textContent.startsWith("Release slot")`)
 	expectContains(t, tab.elementText("main"), "d-1", itoa(granted.ID), itoa(granted.Token))
@@ -30,7 +30,7 @@ func TestForcedReleaseThroughThePage(t *testing.T) {
 	var events struct {
 		Events []struct{ Kind, Actor, Device, Detail string }
 	}
-	b.callAPI("GET", "/v1/events?kind=slot.released", nil, &events)
+	b.Do("GET", "/v1/events?kind=slot.released", nil, &events)
 	if len(events.Events) != 1 || events.Events[0].Device != "d-1" || !strings.Contains(events.Events[0].Detail, "stuck in the field") {
 		t.Errorf("log: %+v", events)
 	}
@@ -45,7 +45,7 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	tab := openTab(t)
-	tab.open(b.url + "/")
+	tab.open(b.URL + "/")
 	tab.waitForJS(`document.querySelector(".empty h2").textContent === "No pools yet"`)
 	tab.checkScreen("empty")
 	tab.click(".empty a.primary")
@@ -54,15 +54,15 @@ func TestPoolIsCreatedResizedAndPaused(t *testing.T) {
 	tab.click("button.primary")
 	tab.waitForJS(`location.pathname.startsWith("/pools/ar") && document.querySelectorAll(".grid .cell.free").length === 60`)
 	// Another operator changes the capacity of the pool. The open page shows the new capacity.
-	b.callAPI("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 30}, nil)
+	b.Do("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 30}, nil)
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 30`)
-	b.callAPI("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 70}, nil)
+	b.Do("PATCH", "/v1/pools/ar:330100", map[string]any{"capacity": 70}, nil)
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.free").length === 70`)
-	tab.open(b.url + "/pools/ar:330100/pause")
+	tab.open(b.URL + "/pools/ar:330100/pause")
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#reason"), "maintenance"))
 	tab.click("button.primary")
 	tab.waitForJS(`document.querySelector("#pool-head .note").textContent.includes("maintenance")`)
-	b.callAPI("POST", "/v1/pools/ar:330100/resume", nil, nil)
+	b.Do("POST", "/v1/pools/ar:330100/resume", nil, nil)
 	tab.waitForJS(`document.querySelector("#pool-head .note") === null`)
 
 	for _, bad := range []url.Values{
@@ -88,7 +88,7 @@ func TestFewPoolsAreCardsAndLargeOnesAreWhole(t *testing.T) {
 	if n := strings.Count(text, `<article class="card"`); status != 200 || n != 16 {
 		t.Fatalf("%d: %d cards", status, n)
 	}
-	b.callAPI("PUT", "/v1/pools/large", map[string]any{"capacity": 10_000}, nil)
+	b.Do("PUT", "/v1/pools/large", map[string]any{"capacity": 10_000}, nil)
 	if _, text, _ := b.getPage("/pools/large"); strings.Count(text, `<li id="slot-`) != 10_000 {
 		t.Errorf("a pool of 10,000 shows %d slots", strings.Count(text, `<li id="slot-`))
 	}

@@ -25,7 +25,7 @@ const inputsJS = `[...document.querySelectorAll("[name=capacity], [name=lease], 
 func (b *testReplica) capacity() int {
 	b.Helper()
 	var shown struct{ Capacity int }
-	b.callAPI("GET", "/v1/pools/p", nil, &shown)
+	b.Do("GET", "/v1/pools/p", nil, &shown)
 	return shown.Capacity
 }
 
@@ -37,7 +37,7 @@ func TestAFormOutlivesItsSession(t *testing.T) {
 	b.createPool("p", 3)
 	secret, id := b.createToken("admin")
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p/edit?back=%2F")
+	tab.open(b.URL + "/pools/p/edit?back=%2F")
 	tab.signIn(secret)
 	tab.waitForJS(`location.pathname === "/pools/p/edit"`)
 	tab.setInput(`[name="capacity"]`, "7")
@@ -46,7 +46,7 @@ func TestAFormOutlivesItsSession(t *testing.T) {
 	evalJS[bool](tab, `(() => { document.querySelectorAll(".rows").forEach((row, i) => { for (const [name, text] of [["name", "l" + i], ["per", '"><b>'], ["algorithm", "fixed"], ["rate", "9/1h"]])
 		row.querySelector("[name='limit." + name + "']").value = text; }); return true; })()`)
 	entered := evalJS[string](tab, inputsJS)
-	b.callAPI("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
+	b.Do("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
 	tab.click(`form.fields button.primary`)
 	tab.expectMessage("401")
 	tab.waitForJS(`document.querySelector(".problem").textContent.includes("The session has ended. Nothing was changed. Sign in, and the form is shown again with your input.")`)
@@ -85,7 +85,7 @@ func TestWhatASignInKeeps(t *testing.T) {
 	_, text, _ = b.submitBatchForm(form, "")
 	expectContains(t, text, "The input is too large to be kept.")
 	for path, next := range map[string]string{"/pools/p/resume": "/pools/p", "/nowhere": "/"} {
-		status, text, _ := b.postForm(path, url.Values{"a": {"kept-7"}}, map[string]string{"Referer": b.url + next})
+		status, text, _ := b.postForm(path, url.Values{"a": {"kept-7"}}, map[string]string{"Referer": b.URL + next})
 		if status != http.StatusUnauthorized && status != http.StatusNotFound || strings.Contains(text, "kept-7") || status == http.StatusUnauthorized && !strings.Contains(text, `name="next" value="`+next+`"`) {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
@@ -94,7 +94,7 @@ func TestWhatASignInKeeps(t *testing.T) {
 	if _, text, _ := b.postForm("/sign-in", kept, nil); strings.Contains(text, "wrong&") || strings.Contains(text, "evil") {
 		t.Errorf("the page after a wrong token: %s", text)
 	}
-	b.callAPI("POST", "/v1/pools/p/pause", map[string]any{}, nil)
+	b.Do("POST", "/v1/pools/p/pause", map[string]any{}, nil)
 	admin := b.signIn(adminToken)
 	for path, want := range map[string]int{"/pools/p/resume": http.StatusSeeOther, "/pools/p/edit": http.StatusOK} {
 		if status, text, _ := b.postForm(path, url.Values{"kept": {"capacity=9&lease=5m&windows=%3C%2Ftextarea%3E%3Cscript%3Ealert"}, "capacity": {"9"}, "lease": {"5m"}}, nil, admin); status != want || strings.Contains(text, "<script>alert") {
@@ -105,7 +105,7 @@ func TestWhatASignInKeeps(t *testing.T) {
 		Capacity int
 		Paused   bool
 	}
-	if b.callAPI("GET", "/v1/pools/p", nil, &pool); pool.Capacity != 3 || !pool.Paused {
+	if b.Do("GET", "/v1/pools/p", nil, &pool); pool.Capacity != 3 || !pool.Paused {
 		t.Errorf("a kept form was carried out: %+v", pool)
 	}
 }
@@ -116,15 +116,15 @@ func TestAConflictKeepsTheInput(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3, "d-1")
-	b.callAPI("PUT", "/v1/profiles/solar", map[string]any{"limits": []any{}}, nil)
+	b.Do("PUT", "/v1/profiles/solar", map[string]any{"limits": []any{}}, nil)
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p/edit")
-	b.callAPI("POST", "/v1/pools/p/pause", map[string]any{}, nil) // the form does not show it: no conflict
+	tab.open(b.URL + "/pools/p/edit")
+	b.Do("POST", "/v1/pools/p/pause", map[string]any{}, nil) // the form does not show it: no conflict
 	tab.setInput(`[name="capacity"]`, "4")
 	tab.click(`form.fields button.primary`)
 	tab.waitForJS(`location.pathname === "/pools/p"`)
-	tab.open(b.url + "/pools/p/edit")
-	b.callAPI("PATCH", "/v1/pools/p", map[string]any{"capacity": 12, "lease_ms": 600_000}, nil)
+	tab.open(b.URL + "/pools/p/edit")
+	b.Do("PATCH", "/v1/pools/p", map[string]any{"capacity": 12, "lease_ms": 600_000}, nil)
 	tab.setInput(`[name="capacity"]`, "15")
 	tab.click(`form.fields button.primary`)
 	tab.expectMessage("409")
@@ -147,12 +147,12 @@ func TestAConflictKeepsTheInput(t *testing.T) {
 		{"/batches/1/edit", "/v1/batches/1", map[string]any{"weight": 9}, `[name="weight"]`, "bootstrap set the weight to 9,"},
 		{"/profiles/solar", "/v1/profiles/solar", map[string]any{"limits": []any{map[string]any{"name": "a", "per": "device", "algorithm": "fixed", "max": 1, "per_ms": 60_000}}}, `[name="limit.name"]`, "bootstrap changed the limits,"},
 	} {
-		tab.open(b.url + one.page)
+		tab.open(b.URL + one.page)
 		method := "PATCH"
 		if strings.Contains(one.change, "profiles") {
 			method = "PUT"
 		}
-		b.callAPI(method, one.change, one.body, nil)
+		b.Do(method, one.change, one.body, nil)
 		tab.setInput(one.selector, "5")
 		if method == "PUT" {
 			tab.setInput(`[name="limit.rate"]`, "5/1h")
@@ -172,7 +172,7 @@ func TestTheBackButtonAfterACount(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3)
 	tab := openTab(t)
-	tab.open(b.url + "/new-batch?pool=p")
+	tab.open(b.URL + "/new-batch?pool=p")
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#devices"), "d-1 d-2"))
 	tab.click("button[value=count]")
 	tab.waitForJS(`document.querySelector(".note[role=status]").textContent.includes("It would create 2 tasks")`)

@@ -44,7 +44,7 @@ func createWaitingTasks(b *testReplica) (tasks map[string]int64) {
 	for name, more := range map[string]map[string]any{
 		"full": {}, "paused": {}, "shut": {"windows": shut}, "slow": {"capacity": 3, "lease_ms": 60_000, "windows": always, "limits": slow},
 	} {
-		b.callAPI("PUT", "/v1/pools/"+name, merged(map[string]any{"capacity": 1}, more), nil)
+		b.Do("PUT", "/v1/pools/"+name, merged(map[string]any{"capacity": 1}, more), nil)
 	}
 	tasks = map[string]int64{}
 	for i, c := range []struct {
@@ -62,14 +62,14 @@ func createWaitingTasks(b *testReplica) (tasks map[string]int64) {
 		{"d-paused", "paused", "pool_paused", nil},
 	} {
 		b.sendReport(c.device, map[string]any{"accept": false})
-		b.callAPI("POST", "/v1/batches", merged(map[string]any{"pool": c.pool, "devices": []string{c.device}}, c.more), nil)
+		b.Do("POST", "/v1/batches", merged(map[string]any{"pool": c.pool, "devices": []string{c.device}}, c.more), nil)
 		if tasks[c.code] = int64(i + 1); c.code == "" {
-			b.reportUntilGranted(c.device)
+			b.ReportUntilGranted(c.device)
 		}
 	}
-	b.callAPI("POST", "/v1/devices/d-blocked/block", nil, nil)
-	b.callAPI("POST", "/v1/batches/8/pause", map[string]any{}, nil)
-	b.callAPI("POST", "/v1/pools/paused/pause", map[string]any{"reason": "it smokes"}, nil)
+	b.Do("POST", "/v1/devices/d-blocked/block", nil, nil)
+	b.Do("POST", "/v1/batches/8/pause", map[string]any{}, nil)
+	b.Do("POST", "/v1/pools/paused/pause", map[string]any{"reason": "it smokes"}, nil)
 	return tasks
 }
 
@@ -94,18 +94,16 @@ func (b *testReplica) pressButton(page, label string, cookies ...*http.Cookie) (
 	return locationHeader(answer)
 }
 
+// locationHeader returns the header Location in the text that postForm returned.
 func locationHeader(answer string) string {
-	m := regexp.MustCompile(`(?m)^Location: (\S+)`).FindStringSubmatch(answer)
-	if m == nil {
-		return ""
-	}
-	return m[1]
+	line, _, _ := strings.Cut(answer, "\n")
+	return strings.TrimPrefix(line, "Location: ")
 }
 
 func (b *testReplica) waitReasonCodes(task int64) (codes []string) {
 	b.Helper()
 	var why struct{ Reasons []struct{ Code string } }
-	b.callAPI("GET", fmt.Sprintf("/v1/tasks/%d/why", task), nil, &why)
+	b.Do("GET", fmt.Sprintf("/v1/tasks/%d/why", task), nil, &why)
 	for _, r := range why.Reasons {
 		codes = append(codes, r.Code)
 	}
@@ -182,7 +180,7 @@ func TestALinkRemedies(t *testing.T) {
 	b := startEmbedded(t)
 	tasks := createWaitingTasks(b)
 	var before, after map[string]any
-	b.callAPI("GET", "/v1/pools/slow", nil, &before)
+	b.Do("GET", "/v1/pools/slow", nil, &before)
 	for code, c := range map[string]struct {
 		at   string
 		form url.Values
@@ -210,7 +208,7 @@ func TestALinkRemedies(t *testing.T) {
 			t.Errorf("after that task %d waits for %q", tasks[code], got)
 		}
 	}
-	b.callAPI("GET", "/v1/pools/slow", nil, &after)
+	b.Do("GET", "/v1/pools/slow", nil, &after)
 	for _, field := range []string{"capacity", "lease_ms", "windows"} {
 		if was, is := fmt.Sprint(before[field]), fmt.Sprint(after[field]); was != is {
 			t.Errorf("%s was %s, and is %s", field, was, is)
@@ -243,8 +241,8 @@ func TestTheBarOffersWhatHelpsAll(t *testing.T) {
 		t.Errorf("from the list it leads to %q", to)
 	}
 	b.sendReport("d-9", map[string]any{"accept": false})
-	b.callAPI("POST", "/v1/devices/d-9/block", nil, nil) // with two devices, a remedy for one of them does not help all tasks
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "full", "devices": []string{"d-9"}}, nil)
+	b.Do("POST", "/v1/devices/d-9/block", nil, nil) // with two devices, a remedy for one of them does not help all tasks
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "full", "devices": []string{"d-9"}}, nil)
 	if _, text, _ := b.getPage("/pools/full", admin); strings.Contains(text, "Unblock d-") {
 		t.Errorf("the bar offers to unblock one of two devices: %s", text)
 	}
@@ -258,7 +256,7 @@ func TestAFormLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.sendReport("d-1", map[string]any{"accept": false})
-	b.callAPI("POST", "/v1/devices/d-1/block", nil, nil)
+	b.Do("POST", "/v1/devices/d-1/block", nil, nil)
 	for _, back := range []string{
 		"https://example.org/", "//example.org", `/\example.org`, "/\t/example.org", "tasks/1", "javascript:alert(1)", "/nowhere", "/v1/pools", "/tasks/../nowhere", "/%2f/example.org",
 	} {
@@ -268,7 +266,7 @@ func TestAFormLeadsToNoOtherSite(t *testing.T) {
 		}
 	}
 	var device struct{ Blocked bool }
-	if b.callAPI("GET", "/v1/devices/d-1", nil, &device); !device.Blocked {
+	if b.Do("GET", "/v1/devices/d-1", nil, &device); !device.Blocked {
 		t.Error("it was unblocked all the same")
 	}
 	if _, text, _ := b.postForm("/devices/d-1/unblock", url.Values{"back": {"/tasks?device=d-1"}}, nil); locationHeader(text) != "/tasks?device=d-1&done=unblocked" {
@@ -283,17 +281,17 @@ func TestRaisingTheCapacityInABrowser(t *testing.T) {
 	b := startEmbedded(t)
 	page := fmt.Sprintf("/tasks/%d", createWaitingTasks(b)["pool_full"])
 	tab := openTab(t)
-	tab.open(b.url + page)
+	tab.open(b.URL + page)
 	tab.click(`.why a.button`)
 	tab.waitForJS(`location.pathname === "/pools/full/edit" && document.activeElement.name === "capacity"`)
 	tab.setInput(`[name="capacity"]`, "9")
 	tab.click(`form.fields button.primary`)
 	tab.waitForJS(`location.pathname === "` + page + `" && document.body.textContent.includes("The pool was changed")`)
 	var pool struct{ Capacity int }
-	if b.callAPI("GET", "/v1/pools/full", nil, &pool); pool.Capacity != 9 {
+	if b.Do("GET", "/v1/pools/full", nil, &pool); pool.Capacity != 9 {
 		t.Errorf("the capacity is %d", pool.Capacity)
 	}
-	tab.open(b.url + "/pools/paused")
+	tab.open(b.URL + "/pools/paused")
 	tab.click(`#waiting .remedy form button`)
 	tab.waitForJS(`location.pathname === "/pools/paused" && document.body.textContent.includes("Resumed")`)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators/web"
 )
 
@@ -21,7 +22,7 @@ import (
 func (b *testReplica) endTasks(names ...string) {
 	b.Helper()
 	for i, name := range names {
-		g := b.reportUntilGranted(name)
+		g := b.ReportUntilGranted(name)
 		result := map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded", "output": map[string]any{
 			"down": 80 + i, "net": map[string]any{"rtt": i % 5}, "firmware": fmt.Sprintf("7.%d", i%3), "note": "=1+1 <b>",
 		}}
@@ -40,11 +41,11 @@ func TestABatchIsItsResults(t *testing.T) {
 	b.createPool("p", 60, names...)
 	_, text, _ := b.getPage("/batches/1")
 	expectContains(t, text, "No task has ended yet", "0 of 40")
-	b.callAPI("POST", "/v1/devices", map[string]any{"id": "d-3", "tags": map[string]string{"site": "berlin"}}, nil)
+	b.Do("POST", "/v1/devices", map[string]any{"id": "d-3", "tags": map[string]string{"site": "berlin"}}, nil)
 	b.endTasks(names[:30]...)
-	b.reportUntilGranted(names[30]) // an end is expected only if a task runs and another task can start
+	b.ReportUntilGranted(names[30]) // an end is expected only if a task runs and another task can start
 	b.sendReport(names[31], map[string]any{"accept": false})
-	b.waitUntil("the rate", func() bool {
+	b.Await("the rate", func() bool {
 		_, text, _ = b.getPage("/batches/1")
 		return strings.Contains(text, `class="expected"`)
 	})
@@ -109,8 +110,8 @@ func TestResultsAreSummedUpOnceInAWhile(t *testing.T) {
 			t.Errorf("none has ended since, and %d results were looked at again", n)
 		}
 	}
-	running := []grantedTask{b.reportUntilGranted(names[0]), b.reportUntilGranted(names[1])}
-	b.callAPI("POST", "/v1/tasks/cancel?batch=1", nil, nil)
+	running := []rig.Grant{b.ReportUntilGranted(names[0]), b.ReportUntilGranted(names[1])}
+	b.Do("POST", "/v1/tasks/cancel?batch=1", nil, nil)
 	if n := looked(); n < 2000 {
 		t.Errorf("%d of 2098 results were summed up", n)
 	}
@@ -130,7 +131,7 @@ func TestResultsInABrowser(t *testing.T) {
 	names := deviceIDs(40)
 	b.createPool("p", 60, names...)
 	tab := openTab(t)
-	tab.open(b.url + "/batches/1") // before there are results
+	tab.open(b.URL + "/batches/1") // before there are results
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live" && !document.getElementById("results-title")`)
 	b.endTasks(names[:20]...)
 	tab.waitForJS(`document.querySelectorAll("#results tbody tr").length === 20 && document.getElementById("results-title")`)
@@ -151,7 +152,7 @@ func TestABatchIsEdited(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3)
-	b.callAPI("POST", "/v1/batches", map[string]any{
+	b.Do("POST", "/v1/batches", map[string]any{
 		"pool": "p", "devices": []string{"d-1"}, "not_after": "2099-01-01T00:00:01.500Z", "windows": []map[string]any{{"cron": "0 1 * * *", "duration": "4h", "timezone": "Asia/Shanghai"}},
 		"limits": []map[string]any{{"name": "a", "per": "device", "algorithm": "fixed", "per_ms": 60000, "max": 1}},
 	}, nil)
@@ -171,7 +172,7 @@ func TestABatchIsEdited(t *testing.T) {
 			t.Fatalf("%d %s", status, problemText(text))
 		}
 		got = nil
-		b.callAPI("GET", "/v1/batches/1", nil, &got)
+		b.Do("GET", "/v1/batches/1", nil, &got)
 	}
 	edit(url.Values{"weight": {"7"}, "windows": {"0 1 * * * 4h Asia/Shanghai\r\n0 5 * * * 1h"}})
 	if got["weight"] != 7.0 || got["not_after"] != "2099-01-01T00:00:01.500Z" || fmt.Sprint(got["windows"]) != "[map[cron:0 1 * * * duration:4h timezone:Asia/Shanghai] map[cron:0 5 * * * duration:1h timezone:UTC]]" {
@@ -200,7 +201,7 @@ func TestABatchIsCloned(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 60)
-	b.callAPI("POST", "/v1/batches", map[string]any{
+	b.Do("POST", "/v1/batches", map[string]any{
 		"name": "nightly", "pool": "p", "kind": "k", "payload": map[string]any{"server": "st1", "opts": map[string]any{"udp": true, "streams": 4}}, "max_attempts": 1, "retry_on": []string{"timed_out"},
 		"retry_backoff_ms": 90_000, "on_lost": "fail", "lease_ms": 120_000, "max_run_ms": 1_800_000, "weight": 5, "priority": 3, "finish_inside": false, "not_after": "2099-01-01T00:00:00Z", "max_wait_ms": 7_200_000,
 		"abort": map[string]any{"failure": 0.07, "min": 10}, "windows": []map[string]any{{"cron": "* * * * *", "duration": "1h"}},
@@ -211,7 +212,7 @@ func TestABatchIsCloned(t *testing.T) {
 		},
 	}, nil)
 	for i, name := range []string{"d-2", "d-3"} {
-		g := b.reportUntilGranted(name)
+		g := b.ReportUntilGranted(name)
 		b.sendReport(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": []string{"failed", "succeeded"}[i], "error": "x"}}})
 	}
 	_, text, _ := b.getPage("/new-batch?from=1")
@@ -246,7 +247,7 @@ func TestABatchIsCloned(t *testing.T) {
 	}
 	whole := func(id string) (batch map[string]any, tasks map[string]string) {
 		t.Helper()
-		b.callAPI("GET", "/v1/batches/"+id, nil, &batch)
+		b.Do("GET", "/v1/batches/"+id, nil, &batch)
 		for _, name := range []string{"id", "created_at", "counts", "rate_per_minute", "eta", "opens_at", "closes_at", "total", "state"} {
 			delete(batch, name)
 		}
@@ -258,7 +259,7 @@ func TestABatchIsCloned(t *testing.T) {
 				NotAfter string `json:"not_after"`
 			}
 		}
-		b.callAPI("GET", "/v1/tasks?batch="+id, nil, &list)
+		b.Do("GET", "/v1/tasks?batch="+id, nil, &list)
 		tasks = map[string]string{}
 		for _, one := range list.Tasks {
 			tasks[one.Device] = fmt.Sprintf("%d %s%s", one.Priority, compactJSON(t, one.Payload), one.NotAfter)
@@ -308,7 +309,7 @@ func TestManyTasksAreCancelledByTheirNumber(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3, deviceIDs(1001)...)
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": deviceIDs(1000)}, nil)
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "devices": deviceIDs(1000)}, nil)
 	_, text, _ := b.getPage("/batches/1/cancel")
 	expectContains(t, text, `name="count"`, `name="waits" value="1001"`)
 	_, text, _ = b.getPage("/batches/2/cancel")
@@ -321,7 +322,7 @@ func TestManyTasksAreCancelledByTheirNumber(t *testing.T) {
 		}
 	}
 	var batch struct{ State string }
-	if b.callAPI("GET", "/v1/batches/1", nil, &batch); batch.State != "running" {
+	if b.Do("GET", "/v1/batches/1", nil, &batch); batch.State != "running" {
 		t.Errorf("the batch is %s", batch.State)
 	}
 	for path, form := range map[string]url.Values{"/batches/1/cancel": {"waits": {"1001"}, "count": {"1,001"}}, "/batches/2/cancel": nil} {

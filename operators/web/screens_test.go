@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // createAllScreens creates a busy fleet. It returns the paths of its pages, by the names of their pictures.
@@ -17,12 +19,12 @@ func createAllScreens(b *testReplica) map[string]string {
 	b.Helper()
 	names := deviceIDs(75)
 	b.createPool("ar:330100", 60, names...)
-	b.callAPI("PUT", "/v1/profiles/solar", map[string]any{"limits": []map[string]any{{"name": "sparing", "per": "device", "algorithm": "calendar", "period": "day", "max": 10}}}, nil)
+	b.Do("PUT", "/v1/profiles/solar", map[string]any{"limits": []map[string]any{{"name": "sparing", "per": "device", "algorithm": "calendar", "period": "day", "max": 10}}}, nil)
 	b.createUsedLimitSet("1", "2", "3")
-	b.callAPI("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
-	var granted grantedTask
+	b.Do("POST", "/v1/batches", map[string]any{"name": "firmware " + strings.Repeat("very long ", 15), "pool": "ar:330100", "kind": "update", "devices": names}, nil)
+	var granted rig.Grant
 	for i := range 62 { // the first two tasks have ended, sixty run
-		granted = b.reportUntilGranted(names[i])
+		granted = b.ReportUntilGranted(names[i])
 		if i < 2 {
 			b.sendReport(names[i], map[string]any{"accept": false, "attributes": map[string]any{"firmware": "7.2"}, "results": []map[string]any{{
 				"task": granted.ID, "token": granted.Token, "status": []string{"succeeded", "rejected"}[i], "error": "no route to host 203.0.113.7 after three tries", "output": map[string]any{"down_mbps": 94.1},
@@ -30,19 +32,19 @@ func createAllScreens(b *testReplica) map[string]string {
 		}
 	}
 	b.createPool("held-up", 3, names[70:]...)
-	b.callAPI("POST", "/v1/pools/held-up/pause", map[string]any{"reason": "the server answers slowly"}, nil)
-	b.callAPI("POST", "/v1/batches/3/pause", map[string]any{"reason": "until that is clear"}, nil)
+	b.Do("POST", "/v1/pools/held-up/pause", map[string]any{"reason": "the server answers slowly"}, nil)
+	b.Do("POST", "/v1/batches/3/pause", map[string]any{"reason": "until that is clear"}, nil)
 	b.sendReport(names[70], map[string]any{"accept": false})
-	b.callAPI("POST", "/v1/devices/"+names[70]+"/block", nil, nil)
-	b.callAPI("PUT", "/v1/pools/ar:330200-quotas", map[string]any{"capacity": 4, "limits": []any{
+	b.Do("POST", "/v1/devices/"+names[70]+"/block", nil, nil)
+	b.Do("PUT", "/v1/pools/ar:330200-quotas", map[string]any{"capacity": 4, "limits": []any{
 		map[string]any{"name": "per-account", "per": "tags.account", "algorithm": "sliding", "windows": []any{map[string]any{"max": 2, "per_ms": 60_000}, map[string]any{"max": 9, "per_ms": 3_600_000}}},
 		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": "Asia/Shanghai", "max": 1000},
 	}}, nil)
-	b.callAPI("POST", "/v1/batches", map[string]any{"name": "messages of the week", "pool": "ar:330200-quotas", "devices": []string{"q-1", "q-2", "q-3"}}, nil)
-	b.reportUntilGranted("q-1")
-	b.reportUntilGranted("q-2")
+	b.Do("POST", "/v1/batches", map[string]any{"name": "messages of the week", "pool": "ar:330200-quotas", "devices": []string{"q-1", "q-2", "q-3"}}, nil)
+	b.ReportUntilGranted("q-1")
+	b.ReportUntilGranted("q-2")
 	b.createSuppressedBatch("ar:330300-shared", "s-1", "s-2", "s-3")
-	b.callAPI("POST", "/v1/pools/ar:330300-shared/leases", map[string]any{"holder": "nightly-build-4711"}, nil)
+	b.Do("POST", "/v1/pools/ar:330300-shared/leases", map[string]any{"holder": "nightly-build-4711"}, nil)
 	return map[string]string{
 		"pool-quotas": "/pools/ar:330200-quotas", "pool-callers": "/pools/ar:330300-shared", "batch-suppressed": "/batches/5", "task-remedies": "/tasks/151", "pool-remedies": "/pools/held-up", "waiting-remedies": "/pools/held-up/waiting",
 		"pools": "/", "pool": "/pools/ar:330100", "pool-edit": "/pools/ar:330100/edit", "pool-day": "/pools/ar:330100?range=24h", "slot-history": "/pools/ar:330100/slots/1", "batches": "/batches", "batch": "/batches/1", "batch-cancel": "/batches/1/cancel",
@@ -58,12 +60,12 @@ func createAllScreens(b *testReplica) map[string]string {
 // first device has ended its first task, and the other devices run theirs.
 func (b *testReplica) createSuppressedBatch(pool string, names ...string) {
 	b.Helper()
-	b.callAPI("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 12}, nil)
-	b.callAPI("POST", "/v1/batches", map[string]any{"name": "once an hour", "pool": pool, "devices": append(slices.Clone(names), names...), "limits": []any{
+	b.Do("PUT", "/v1/pools/"+pool, map[string]any{"capacity": 12}, nil)
+	b.Do("POST", "/v1/batches", map[string]any{"name": "once an hour", "pool": pool, "devices": append(slices.Clone(names), names...), "limits": []any{
 		map[string]any{"name": "hourly", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 1, "on_limited": "drop"},
 	}}, nil)
 	for i, name := range names {
-		g := b.reportUntilGranted(name)
+		g := b.ReportUntilGranted(name)
 		if i == 0 {
 			b.sendReport(name, map[string]any{"results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 		}
@@ -73,12 +75,12 @@ func (b *testReplica) createSuppressedBatch(pool string, names ...string) {
 // createUsedLimitSet creates a limit set. For each phone, two takes are counted.
 func (b *testReplica) createUsedLimitSet(phones ...string) {
 	b.Helper()
-	b.callAPI("PUT", "/v1/limits/sms", map[string]any{"limits": []map[string]any{
+	b.Do("PUT", "/v1/limits/sms", map[string]any{"limits": []map[string]any{
 		{"name": "per-phone", "per": "facts.phone", "algorithm": "sliding", "windows": []map[string]any{{"max": 3, "per_ms": 60_000}}},
 		{"name": "per-user", "per": "facts.user", "algorithm": "calendar", "period": "day", "max": 20, "on_error": "open"},
 	}}, nil)
 	for _, phone := range phones {
-		b.callAPI("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": phone, "user": "ann"}, "cost": 2}, nil)
+		b.Do("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": phone, "user": "ann"}, "cost": 2}, nil)
 	}
 }
 
@@ -96,7 +98,7 @@ func TestEveryScreen(t *testing.T) {
 	b := startEmbedded(t)
 	tab := openTab(t)
 	for name, path := range createAllScreens(b) {
-		tab.open(b.url + path)
+		tab.open(b.URL + path)
 		tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
 		tab.checkScreen(name)
 		evalJS[bool](tab, axeScript+"; true")
@@ -135,9 +137,7 @@ func (b *tab) axeViolations(rules string) []string {
 	defer cancel()
 	list, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`axe.run(document, { runOnly: `+rules+` }).then((found) =>
 		found.violations.flatMap((v) => v.nodes.slice(0, 4).map((n) => v.id + ": " + n.html.slice(0, 160) + " | " + n.failureSummary.slice(0, 260))))`, chromedp.EvalAwaitPromise))
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 	return list
 }
 
@@ -147,7 +147,7 @@ func TestReadableWithoutScript(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3, "d-1", "d-2")
 	b.createUsedLimitSet("2")
-	granted := b.reportUntilGranted("d-1")
+	granted := b.ReportUntilGranted("d-1")
 	for path, parts := range map[string][]string{
 		"/":                   {"<b>1</b></a> / 3", `href="/pools/p"`},
 		"/pools/p":            {"d-1", fmt.Sprintf("/tasks/%d", granted.ID), "UTC", "/pools/p/waiting?code=device_unknown"},
@@ -176,7 +176,7 @@ func TestATaskTellsThatItsOutputWasDropped(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3, "d-1")
-	g := b.reportUntilGranted("d-1")
+	g := b.ReportUntilGranted("d-1")
 	b.sendReport("d-1", map[string]any{"accept": false, "results": []map[string]any{{
 		"task": g.ID, "token": g.Token, "status": "succeeded", "output": strings.Repeat("x", 32<<10),
 	}}})
@@ -191,7 +191,7 @@ func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3)
 	tab := openTab(t)
-	tab.open(b.url + "/new-batch?pool=p")
+	tab.open(b.URL + "/new-batch?pool=p")
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#name"), "by hand"), chromedp.SendKeys(chromedp.CSS("#devices"), "d-1, d-2\nd-3"), chromedp.SendKeys(chromedp.CSS("#payload"), `{"a": 1`))
 	tab.click("button[value=count]")
 	tab.waitForJS(`document.querySelector(".problem").textContent.includes("not JSON")`)
@@ -205,7 +205,7 @@ func TestBatchIsCreatedThroughThePage(t *testing.T) {
 	form := url.Values{"name": {"by hand"}, "pool": {"p"}, "payload": {`{"a": 1}`}, "devices": {"d-1, d-2\r\nd-3"}, "attempts": {"3"}, "weight": {"1"}, "priority": {"0"}, "key": {key}, "do": {"create"}}
 	b.postForm("/new-batch", form, nil)
 	var list struct{ Batches []struct{ Total int } }
-	b.callAPI("GET", "/v1/batches", nil, &list)
+	b.Do("GET", "/v1/batches", nil, &list)
 	if len(list.Batches) != 1 || list.Batches[0].Total != 3 {
 		t.Errorf("batches: %+v", list)
 	}
@@ -217,12 +217,12 @@ func TestBulkSaysHowMany(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3, deviceIDs(7)...)
 	tab := openTab(t)
-	tab.open(b.url + "/tasks?batch=1")
+	tab.open(b.URL + "/tasks?batch=1")
 	tab.click("main a.danger")
 	tab.waitForJS(`document.querySelector("button.danger").textContent.includes("Cancel 7 tasks")`)
 	tab.click("button.danger")
 	tab.waitForJS(`document.querySelector("#task-pills").textContent.includes("cancelled 7")`)
-	tab.open(b.url + "/retry-tasks?batch=1")
+	tab.open(b.URL + "/retry-tasks?batch=1")
 	if text := tab.elementText("main"); !strings.Contains(text, "0 tasks") && !strings.Contains(text, "7 tasks") {
 		t.Errorf("a bulk retry: %s", text)
 	}
@@ -235,14 +235,14 @@ func TestDisconnectedPageCatchesUp(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3, "d-1")
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
 	evalJS[bool](tab, `window.mark = true`) // a reload would remove it
-	b.server.CloseClientConnections()
+	b.Server.CloseClientConnections()
 	tab.waitForJS(`!document.getElementById("stale").hidden && document.getElementById("stale").textContent.startsWith("Disconnected")`)
-	b.callAPI("PATCH", "/v1/pools/p", map[string]any{"capacity": 8}, nil)
+	b.Do("PATCH", "/v1/pools/p", map[string]any{"capacity": 8}, nil)
 	tab.waitForJS(`document.getElementById("stale").hidden && document.querySelectorAll(".grid .cell").length >= 8 && window.mark`)
 	tab.expectMessage("ERR_")
 }

@@ -44,20 +44,20 @@ func TestTextIsOnlyText(t *testing.T) {
 	b.createPool("p", 200)
 	tab := openTab(t)
 	open := tab.openSecondTab()
-	open.open(b.url + "/activity")
+	open.open(b.URL + "/activity")
 	open.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	for i, text := range texts {
 		device := fmt.Sprintf("d-%d", i)
-		b.callAPI("POST", "/v1/batches", map[string]any{"name": text, "pool": "p", "kind": strings.ToValidUTF8(text[:min(len(text), 60)], ""), "payload": map[string]any{text: text}, "devices": []string{device}}, nil)
-		g := b.reportUntilGranted(device)
+		b.Do("POST", "/v1/batches", map[string]any{"name": text, "pool": "p", "kind": strings.ToValidUTF8(text[:min(len(text), 60)], ""), "payload": map[string]any{text: text}, "devices": []string{device}}, nil)
+		g := b.ReportUntilGranted(device)
 		result := map[string]any{"task": g.ID, "token": g.Token, "status": "rejected", "error": text, "output": map[string]any{text: text}}
 		b.sendReport(device, map[string]any{"accept": false, "attributes": map[string]any{"a": text}, "results": []map[string]any{result}})
 	}
-	b.callAPI("PUT", "/v1/limits/sms", map[string]any{"limits": []any{map[string]any{"name": "each", "per": "facts.text", "algorithm": "fixed", "per_ms": 3_600_000, "max": 3, "reveal": true}}}, nil)
+	b.Do("PUT", "/v1/limits/sms", map[string]any{"limits": []any{map[string]any{"name": "each", "per": "facts.text", "algorithm": "fixed", "per_ms": 3_600_000, "max": 3, "reveal": true}}}, nil)
 	for _, text := range texts {
-		b.callAPI("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"text": text}}, nil)
+		b.Do("POST", "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"text": text}}, nil)
 	}
-	b.callAPI("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
+	b.Do("POST", "/v1/pools/p/pause", map[string]any{"reason": texts[1]}, nil)
 	addresses := []string{"/", "/pools/p", "/pools/p/waiting", "/pools/p/failures", "/pools/p/slots/0", "/batches", "/batches?page=", "/?sort=name", "/tasks", "/activity", "/devices", "/limits/sms"}
 	for i, text := range texts {
 		addresses = append(addresses, fmt.Sprintf("/tasks/%d", i+1))
@@ -70,7 +70,7 @@ func TestTextIsOnlyText(t *testing.T) {
 		}
 	}
 	for _, address := range addresses {
-		tab.open(b.url + address)
+		tab.open(b.URL + address)
 		if n := evalJS[int](tab, `document.querySelectorAll("main script, main iframe, main img, main object, main embed, main base, main link, main style, main [onerror], main [onload], main [onclick], main [onfocus], main [onmouseover]").length`); n > 0 {
 			t.Errorf("%s: %d elements that are not ours", address, n)
 		}

@@ -1,8 +1,6 @@
 package web_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +10,9 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/fleetslots/dispatcher/devices"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
 // TestPicturesOfARunningOne takes pictures of the pages of a running dispatcher:
@@ -29,7 +30,7 @@ func TestPicturesOfARunningOne(t *testing.T) {
 	if url == "" || os.Getenv("WEB_SHOTS") == "" {
 		t.Skip("runs with WEB_URL and WEB_SHOTS in the environment")
 	}
-	m := simulatedMeters{T: t, url: url}
+	m := simulatedMeters{Client: rig.NewClient(t, url, readToken(t, "admin-token"), readToken(t, "fleet-token"))}
 	m.runTasks()
 	tab := openTab(t)
 	m.signIn(tab)
@@ -71,8 +72,7 @@ func TestPicturesOfARunningOne(t *testing.T) {
 
 // simulatedMeters are devices that the test itself simulates, with a pool and a batch for them.
 type simulatedMeters struct {
-	*testing.T
-	url   string
+	rig.Client
 	batch int64
 }
 
@@ -80,38 +80,32 @@ type simulatedMeters struct {
 // continue to run. Then the pool is paused.
 func (m *simulatedMeters) runTasks() {
 	m.Helper()
-	m.callWithToken("admin-token", http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
-	m.callWithToken("admin-token", http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
-	m.callWithToken("admin-token", http.MethodPost, "/v1/pools/meters/resume", nil, nil)
-	m.callWithToken("admin-token", http.MethodPut, "/v1/limits/sms", map[string]any{"limits": []map[string]any{{"name": "per-phone", "per": "facts.phone", "algorithm": "fixed", "per_ms": 3_600_000, "max": 5}}}, nil)
+	m.Do(http.MethodPut, "/v1/pools/meters", map[string]any{"capacity": 12, "lease_ms": 3_600_000}, nil)
+	m.Do(http.MethodPut, "/v1/pools/spare", map[string]any{"capacity": 24}, nil)
+	m.Do(http.MethodPost, "/v1/pools/meters/resume", nil, nil)
+	m.Do(http.MethodPut, "/v1/limits/sms", map[string]any{"limits": []map[string]any{{"name": "per-phone", "per": "facts.phone", "algorithm": "fixed", "per_ms": 3_600_000, "max": 5}}}, nil)
 	for i := range 8 {
-		m.callWithToken("admin-token", http.MethodPost, "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": i}, "cost": 1 + i%5}, nil)
+		m.Do(http.MethodPost, "/v1/limits/sms/take", map[string]any{"facts": map[string]any{"phone": i}, "cost": 1 + i%5}, nil)
 	}
 	names := make([]string, 40)
 	for i := range names {
 		names[i] = fmt.Sprintf("meter-%02d", i+1)
 	}
-	var made struct{ ID int64 }
-	m.callWithToken("admin-token", http.MethodPost, "/v1/batches", map[string]any{
+	m.batch = m.CreateBatch(map[string]any{
 		"name": "meter firmware 7.3", "pool": "meters", "kind": "update", "payload": map[string]any{"image": "meter-7.3.bin", "sha256": strings.Repeat("9f86d081", 8)},
 		"max_attempts": 1, "devices": names, "abort": map[string]any{"failure": 0.9, "min": 20},
-	}, &made)
-	m.batch = made.ID
+	})
 	for i, name := range names[:30] {
 		m.runTask(name, i)
 	}
-	m.callWithToken("admin-token", http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
+	m.Do(http.MethodPost, "/v1/pools/meters/pause", map[string]any{"reason": "the image is looked at"}, nil)
 }
 
 // signIn signs the tab in as the admin.
 func (m *simulatedMeters) signIn(tab *tab) {
 	m.Helper()
-	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), "admin-token"))
-	if err != nil {
-		m.Fatal("WEB_DATA: ", err)
-	}
-	tab.open(m.url + "/")
-	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), strings.TrimSpace(string(secret))+kb.Enter))
+	tab.open(m.URL + "/")
+	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), m.Admin+kb.Enter))
 	tab.waitForJS(`document.querySelector("nav")`)
 }
 
@@ -119,13 +113,13 @@ func (m *simulatedMeters) signIn(tab *tab) {
 // continue to run.
 func (m *simulatedMeters) runTask(name string, i int) {
 	m.Helper()
-	var reply struct{ Task *grantedTask }
+	var reply devices.Reply
 	report := map[string]any{"id": "a", "attributes": map[string]any{"firmware": "7.2", "model": "M-200", "signal_dbm": -71 - i}}
-	waitUntil(m.T, "a grant for "+name, func() bool {
-		m.callWithToken("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", report, &reply)
+	m.Await("a grant for "+name, func() bool {
+		reply = m.Report(name, report)
 		return reply.Task != nil
-	})
-	m.callWithToken("admin-token", http.MethodPatch, "/v1/devices/"+name, map[string]any{"tags": map[string]any{"site": "berlin", "model": "m200"}}, nil)
+	}, &reply)
+	m.Do(http.MethodPatch, "/v1/devices/"+name, map[string]any{"tags": map[string]any{"site": "berlin", "model": "m200"}}, nil)
 	if i%4 == 3 {
 		return
 	}
@@ -134,37 +128,15 @@ func (m *simulatedMeters) runTask(name string, i int) {
 	if i%4 == 0 {
 		result["status"], result["error"] = "failed", errors[i/4%3]
 	}
-	m.callWithToken("fleet-token", http.MethodPost, "/v1/devices/"+name+"/report", map[string]any{"id": "b", "accept": false, "results": []any{result}}, nil)
+	m.Report(name, map[string]any{"id": "b", "accept": false, "results": []any{result}})
 }
 
-// callWithToken sends a request. It reads the token from the file with the name token.
-func (m *simulatedMeters) callWithToken(token, method, path string, body, answer any) {
-	m.Helper()
-	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), token))
+// readToken returns the token in the file with this name.
+func readToken(t *testing.T, name string) string {
+	t.Helper()
+	secret, err := os.ReadFile(filepath.Join(os.Getenv("WEB_DATA"), name))
 	if err != nil {
-		m.Fatal("WEB_DATA: ", err)
+		t.Fatal("WEB_DATA: ", err)
 	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		m.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(m.Context(), method, m.url+path, bytes.NewReader(text))
-	if err != nil {
-		m.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(secret)))
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		m.Fatal(err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode >= 300 {
-		m.Fatalf("%s %s: %s", method, path, response.Status)
-	}
-	if answer != nil {
-		if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
-			m.Fatal(err)
-		}
-	}
+	return strings.TrimSpace(string(secret))
 }

@@ -17,28 +17,12 @@ import (
 // postForm sends a form in the same way as a browser that already shows the page.
 func (b *testReplica) postForm(path string, form url.Values, header map[string]string, cookies ...*http.Cookie) (status int, text string, setCookies []*http.Cookie) {
 	b.Helper()
-	r, err := http.NewRequest(http.MethodPost, b.url+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		b.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	fields := withCookies(http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}, cookies)
 	for name, value := range header {
-		r.Header.Set(name, value)
+		fields.Set(name, value)
 	}
-	for _, c := range cookies {
-		r.AddCookie(c)
-	}
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(r)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer response.Body.Close()
-	var body strings.Builder
-	if err := response.Write(&body); err != nil {
-		b.Fatal(err)
-	}
-	return response.StatusCode, body.String(), response.Cookies()
+	a := b.Send(http.MethodPost, path, fields, form.Encode())
+	return a.Status, "Location: " + a.Header.Get("Location") + "\n" + string(a.Body), a.Cookies()
 }
 
 // signIn signs in with the token and returns the session cookie.
@@ -58,7 +42,7 @@ func (b *testReplica) createToken(role string) (secret string, id int64) {
 		Token string `json:"token"`
 		ID    int64  `json:"id"`
 	}
-	b.callAPI("POST", "/v1/tokens", map[string]any{"name": role + " of the test", "role": role}, &made)
+	b.Do("POST", "/v1/tokens", map[string]any{"name": role + " of the test", "role": role}, &made)
 	return made.Token, made.ID
 }
 
@@ -83,7 +67,7 @@ func TestSignInIsNeeded(t *testing.T) {
 	}
 	verifier, _ := b.createToken("verifier")
 	var caller struct{ Token string }
-	b.callAPI("POST", "/v1/tokens", map[string]any{"name": "a caller", "role": "caller", "pools": []string{"*"}}, &caller)
+	b.Do("POST", "/v1/tokens", map[string]any{"name": "a caller", "role": "caller", "pools": []string{"*"}}, &caller)
 	for _, wrong := range []string{"", "nobody's", fleetToken, verifier, caller.Token} {
 		if status, _, cookies := b.postForm("/sign-in", url.Values{"token": {wrong}}, nil); status != http.StatusUnauthorized || len(cookies) > 0 {
 			t.Errorf("sign-in with %q: %d", wrong, status)
@@ -105,7 +89,7 @@ func TestSignInsAreEvents(t *testing.T) {
 		var events struct {
 			Events []struct{ Actor, Detail string }
 		}
-		b.callAPI("GET", "/v1/events?kind="+kind+"&actor=viewer+of+the+test", nil, &events)
+		b.Do("GET", "/v1/events?kind="+kind+"&actor=viewer+of+the+test", nil, &events)
 		if len(events.Events) != 1 || events.Events[0].Detail != "from=127.0.0.1" {
 			t.Errorf("%s: %v", kind, events)
 		}
@@ -124,7 +108,7 @@ func TestAFormCannotMakeALongLocation(t *testing.T) {
 			t.Errorf("%s of 70,000 characters: %d %.2000s", field, status, text)
 		}
 	}
-	if status, text, _ := b.postForm("/sign-in", url.Values{"token": {adminToken}, "next": {"/" + long}}, nil); status != http.StatusSeeOther || !strings.Contains(text, "Location: /\r\n") {
+	if status, text, _ := b.postForm("/sign-in", url.Values{"token": {adminToken}, "next": {"/" + long}}, nil); status != http.StatusSeeOther || !strings.Contains(text, "Location: /\n") {
 		t.Errorf("a next page of 70,000 characters: %d %.300s", status, text)
 	}
 }
@@ -148,7 +132,7 @@ func TestSessionEnds(t *testing.T) {
 		t.Errorf("after signing out: %d", status)
 	}
 	cookie = b.signIn(secret)
-	b.callAPI("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
+	b.Do("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
 	if status, _, _ := b.getPage("/", cookie); status != http.StatusSeeOther {
 		t.Errorf("after the token was revoked: %d", status)
 	}
@@ -158,7 +142,7 @@ func TestRolesHold(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
 	b.createPool("p", 3, "d-1")
-	granted := b.reportUntilGranted("d-1")
+	granted := b.ReportUntilGranted("d-1")
 	viewer, _ := b.createToken("viewer")
 	operator, _ := b.createToken("operator")
 	asViewer, asOperator, asAdmin := b.signIn(viewer), b.signIn(operator), b.signIn(adminToken)
@@ -190,18 +174,18 @@ func TestRolesHold(t *testing.T) {
 	var events struct {
 		Events []struct{ Kind, Actor, Detail string }
 	}
-	b.callAPI("GET", "/v1/events?kind=pool.changed", nil, &events)
+	b.Do("GET", "/v1/events?kind=pool.changed", nil, &events)
 	if len(events.Events) != 0 {
 		t.Errorf("changes: %v", events)
 	}
-	b.callAPI("GET", "/v1/events?kind=access.refused&actor=viewer+of+the+test", nil, &events)
+	b.Do("GET", "/v1/events?kind=access.refused&actor=viewer+of+the+test", nil, &events)
 	if len(events.Events) != 1 || !strings.Contains(events.Events[0].Detail, "at=api reason=forbidden from=127.0.0.1") {
 		t.Errorf("the log of what the viewer was refused: %v", events)
 	}
 	if status, text, _ := b.postForm("/pools/p/pause", url.Values{"reason": {"because"}}, nil, asAdmin); status != http.StatusSeeOther {
 		t.Fatalf("an admin pauses: %d %s", status, text)
 	}
-	b.callAPI("GET", "/v1/events?kind=pool.changed", nil, &events)
+	b.Do("GET", "/v1/events?kind=pool.changed", nil, &events)
 	if len(events.Events) != 1 || events.Events[0].Actor != "bootstrap" {
 		t.Errorf("the log of a pause: %v", events)
 	}
@@ -249,7 +233,7 @@ func TestGuessingIsSeen(t *testing.T) {
 	var events struct {
 		Events []struct{ Actor, Detail string }
 	}
-	b.callAPI("GET", "/v1/events?kind=access.refused&order=oldest", nil, &events)
+	b.Do("GET", "/v1/events?kind=access.refused&order=oldest", nil, &events)
 	var details []string
 	for _, e := range events.Events {
 		details = append(details, e.Actor+" "+e.Detail)
@@ -350,7 +334,7 @@ func TestSignInInABrowser(t *testing.T) {
 	b.createPool("p", 3, "d-1")
 	secret, id := b.createToken("viewer")
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.checkScreen("sign-in")
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), "wrong"))
 	tab.click("button.primary")
@@ -359,12 +343,12 @@ func TestSignInInABrowser(t *testing.T) {
 	tab.runActions(chromedp.SendKeys(chromedp.CSS("#token"), secret))
 	tab.click("button.primary")
 	tab.waitForJS(`location.pathname === "/pools/p" && document.querySelectorAll(".grid .cell").length === 3`)
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 1`)
 	if strings.Contains(tab.elementText("main"), "Release") {
 		t.Error("a viewer is offered a release")
 	}
-	b.callAPI("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
+	b.Do("DELETE", "/v1/tokens/"+itoa(id), nil, nil)
 	tab.waitForJS(`location.pathname === "/sign-in"`)
 }
 
@@ -378,10 +362,8 @@ func TestSignInLeadsToNoOtherSite(t *testing.T) {
 		"/ /host": "/", "host": "/", "": "/", "/\x00/host": "/", "\t//host": "/",
 	} {
 		client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-		response, err := client.PostForm(b.url+"/sign-in", url.Values{"token": {adminToken}, "next": {next}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		response, err := client.PostForm(b.URL+"/sign-in", url.Values{"token": {adminToken}, "next": {next}})
+		b.Must(err)
 		response.Body.Close()
 		if got := response.Header.Get("Location"); response.StatusCode != http.StatusSeeOther || got != want {
 			t.Errorf("next %q: %d to %q, want %q", next, response.StatusCode, got, want)
@@ -399,15 +381,11 @@ func TestPathsAreNotRedirected(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	for _, path := range []string{"//", "//pools", "/pools//p", "/v1//pools", "/v1/../v1/pools", "/pools/../tasks", "/./tasks", "/assets/../tasks"} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL, nil)
+		b.Must(err)
 		r.URL.Path = path
 		response, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.Must(err)
 		response.Body.Close()
 		if response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", path, response.Status)

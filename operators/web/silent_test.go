@@ -17,12 +17,10 @@ func TestSilentDevicesAreFoundPageByPage(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	for i := range 60 {
-		b.callAPI("POST", "/v1/devices", map[string]any{"id": fmt.Sprintf("s-%02d", i), "tags": map[string]string{"site": "berlin"}}, nil)
+		b.Do("POST", "/v1/devices", map[string]any{"id": fmt.Sprintf("s-%02d", i), "tags": map[string]string{"site": "berlin"}}, nil)
 	}
 	b.sendReport("s-10", map[string]any{"id": "g"})
-	if err := b.dispatcher.Seen.Flush(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	b.Must(b.Dispatcher.Seen.Flush(b.Context()))
 	const row = `<tr id="device-s-`
 	_, text, _ := b.getPage("/devices?show=silent&tag=site:berlin")
 	expectContains(t, text, `id="device-s-50"`, "never")

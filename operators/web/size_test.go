@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"database/sql"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -43,8 +42,8 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 	}
 	var benches []*testReplica
 	for _, s := range ledgerSizes() {
-		b, dsn := startOnServers(t)
-		b.fillLedger(dsn, s)
+		b := startOnServers(t)
+		b.fillLedger(s)
 		benches = append(benches, b)
 	}
 	for _, path := range []string{
@@ -72,7 +71,7 @@ func TestPagesOfManyTasksAndPools(t *testing.T) {
 // measurePage returns how long the server needs for a page, and the length of the page.
 func (b *testReplica) measurePage(path string) (time.Duration, int) {
 	b.Helper()
-	r := httptest.NewRequest(http.MethodGet, b.url+path, nil)
+	r := httptest.NewRequest(http.MethodGet, b.URL+path, nil)
 	r.RemoteAddr = "127.0.0.1:1"
 	r.AddCookie(&b.visitorCookie)
 	out := httptest.NewRecorder()
@@ -87,13 +86,9 @@ func (b *testReplica) measurePage(path string) (time.Duration, int) {
 
 // fillLedger creates a ledger of this size. The tasks in the older half of the batches of pool p-0001 have ended.
 // Forty slots of each pool are held. All other tasks wait, each for another device.
-func (b *testReplica) fillLedger(dsn string, s ledgerSize) {
+func (b *testReplica) fillLedger(s ledgerSize) {
 	b.Helper()
-	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer db.Close()
+	db := b.OpenDB(b.T)
 	const first, device = `'p-0001'`, `'d-' || right(pool, 4) || '-' || lpad(n::text, 7, '0')`
 	for _, statement := range []string{
 		fmt.Sprintf(`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || lpad(n::text, 4, '0'), 60, 3600000, now(), now() FROM generate_series(1, %d) n`, s.pools),
@@ -114,11 +109,9 @@ func (b *testReplica) fillLedger(dsn string, s ledgerSize) {
 			b.Fatalf("%s: %v", statement, err)
 		}
 	}
-	b.waitUntil("counts that are folded", func() bool {
+	b.Await("counts that are folded", func() bool {
 		left := 0
-		if err := db.QueryRowContext(b.Context(), `SELECT count(*) FROM batch_deltas`).Scan(&left); err != nil {
-			b.Fatal(err)
-		}
+		b.Must(db.QueryRowContext(b.Context(), `SELECT count(*) FROM batch_deltas`).Scan(&left))
 		return left == 0
 	})
 	if _, err := db.ExecContext(b.Context(), `VACUUM ANALYZE`); err != nil {

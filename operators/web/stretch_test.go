@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"database/sql"
 	"html"
 	"regexp"
 	"strings"
@@ -12,20 +11,13 @@ import (
 // links to the following page, which may have matches.
 func TestListsGoOnWhereNothingMatchesSoFar(t *testing.T) {
 	t.Parallel()
-	b, dsn := startOnServers(t)
+	b := startOnServers(t)
 	b.createPool("p", 1, "d-1")
-	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
 	for _, query := range []string{
 		`INSERT INTO tasks (batch, pool, device, state, error) SELECT 1, 'p', 'd-1', 'failed', CASE n WHEN 60000 THEN 'rare' ELSE '' END FROM generate_series(2, 60000) n`,
 		`INSERT INTO events (at, kind, device) SELECT now(), CASE n WHEN 1 THEN 'task.rare' ELSE 'task.usual' END, 'd-1' FROM generate_series(1, 60000) n`,
 	} {
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		b.alterLedger(query)
 	}
 	for path, want := range map[string]string{"/tasks?error=rare": `/tasks/60000"`, "/activity?kind=task.rare": `id="event-`} {
 		_, first, _ := b.getPage(path)

@@ -1,59 +1,43 @@
 package web_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	devicehttp "github.com/fleetslots/dispatcher/devices/http"
-	"github.com/fleetslots/dispatcher/dispatcher"
-	"github.com/fleetslots/dispatcher/dispatcher/credentials"
-	"github.com/fleetslots/dispatcher/dispatcher/policies"
-	"github.com/fleetslots/dispatcher/dispatcher/seen"
-	backends "github.com/fleetslots/dispatcher/internal/test/backends"
-	servers "github.com/fleetslots/dispatcher/internal/test/servers"
-	"github.com/fleetslots/dispatcher/limits"
+	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
 	"github.com/fleetslots/dispatcher/operators/web"
-	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
 
 const (
-	patience   = backends.LongTimeout
-	adminToken = "admin-token-of-the-tests"
-	fleetToken = "fleet-token-of-the-tests"
+	patience   = await.Patience
+	adminToken = rig.AdminToken
+	fleetToken = rig.FleetToken
 )
 
 // The servers that all tests of this package share: one of each kind per test binary. TestMain ends them.
 var (
-	postgres servers.SharedPostgres //nolint:gochecknoglobals // see above
-	cache    servers.SharedRedis    //nolint:gochecknoglobals // see above
-	browser  chromium               //nolint:gochecknoglobals // see above
+	shared  rig.Servers //nolint:gochecknoglobals // see above
+	browser chromium    //nolint:gochecknoglobals // see above
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	postgres.Close()
-	cache.Close()
+	shared.Close()
 	browser.Close()
 	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
@@ -123,81 +107,67 @@ func (l *countingStore) PoolOverviews(ctx context.Context, after string, limit, 
 
 // testReplica is a replica with its dashboard. Other replicas may use the same stores.
 type testReplica struct {
-	*testing.T
+	*rig.Rig
 	store         *countingStore
-	redis         servers.RedisAt
-	dispatcher    *dispatcher.Dispatcher
 	web           *web.Web
-	server        *httptest.Server
-	url           string
 	visitorCookie http.Cookie // cookie for a request that has none; without a name, nobody is signed in
 }
 
 // startEmbedded starts a replica on the embedded stores (SQLite and the in-process Redis).
 func startEmbedded(t *testing.T, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	return startReplica(t, backends.OpenSQLite(t, filepath.Join(t.TempDir(), "ledger.db")), servers.InProcessRedis(t), changes...)
+	return startReplica(t, rig.EmbeddedStores(t), changes...)
 }
 
 // startOnServers starts a replica on a Postgres database and a Redis that no other test uses.
-func startOnServers(t *testing.T, changes ...func(*web.Options)) (b *testReplica, dsn string) {
+func startOnServers(t *testing.T, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	dsn = postgres.NewLedger(t)
-	return startReplica(t, backends.OpenPostgres(t, dsn), cache.NewDatabase(t), changes...), dsn
+	return startReplica(t, shared.NewStores(t), changes...)
 }
 
-func startReplica(t *testing.T, s *store.Store, at servers.RedisAt, changes ...func(*web.Options)) *testReplica {
+func startReplica(t *testing.T, at rig.Stores, changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	return startReplicaWith(t, s, at, func(*dispatcher.Config) {}, changes...)
+	return startReplicaWith(t, at, func(*rig.Options) {}, changes...)
 }
 
-// startReplicaWith starts a replica on the given stores. The function changeConfig changes the configuration of its
-// dispatcher.
-func startReplicaWith(t *testing.T, s *store.Store, at servers.RedisAt, changeConfig func(*dispatcher.Config), changes ...func(*web.Options)) *testReplica {
+// startReplicaWith starts a replica on the given stores. The function changeRig changes the settings of the replica, and
+// changes those of its dashboard.
+func startReplicaWith(t *testing.T, at rig.Stores, changeRig func(*rig.Options), changes ...func(*web.Options)) *testReplica {
 	t.Helper()
-	client := backends.OpenRedis(t, at).Client
-	b := &testReplica{T: t, store: &countingStore{Store: s}, redis: at}
-	seen := seen.NewList(client)
-	config := dispatcher.Config{
-		Store: b.store, Semaphore: slots.New(client), Limits: policies.NewLimits(limits.New(client)), Recent: seen, LeaseMargin: 10 * time.Second, FleetTokens: []string{fleetToken}, FleetMode: credentials.FleetAny,
-	}
-	changeConfig(&config)
-	b.dispatcher = dispatcher.New(config)
-	o := web.Options{
-		Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: s}),
-		Ledger: b.store, AdminToken: adminToken, ReportPeriod: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
-		System: web.System{Mode: "dev", Version: "test"}, PageTimeout: patience,
-	}
-	for _, change := range changes {
-		change(&o)
-	}
-	a := api.New(api.Options{
-		Gate:       o.Gate,
-		Dispatcher: b.dispatcher, Store: b.store, Recent: seen, AdminToken: adminToken, LeaseMin: time.Second, AnswerTimeout: patience, Metrics: prometheus.NewRegistry(), Version: "test",
-		Logger: slog.New(slog.DiscardHandler), Reports: devicehttp.New(devicehttp.Options{Handler: b.dispatcher, OnRefused: o.Gate.CountReportRefusal, Logger: slog.New(slog.DiscardHandler)}),
+	b := &testReplica{store: &countingStore{Store: at.Ledger}}
+	b.Rig = rig.Start(t, at, func(o *rig.Options) {
+		o.API.Store, o.Dispatcher.Store = b.store, b.store
+		page := web.Options{
+			Gate:   gate.New(gate.Options{Log: slog.New(slog.DiscardHandler), Ledger: at.Ledger}),
+			Ledger: b.store, AdminToken: adminToken, ReportPeriod: 30 * time.Second, Logger: slog.New(slog.DiscardHandler),
+			System: web.System{Mode: "dev", Version: "test"}, PageTimeout: patience,
+		}
+		for _, change := range changes {
+			change(&page)
+		}
+		o.API.Gate = page.Gate
+		o.Handler = func(a *api.API) http.Handler {
+			page.API = a
+			if page.System.Checks == nil {
+				page.System.Checks = a.Dependencies
+			}
+			b.web = web.New(page)
+			return b.signInVisitors(t, b.web.Handler(a.Handler()))
+		}
+		changeRig(o)
 	})
-	o.API = a
-	if o.System.Checks == nil {
-		o.System.Checks = a.Dependencies
-	}
-	b.web = web.New(o)
-	b.server = httptest.NewServer(b.signInVisitors(b.web.Handler(a.Handler())))
-	b.url = b.server.URL
-	t.Cleanup(func() {
-		b.web.Stop()
-		b.server.Close()
-	})
+	t.Cleanup(b.web.Stop)
 	b.startPasses()
 	return b
 }
 
 // signInVisitors makes each request without a cookie a request of a signed-in admin.
-func (b *testReplica) signInVisitors(next http.Handler) http.Handler {
-	b.Helper()
+func (b *testReplica) signInVisitors(t *testing.T, next http.Handler) http.Handler {
+	t.Helper()
 	secret, token := rand.Text(), sha256.Sum256([]byte(adminToken))
 	hash := sha256.Sum256([]byte(secret))
-	if err := b.store.OpenSession(b.Context(), "the suite", "unknown", hash[:], token[:], time.Hour); err != nil {
-		b.Fatal(err)
+	if err := b.store.OpenSession(t.Context(), "the suite", "unknown", hash[:], token[:], time.Hour); err != nil {
+		t.Fatal(err)
 	}
 	b.visitorCookie = http.Cookie{Name: "__Host-dispatcher", Value: secret}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -227,9 +197,9 @@ func (b *testReplica) startPasses() {
 		defer tick.Stop()
 		for {
 			_ = b.web.Tick(ctx)
-			_, _ = b.dispatcher.Upkeep.FoldCounts(ctx)
-			_ = b.dispatcher.Upkeep.CountEventsByMinute(ctx)
-			_, _ = b.dispatcher.Upkeep.EndCancelledTasks(ctx)
+			_, _ = b.Dispatcher.Upkeep.FoldCounts(ctx)
+			_ = b.Dispatcher.Upkeep.CountEventsByMinute(ctx)
+			_, _ = b.Dispatcher.Upkeep.EndCancelledTasks(ctx)
 			select {
 			case <-ctx.Done():
 				return
@@ -239,85 +209,18 @@ func (b *testReplica) startPasses() {
 	}()
 }
 
-// callAPI sends a request to the API with the bootstrap operator token, and decodes the response into answer.
-func (b *testReplica) callAPI(method, path string, body, answer any) {
-	b.Helper()
-	status, text := b.sendRequest(method, path, adminToken, body)
-	if status >= 400 {
-		b.Fatalf("%s %s: %d %s", method, path, status, text)
-	}
-	if answer != nil {
-		if err := json.Unmarshal(text, answer); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func (b *testReplica) sendRequest(method, path, token string, body any) (status int, text []byte) {
-	b.Helper()
-	var content bytes.Buffer
-	to := json.NewEncoder(&content)
-	to.SetEscapeHTML(false) // devices do not escape HTML
-	if err := to.Encode(body); err != nil {
-		b.Fatal(err)
-	}
-	r, err := http.NewRequest(method, b.url+path, &content)
-	if err != nil {
-		b.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err = io.ReadAll(response.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return response.StatusCode, text
-}
-
-type grantedTask struct {
-	ID    int64 `json:"id"`
-	Token int64 `json:"token"`
-	Slot  int   `json:"slot"`
-}
-
 // sendReport sends a report of a device. It returns the task that the reply grants, or nil.
-func (b *testReplica) sendReport(device string, body map[string]any) *grantedTask {
+func (b *testReplica) sendReport(device string, body any) *devices.Task {
 	b.Helper()
-	status, text := b.sendRequest("POST", "/v1/devices/"+device+"/report", fleetToken, body)
-	if status != 200 {
-		b.Fatalf("report of %s: %d %s", device, status, text)
-	}
-	var reply struct {
-		Task *grantedTask `json:"task"`
-	}
-	if err := json.Unmarshal(text, &reply); err != nil {
-		b.Fatal(err)
-	}
-	return reply.Task
-}
-
-// reportUntilGranted sends reports of the device until a task is granted, and returns the task.
-func (b *testReplica) reportUntilGranted(device string) grantedTask {
-	b.Helper()
-	var granted *grantedTask
-	b.waitUntil("a grant for "+device, func() bool {
-		granted = b.sendReport(device, map[string]any{"id": "g"})
-		return granted != nil
-	})
-	return *granted
+	return b.Report(device, body).Task
 }
 
 // createPool creates a pool and queues a batch in it that has one task for each device.
 func (b *testReplica) createPool(name string, capacity int, devices ...string) {
 	b.Helper()
-	b.callAPI("PUT", "/v1/pools/"+name, map[string]any{"capacity": capacity}, nil)
+	b.PutPool(name, map[string]any{"capacity": capacity})
 	if len(devices) > 0 {
-		b.callAPI("POST", "/v1/batches", map[string]any{"name": "b", "pool": name, "kind": "speedtest", "devices": devices}, nil)
+		b.CreateBatch(map[string]any{"name": "b", "pool": name, "kind": "speedtest", "devices": devices})
 	}
 }
 
@@ -326,52 +229,19 @@ func closedWindows() []map[string]any {
 	return []map[string]any{{"cron": fmt.Sprintf("0 %d * * *", time.Now().UTC().Add(12*time.Hour).Hour()), "duration": "1h"}}
 }
 
-func (b *testReplica) waitUntil(what string, holds func() bool) {
-	b.Helper()
-	waitUntil(b.T, what, holds)
-}
-
-func waitUntil(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("waited in vain for %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // getPage requests a page of the dashboard without a browser.
 func (b *testReplica) getPage(path string, cookies ...*http.Cookie) (status int, text string, header http.Header) {
 	b.Helper()
-	r, err := http.NewRequest(http.MethodGet, b.url+path, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, c := range cookies {
-		r.AddCookie(c)
-	}
-	return b.doRequest(r)
+	a := b.Send(http.MethodGet, path, withCookies(http.Header{}, cookies), nil)
+	return a.Status, string(a.Body), a.Header
 }
 
-func (b *testReplica) doRequest(r *http.Request) (status int, text string, header http.Header) {
-	b.Helper()
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(r)
-	if err != nil {
-		b.Fatal(err)
+// withCookies adds cookies to the header of a request.
+func withCookies(header http.Header, cookies []*http.Cookie) http.Header {
+	for _, c := range cookies {
+		header.Add("Cookie", c.Name+"="+c.Value)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return response.StatusCode, string(body), response.Header
+	return header
 }
 
 func deviceIDs(n int) []string {
@@ -394,14 +264,8 @@ func expectContains(t *testing.T, text string, parts ...string) {
 func itoa(n int64) string { return fmt.Sprint(n) }
 
 // alterLedger executes a statement directly in the database, without the dispatcher.
-func (b *testReplica) alterLedger(dsn, statement string) {
+func (b *testReplica) alterLedger(statement string) {
 	b.Helper()
-	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.ExecContext(b.Context(), statement); err != nil {
-		b.Fatal(err)
-	}
+	_, err := b.OpenDB(b.T).ExecContext(b.Context(), statement)
+	b.Must(err)
 }

@@ -8,10 +8,10 @@ func TestSuppressedTasksAreShown(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3)
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1", "d-1"}, "limits": []any{
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1", "d-1"}, "limits": []any{
 		map[string]any{"name": "once", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 1, "on_limited": "drop"},
 	}}, nil)
-	g := b.reportUntilGranted("d-1")
+	g := b.ReportUntilGranted("d-1")
 	b.sendReport("d-1", map[string]any{"id": "r", "results": []any{map[string]any{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 	const reason = "policy once of batch 1 allows 1 per 1h0m0s for device=d-1"
 	for path, words := range map[string][]string{

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
-	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/web"
 	"github.com/fleetslots/dispatcher/store"
@@ -21,9 +20,7 @@ func (b *testReplica) recordHeartbeat(id, version string, running time.Duration,
 	state, _ := json.Marshal(v)
 	tallies, _ := json.Marshal(counts)
 	err := b.store.RecordHeartbeat(b.Context(), store.Heartbeat{ID: id, Host: id + ".example", Address: ":8080", Version: version, Uptime: running, SinceReap: reaped, State: state, Tallies: tallies})
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Must(err)
 }
 
 // replicaRow returns the table row of the replica with this id from the text of the page.
@@ -62,7 +59,7 @@ func TestSystemSaysWhatIsWrongWithAServer(t *testing.T) {
 		}
 	})
 	tab := openTab(t)
-	tab.open(b.url + "/system")
+	tab.open(b.URL + "/system")
 	const linesJS = `[...[...document.querySelectorAll("#system h2")].find((h) => h.textContent === "Dependencies").nextElementSibling.children].map((e) => [...e.children].map((c) => c.textContent).join("|")).join(";")`
 	if shown := evalJS[string](tab, linesJS); !regexp.MustCompile(`^The MQTT broker\|off;Postgres\|✓ ok db\.example:5432;Redis\|degraded since [^;|]* cache\.example:6379$`).MatchString(shown) {
 		t.Errorf("shown %q", shown)
@@ -77,8 +74,8 @@ func TestSystemSaysWhatIsWrongWithAServer(t *testing.T) {
 // which replicas are gone.
 func TestReplicasAreShown(t *testing.T) {
 	t.Parallel()
-	b, dsn := startOnServers(t, func(o *web.Options) { o.System.ID = "here" })
-	other := startReplica(t, backends.OpenPostgres(t, dsn), b.redis, func(o *web.Options) { o.System.ID = "there" })
+	b := startOnServers(t, func(o *web.Options) { o.System.ID = "here" })
+	other := startReplica(t, b.Stores, func(o *web.Options) { o.System.ID = "there" })
 	second, longAgo := time.Second, 2*time.Minute
 	ok := map[string]string{"postgres": "ok", "redis": "ok"}
 	b.recordHeartbeat("here", "1.0", 3*time.Minute, &second, web.Heartbeat{Checks: ok, ReapMS: 5000}, nil)
@@ -100,10 +97,8 @@ func TestReplicasAreShown(t *testing.T) {
 		}
 	}
 	// One replica (young) ends by itself, and another one is killed.
-	if err := b.store.RemoveReplica(t.Context(), "young"); err != nil {
-		t.Fatal(err)
-	}
-	b.alterLedger(dsn, `UPDATE replicas SET seen_at = now() - interval '21 seconds' WHERE id = 'there'`)
+	b.Must(b.store.RemoveReplica(t.Context(), "young"))
+	b.alterLedger(`UPDATE replicas SET seen_at = now() - interval '21 seconds' WHERE id = 'there'`)
 	_, text, _ := b.getPage("/system")
 	if replicaRow(text, "young") != "" || !strings.Contains(replicaRow(text, "there"), "gone</span>") || strings.Contains(replicaRow(text, "there"), "late") {
 		t.Errorf("after one ended and one was killed: %s", text)
@@ -119,13 +114,13 @@ func TestRefusalsAreTallied(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 1, "d-1", "d-2")
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	for i := range 2 {
 		if g := b.sendReport("d-2", map[string]any{"id": itoa(int64(i))}); g != nil {
 			t.Fatalf("granted %+v", g)
 		}
 	}
-	if got := b.dispatcher.Tallies()["p"]; got.Denied < 2 || got.Conflicts+got.Drift > 0 {
+	if got := b.Dispatcher.Tallies()["p"]; got.Denied < 2 || got.Conflicts+got.Drift > 0 {
 		t.Errorf("tallied %+v", got)
 	}
 }
@@ -139,10 +134,10 @@ func TestTroubleOfOtherReplicasIsShown(t *testing.T) {
 	b.createPool("q", 3)
 	b.recordHeartbeat("there", "1.0", time.Second, nil, web.Heartbeat{}, map[string]meters.Tally{"p": {Denied: 41, Conflicts: 2, Drift: 3}, "q": {Denied: 1}})
 	tab := openTab(t)
-	tab.open(b.url + "/")
+	tab.open(b.URL + "/")
 	tab.waitForJS(`[...document.querySelectorAll("#pool-p .tag[title]")].map(e => e.textContent).join() === "2 conflicts,3 slots repaired"`)
 	tab.waitForJS(`document.querySelector("#pool-q .tag.bad") === null`)
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`[...document.querySelectorAll("#pool-head .figures > div")].map(e => e.textContent.trim()).filter(e => /^(conflicts|slots repaired)/.test(e)).join() === "conflicts2,slots repaired3"`)
 	tab.waitForJS(`document.querySelector("#chart .denied title").textContent === "41 refused in a minute"`)
 	tab.waitForJS(`[...document.querySelectorAll("#pool-head dt")].some(e => e.textContent === "refused/min" && e.nextElementSibling.textContent === "41")`)

@@ -14,13 +14,13 @@ func TestSlotsOverTime(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 2, "meter-000017")
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"meter-000018", "meter-000019"}}, nil)
-	first := b.reportUntilGranted("meter-000017")
-	b.callAPI("POST", fmt.Sprintf("/v1/pools/p/slots/%d/release", first.Slot), map[string]any{"reason": "it hangs", "now": true}, nil)
-	second := b.reportUntilGranted("meter-000018")
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"meter-000018", "meter-000019"}}, nil)
+	first := b.ReportUntilGranted("meter-000017")
+	b.Do("POST", fmt.Sprintf("/v1/pools/p/slots/%d/release", first.Slot), map[string]any{"reason": "it hangs", "now": true}, nil)
+	second := b.ReportUntilGranted("meter-000018")
 	tab := openTab(t)
 	tab.runActions(chromedp.EmulateViewport(1280, 900))
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	cell := fmt.Sprintf("#slot-%d", second.Slot)
 	tab.waitForJS(fmt.Sprintf(`document.querySelector("%s em").textContent === "000018" && document.querySelector("%s u").textContent === "C"`, cell, cell))
 	tab.waitForJS(`document.querySelector("#batches").textContent.includes("batch 1") && document.querySelector("#batches").textContent.includes("batch 2")`)
@@ -56,14 +56,14 @@ func TestChartHasACursorAndRanges(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3, deviceIDs(3)...)
 	for i := range 3 {
-		g := b.reportUntilGranted(fmt.Sprintf("d-%d", i))
+		g := b.ReportUntilGranted(fmt.Sprintf("d-%d", i))
 		if i == 0 {
 			b.sendReport("d-0", map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 		}
 	}
 	tab := openTab(t)
 	for span, name := range map[string]string{"24h": "24 h", "7d": "7 days"} {
-		tab.open(b.url + "/pools/p?range=" + span)
+		tab.open(b.URL + "/pools/p?range=" + span)
 		tab.waitForJS(`document.querySelector("#chart .plot") !== null`)
 		if current := tab.elementText("#chart .ranges a[aria-current]"); current != name {
 			t.Errorf("%s: the range shown is %q", span, current)
@@ -74,7 +74,7 @@ func TestChartHasACursorAndRanges(t *testing.T) {
 		tab.waitForJS(`!document.getElementById("cursor").hidden && document.getElementById("readout").textContent.includes("2 of 3 held, 3 granted, 0 taken back")`)
 		tab.checkScreen("pool-" + span)
 	}
-	tab.open(b.url + "/pools/p")
+	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`document.querySelectorAll("#chart .level").length > 1 && document.querySelectorAll("#chart .rule").length > 1`)
 	tab.waitForJS(`document.querySelector("#chart .plot").dataset.held.endsWith("2")`)
 	evalJS[bool](tab, `(() => { const e = document.querySelector("#chart .plot"), b = e.getBoundingClientRect();

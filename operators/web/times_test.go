@@ -15,12 +15,12 @@ func TestTimesAreTheReaders(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3, "d-1")
-	b.reportUntilGranted("d-1")
+	b.ReportUntilGranted("d-1")
 	tab := openTab(t)
 	if _, err := chromedp.Call(tab.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"}); err != nil {
 		t.Fatal(err)
 	}
-	tab.open(b.url + "/pools/p?range=24h")
+	tab.open(b.URL + "/pools/p?range=24h")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	const clocks = `[...document.querySelectorAll("#lanes .clocks text")]`
 	tab.waitForJS(clocks + `.length > 3 && ` + clocks + `.every((tick) => tick.textContent.endsWith(":30"))`) // the zone is 5.5 hours from UTC
@@ -29,7 +29,7 @@ func TestTimesAreTheReaders(t *testing.T) {
 	tab.waitForJS(`document.getElementById("readout").textContent.includes("GMT+5:30")`)
 	_, text, _ := b.getPage("/pools/p?range=24h")
 	expectContains(t, text, "times in UTC", `y="11" data-at="`)
-	tab.open(b.url + "/tasks/1")
+	tab.open(b.URL + "/tasks/1")
 	tab.waitForJS(`document.querySelector(".why time.at").textContent.includes("GMT+5:30")`)
 	_, text, _ = b.getPage("/tasks/1")
 	expectContains(t, text, ` UTC</time>, attempt 1 of 3`)
@@ -42,7 +42,7 @@ func TestMidnightIsTheBeginningOfADay(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3)
 	tab := openTab(t)
-	tab.open(b.url + "/pools/p?range=24h")
+	tab.open(b.URL + "/pools/p?range=24h")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	for form, text := range []string{"/, 00:00$/", "/^00:00$/", "/^00:00:00$/"} {
 		tab.waitForJS(fmt.Sprintf(`(() => {

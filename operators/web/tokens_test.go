@@ -19,7 +19,7 @@ func TestOperatorTokensHavePages(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	tab := openTab(t)
-	tab.open(b.url + "/system")
+	tab.open(b.URL + "/system")
 	tab.click(`a[href="/tokens"]`)
 	tab.waitForJS(`location.pathname === "/tokens"`)
 	readSecret := func() string {
@@ -46,7 +46,7 @@ func TestOperatorTokensHavePages(t *testing.T) {
 	tab.click("main a")
 	tab.waitForJS(`location.pathname === "/tokens" && document.readyState === "complete"`)
 	var list operators.TokenList
-	b.callAPI("GET", "/v1/tokens", nil, &list)
+	b.Do("GET", "/v1/tokens", nil, &list)
 	if len(list.Tokens) != 1 || list.Tokens[0].Name != "nightly build" || list.Tokens[0].Role != "caller" || !slices.Equal(list.Tokens[0].Pools, []string{"ci-*", "nightly"}) {
 		t.Fatalf("the API lists %+v", list.Tokens)
 	}
@@ -62,13 +62,13 @@ func TestOperatorTokensHavePages(t *testing.T) {
 	if second := readSecret(); second == first || !isAccepted(second) || isAccepted(first) {
 		t.Errorf("rotated from %d to %d characters: the new one is accepted: %v, the older one: %v", len(first), len(second), isAccepted(second), isAccepted(first))
 	}
-	tab.open(b.url + "/tokens")
+	tab.open(b.URL + "/tokens")
 	tab.click(row + ` a[href$="/delete"]`)
 	tab.waitForJS(`document.querySelector("h1").textContent === "Delete the token of nightly build"`)
 	tab.checkScreen("token-delete")
 	tab.click("form.fields button.danger")
 	tab.waitForJS(`location.pathname === "/tokens" && document.querySelector(".empty")`)
-	if b.callAPI("GET", "/v1/tokens", nil, &list); len(list.Tokens) != 0 {
+	if b.Do("GET", "/v1/tokens", nil, &list); len(list.Tokens) != 0 {
 		t.Errorf("after the deletion the API lists %+v", list.Tokens)
 	}
 }
@@ -78,7 +78,7 @@ func TestOnlyAdminsSeeOperatorTokens(t *testing.T) {
 	t.Parallel()
 	b := startSignedOut(t)
 	var made operators.TokenCreated
-	b.callAPI("POST", "/v1/tokens", map[string]any{"name": "ann", "role": "operator"}, &made)
+	b.Do("POST", "/v1/tokens", map[string]any{"name": "ann", "role": "operator"}, &made)
 	ann := b.signIn(made.Secret)
 	for _, path := range []string{"/tokens", "/new-token", "/tokens/" + itoa(made.ID) + "/rotate", "/tokens/" + itoa(made.ID) + "/delete"} {
 		if status, text, _ := b.getPage(path, ann); status != http.StatusOK || !strings.Contains(text, "Only an admin can") || strings.Contains(text, `<form method="post" class="fields"`) || strings.Contains(text, "token-"+itoa(made.ID)) {
@@ -92,7 +92,7 @@ func TestOnlyAdminsSeeOperatorTokens(t *testing.T) {
 		}
 	}
 	var list operators.TokenList
-	if b.callAPI("GET", "/v1/tokens", nil, &list); len(list.Tokens) != 1 {
+	if b.Do("GET", "/v1/tokens", nil, &list); len(list.Tokens) != 1 {
 		t.Errorf("tokens %+v", list.Tokens)
 	}
 }

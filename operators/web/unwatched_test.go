@@ -19,7 +19,7 @@ func TestNothingIsReadForNobody(t *testing.T) {
 	b.createPool("p", 5, deviceIDs(6)...)
 	waitForGrants := func(n int64) {
 		b.Helper()
-		b.waitUntil(fmt.Sprintf("%d counted grants", n), func() bool {
+		b.Await(fmt.Sprintf("%d counted grants", n), func() bool {
 			clock.Add(100) // the grants of this test stay in the last minute
 			return b.web.RecentGrants("p") >= n
 		})
@@ -28,7 +28,7 @@ func TestNothingIsReadForNobody(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		b.reportUntilGranted(deviceIDs(6)[i])
+		b.ReportUntilGranted(deviceIDs(6)[i])
 	}
 	waitForGrants(3)
 	if read := b.store.eventReads.Load(); read != 0 {
@@ -36,7 +36,7 @@ func TestNothingIsReadForNobody(t *testing.T) {
 	}
 	updates := b.openStream("/pools/p")
 	b.awaitUpdate(updates, "the page", func(u pageUpdate) bool { return u.Main != "" })
-	b.reportUntilGranted("d-3")
+	b.ReportUntilGranted("d-3")
 	b.awaitUpdate(updates, "the grant", updateContains(`data-device="d-3"`))
 	waitForGrants(4)
 	if b.store.eventReads.Load() == 0 {

@@ -13,7 +13,7 @@ func TestUseOfQuotasIsShown(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("free", 3)
-	b.callAPI("PUT", "/v1/pools/p", map[string]any{"capacity": 5, "limits": []any{
+	b.Do("PUT", "/v1/pools/p", map[string]any{"capacity": 5, "limits": []any{
 		map[string]any{"name": "quota", "per": "device", "algorithm": "fixed", "per_ms": 3_600_000, "max": 4},
 		map[string]any{"name": "daily", "per": "pool", "algorithm": "calendar", "period": "day", "timezone": servers.NoonZone(), "max": 1000},
 	}}, nil)
@@ -23,9 +23,9 @@ func TestUseOfQuotasIsShown(t *testing.T) {
 	if strings.Contains(text, "Usage of the policies") {
 		t.Error("a pool without policies shows what was used of them")
 	}
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1"}}, nil)
-	b.reportUntilGranted("d-1")
-	b.waitUntil("the use", func() bool {
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"d-1"}}, nil)
+	b.ReportUntilGranted("d-1")
+	b.Await("the use", func() bool {
 		_, text, _ = b.getPage("/pools/p")
 		return strings.Contains(text, `aria-label="25 % used"`)
 	})

@@ -18,8 +18,8 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
 	b.createPool("p", 3, deviceIDs(4)...)
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": deviceIDs(2)}, nil)
-	b.callAPI("POST", "/v1/batches/2/pause", map[string]any{}, nil)
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "devices": deviceIDs(2)}, nil)
+	b.Do("POST", "/v1/batches/2/pause", map[string]any{}, nil)
 	for path, parts := range map[string]map[string]int{
 		"/pools/p": {"device_unknown": 4, "batch_paused": 2}, "/batches/1": {"device_unknown": 4}, "/batches/2": {"batch_paused": 2},
 	} {
@@ -40,7 +40,7 @@ func TestPagesSayWhatTasksWaitFor(t *testing.T) {
 			}
 			for _, task := range regexp.MustCompile(`<tr id="task-(\d+)"`).FindAllStringSubmatch(list, -1) {
 				var why operators.Why
-				if b.callAPI("GET", "/v1/tasks/"+task[1]+"/why", nil, &why); why.Reasons[0].Code != m[2] {
+				if b.Do("GET", "/v1/tasks/"+task[1]+"/why", nil, &why); why.Reasons[0].Code != m[2] {
 					t.Errorf("%s has task %s, which waits for %+v", m[1], task[1], why.Reasons[0])
 				}
 			}
@@ -64,8 +64,8 @@ func TestNothingWaitsInABatchThatHasEnded(t *testing.T) {
 	b.createPool("p", 3, deviceIDs(250)...)
 	_, text, _ := b.getPage("/batches/1")
 	expectContains(t, text, "<b>250</b> tasks wait", "<b>about 250</b> ", "of a sample of")
-	b.callAPI("POST", "/v1/batches/1/cancel", nil, nil)
-	b.waitUntil("the end", func() bool {
+	b.Do("POST", "/v1/batches/1/cancel", nil, nil)
+	b.Await("the end", func() bool {
 		_, text, _ = b.getPage("/batches/1")
 		return strings.Contains(text, "<title>250 cancelled</title>")
 	})
@@ -101,7 +101,7 @@ func TestAPoolThatNobodyHoldsSaysWhy(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 3, "d-1", "d-2")
 	b.sendReport("d-1", map[string]any{"accept": false})
-	b.callAPI("POST", "/v1/pools/p/pause", map[string]any{"reason": "it smokes"}, nil)
+	b.Do("POST", "/v1/pools/p/pause", map[string]any{"reason": "it smokes"}, nil)
 	_, text, _ := b.getPage("/pools/p")
 	_, holders, _ := strings.Cut(text, `<section id="holders">`)
 	expectContains(t, holders, "Nobody holds a slot.", "<b>2</b> pool paused", "/pools/p/waiting?code=pool_paused")
@@ -120,18 +120,18 @@ func TestABatchWhoseRestCannotRunSaysSo(t *testing.T) {
 	b := startEmbedded(t)
 	b.createPool("p", 1, "a", "u-1", "u-2", "s")
 	for _, device := range []string{"u-1", "u-2"} {
-		b.callAPI("POST", "/v1/devices", map[string]any{"id": device}, nil)
+		b.Do("POST", "/v1/devices", map[string]any{"id": device}, nil)
 	}
 	b.createPool("q", 2, "e", "f", "u-1")
 	b.endTasks("a", "e")
-	b.reportUntilGranted("f")
+	b.ReportUntilGranted("f")
 	_, text, _ := b.getPage("/batches/2") // only the running task can end
 	expectContains(t, text, `<span class="state running">`, `<dt>Ends</dt><dd>–</dd>`)
-	b.callAPI("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"z"}}, nil)
-	b.reportUntilGranted("z")
+	b.Do("POST", "/v1/batches", map[string]any{"pool": "p", "devices": []string{"z"}}, nil)
+	b.ReportUntilGranted("z")
 	b.sendReport("s", map[string]any{"id": "1"})
 	tab := openTab(t)
-	tab.open(b.url + "/batches/1")
+	tab.open(b.URL + "/batches/1")
 	tab.waitForJS(`document.querySelector("h1 .state").textContent === "waiting"`)
 	if first := tab.elementText("#waiting .sum .nowrap"); first != "2 never reported" {
 		t.Errorf("the first reason is %q", first)
@@ -144,7 +144,7 @@ func TestABatchWhoseRestCannotRunSaysSo(t *testing.T) {
 	if seen := tab.elementText(`tbody td[data-label="last seen"]`); seen != "never" {
 		t.Errorf("last seen %q", seen)
 	}
-	tab.open(b.url + "/batches/1/waiting?code=pool_full")
+	tab.open(b.URL + "/batches/1/waiting?code=pool_full")
 	tab.waitForJS(`document.querySelector('tbody td[data-label="last seen"] time') !== null`)
 	if text := tab.elementText("tbody .remedy"); !strings.Contains(text, "raise the capacity") {
 		t.Errorf("remedy %q", text)

@@ -41,8 +41,8 @@ func TestWalk(t *testing.T) {
 	if measured {
 		size = walkSize{pools: 3000, tasksPerPool: 330, stuckTasks: 1000, nightTasks: 5000}
 	}
-	b, dsn := startOnServers(t)
-	f := newWalkFleet(b, dsn)
+	b := startOnServers(t)
+	f := &walkFleet{testReplica: b, db: b.OpenDB(t)}
 	f.insertPools(size)
 	f.createStuckPool(size.stuckTasks)
 	f.passSlot()
@@ -53,7 +53,7 @@ func TestWalk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &clickingVisitor{tab: openTab(t), onVisit: func(path string) { visited[path] = true }}
-			w.open(b.url + "/")
+			w.open(b.URL + "/")
 			w.logArrival()
 			question(w)
 			if w.clicks > 3 {
@@ -130,16 +130,6 @@ type walkFleet struct {
 	db *sql.DB
 }
 
-func newWalkFleet(b *testReplica, dsn string) *walkFleet {
-	b.Helper()
-	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = db.Close() })
-	return &walkFleet{testReplica: b, db: db}
-}
-
 func (f *walkFleet) exec(statement string, args ...any) {
 	f.Helper()
 	if _, err := f.db.ExecContext(f.Context(), statement, args...); err != nil {
@@ -184,14 +174,14 @@ func (f *walkFleet) insertPools(s walkSize) {
 	} {
 		f.exec(statement)
 	}
-	f.waitUntil("counts that are folded", func() bool { return f.queryCount(`SELECT count(*) FROM batch_deltas`) == 0 })
+	f.Await("counts that are folded", func() bool { return f.queryCount(`SELECT count(*) FROM batch_deltas`) == 0 })
 	f.exec(`VACUUM ANALYZE`)
 }
 
 // createStuckPool creates a pool in which no task starts. The tasks wait for four different reasons.
 func (f *walkFleet) createStuckPool(tasks int) {
 	f.Helper()
-	f.callAPI("PUT", "/v1/pools/stuck-east", map[string]any{"capacity": 20, "limits": []map[string]any{{"name": "account", "per": "tags.account", "algorithm": "sliding", "windows": []map[string]any{{"max": 1, "per_ms": 86_400_000}}}}}, nil)
+	f.Do("PUT", "/v1/pools/stuck-east", map[string]any{"capacity": 20, "limits": []map[string]any{{"name": "account", "per": "tags.account", "algorithm": "sliding", "windows": []map[string]any{{"max": 1, "per_ms": 86_400_000}}}}}, nil)
 	f.exec(`INSERT INTO devices (id, tags, blocked, created_at, last_seen, quiet_until)
 		SELECT 'east-' || kind || '-' || lpad(n::text, 4, '0'), jsonb_build_object('account', 'a-' || n % 3), kind = 'blocked', now(), now(), now()
 		FROM (VALUES ('ran'), ('limited'), ('blocked'), ('shut')) AS kinds (kind), generate_series(0, $1) n`, tasks)
@@ -201,34 +191,34 @@ func (f *walkFleet) createStuckPool(tasks int) {
 		}
 		return list
 	}
-	f.callAPI("POST", "/v1/batches", map[string]any{"name": "ran", "pool": "stuck-east", "devices": names("ran", 3)}, nil)
+	f.Do("POST", "/v1/batches", map[string]any{"name": "ran", "pool": "stuck-east", "devices": names("ran", 3)}, nil)
 	for _, name := range names("ran", 3) { // the only starts of these accounts on this day
-		g := f.reportUntilGranted(name)
+		g := f.ReportUntilGranted(name)
 		f.sendReport(name, map[string]any{"accept": false, "results": []map[string]any{{"task": g.ID, "token": g.Token, "status": "succeeded"}}})
 	}
-	f.callAPI("POST", "/v1/batches", map[string]any{"name": "stuck", "pool": "stuck-east", "devices": append(append(names("unknown", tasks*4/10), names("limited", tasks*3/10)...), names("blocked", tasks/10)...)}, nil)
-	f.callAPI("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": closedWindows()}, nil)
+	f.Do("POST", "/v1/batches", map[string]any{"name": "stuck", "pool": "stuck-east", "devices": append(append(names("unknown", tasks*4/10), names("limited", tasks*3/10)...), names("blocked", tasks/10)...)}, nil)
+	f.Do("POST", "/v1/batches", map[string]any{"name": "stuck at night", "pool": "stuck-east", "devices": names("shut", tasks*2/10), "windows": closedWindows()}, nil)
 }
 
 // passSlot lets slot 17 of pool p-0018 go from one device to the next, by a forced release and by the reaper.
 func (f *walkFleet) passSlot() {
 	f.Helper()
-	f.callAPI("PATCH", "/v1/pools/p-0018", map[string]any{"capacity": 18}, nil)
+	f.Do("PATCH", "/v1/pools/p-0018", map[string]any{"capacity": 18}, nil)
 	names := []string{"hand-1", "hand-2", "hand-3"}
-	f.callAPI("POST", "/v1/batches", map[string]any{"name": "handed on", "pool": "p-0018", "devices": names}, nil)
+	f.Do("POST", "/v1/batches", map[string]any{"name": "handed on", "pool": "p-0018", "devices": names}, nil)
 	for i, name := range names {
-		g := f.reportUntilGranted(name)
+		g := f.ReportUntilGranted(name)
 		if g.Slot != 17 {
 			f.Fatalf("%s has slot %d", name, g.Slot)
 		}
 		switch i {
 		case 0:
-			f.callAPI("POST", "/v1/pools/p-0018/slots/17/release", map[string]any{"token": g.Token, "reason": "it hangs", "now": true}, nil)
+			f.Do("POST", "/v1/pools/p-0018/slots/17/release", map[string]any{"token": g.Token, "reason": "it hangs", "now": true}, nil)
 		case 1:
 			f.exec(`INSERT INTO clock_pair (id, ledger, wall) VALUES (1, now(), now()) ON CONFLICT (id) DO NOTHING`) // the clock is known and trusted
 			f.exec(`UPDATE grants SET lease_until = now() - interval '1 minute' WHERE token = $1`, g.Token)
-			f.waitUntil("the reaper", func() bool {
-				_, err := f.dispatcher.Upkeep.Reap(f.Context())
+			f.Await("the reaper", func() bool {
+				_, err := f.Dispatcher.Upkeep.Reap(f.Context())
 				return err == nil && f.queryCount(`SELECT count(*) FROM grants WHERE token = $1`, g.Token) == 0
 			})
 		}
@@ -245,7 +235,7 @@ func (f *walkFleet) explainStuckPool(w *clickingVisitor) {
 	}
 	w.clickLink("#pool-stuck-east a")
 	var api operators.Waiting
-	f.callAPI("GET", "/v1/pools/stuck-east/waiting?sample=200", nil, &api)
+	f.Do("GET", "/v1/pools/stuck-east/waiting?sample=200", nil, &api)
 	sum, tasks := int64(0), f.queryCount(`SELECT count(*) FROM tasks WHERE pool = 'stuck-east' AND state = 'pending'`)
 	for code, kind := range map[string]string{"device_unknown": "unknown", "limited": "limited", "device_blocked": "blocked", "batch_window": "shut"} {
 		n := evalJS[int64](w.tab, fmt.Sprintf(`Number(document.querySelector('#waiting .sum a[href$="code=%s"] b').textContent.replace(/\D/g, ""))`, code))
@@ -316,7 +306,7 @@ func (f *walkFleet) expectHolderLinks(w *clickingVisitor) {
 	w.clickLink(`#lanes a[href$="/slots/17"]`)
 	rows := evalJS[[]string](w.tab, `[...document.querySelectorAll("#history tbody tr")].map((row) => [row.cells[0].textContent, row.cells[3].querySelector("time").dateTime, row.cells[5].textContent].join("|"))`)
 	var api struct{ History []operators.Holding }
-	f.callAPI("GET", "/v1/pools/p-0018/history?slot=17", nil, &api)
+	f.Do("GET", "/v1/pools/p-0018/history?slot=17", nil, &api)
 	for i, want := range []string{"hand-3|%s|holds it", "hand-2|%s|lease ended, taken back", "hand-1|%s|released by force"} {
 		if want = fmt.Sprintf(want, api.History[i].Granted.UTC().Format("2006-01-02T15:04:05.000Z")); i >= len(rows) || rows[i] != want {
 			w.Errorf("row %d of %q, want %s", i, rows, want)

@@ -1,0 +1,42 @@
+// Package await lets a test wait until a condition holds.
+package await
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Patience is the longest time for which a test waits. Only a broken test reaches it: a machine that stalls does not
+// stall for so long.
+const Patience = 2 * time.Minute
+
+// interval is the pause between two checks of a condition.
+const interval = 20 * time.Millisecond
+
+// True calls holds until it returns true. After Patience, it fails the test with a message that contains what and the
+// last state that holds has read. The values in seen give that state: pointers to variables, or functions that return it.
+func True(tb testing.TB, what string, holds func() bool, seen ...any) {
+	tb.Helper()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for deadline := time.Now().Add(Patience); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			tb.Fatalf("waited %s in vain for %s%s", Patience, what, lastState(seen))
+		}
+	}
+}
+
+func lastState(seen []any) string {
+	var text strings.Builder
+	for _, one := range seen {
+		state := reflect.Indirect(reflect.ValueOf(one))
+		if state.Kind() == reflect.Func {
+			state = state.Call(nil)[0]
+		}
+		_, _ = fmt.Fprintf(&text, "; last seen: %+v", state) // a strings.Builder accepts all writes
+	}
+	return text.String()
+}
