@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // manualClock is a clock that advances only if the test calls advance.
@@ -74,14 +75,10 @@ func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 func (b *testBench) awaitIdleCount(clock *manualClock, interval time.Duration, count func() float64) float64 {
 	b.t.Helper()
 	before := count()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(minute); count() == before; <-tick.C {
-		if time.Now().After(deadline) {
-			b.t.Fatal("nothing is counted")
-		}
+	await.True(b.t, "idle time", func() bool {
 		b.countIdleAfter(clock, interval)
-	}
+		return count() != before
+	})
 	return count() - before
 }
 
@@ -171,12 +168,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := func() float64 { return idleSeconds(t, first) + idleSeconds(t, second) }
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(minute); count() < 3; <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing is counted")
-		}
+	await.True(t, "idle time", func() bool {
 		clock.advance(time.Hour) // without the ledger each replica would count the whole time
 		var wait sync.WaitGroup
 		for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
@@ -187,7 +179,8 @@ func TestReplicasShareIdleTime(t *testing.T) {
 			})
 		}
 		wait.Wait()
-	}
+		return count() >= 3
+	})
 	ended, err := b.store.Clock(b.ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -9,13 +9,14 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // TestAnOutageIsNotLoggedByEveryReport checks that an outage of Redis is logged once and not for every report,
 // because there may be 10,000 reports a second.
 func TestAnOutageIsNotLoggedByEveryReport(t *testing.T) {
 	t.Parallel()
-	var out lockedBuffer
+	var out await.Output
 	now := time.Now()
 	b, spies := newSpiedBench(t, func(c *dispatcher.Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&out, nil))
@@ -48,7 +49,7 @@ func TestABadEntryIsLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out lockedBuffer
+			var out await.Output
 			now := time.Now()
 			b := newLightBench(t, func(c *dispatcher.Config) {
 				c.Logger = slog.New(slog.NewTextHandler(&out, nil))

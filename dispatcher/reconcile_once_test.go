@@ -5,9 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -103,14 +103,5 @@ func countLostPoolReads(t *testing.T, fleet int) int64 {
 // awaitCondition checks the condition again and again until it holds, for at most two minutes.
 func (b *testBench) awaitCondition(what string, holds func() bool) {
 	b.t.Helper()
-	deadline := time.After(2 * time.Minute)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.t.Fatalf("no %s", what)
-		}
-	}
+	await.True(b.t, what, holds)
 }

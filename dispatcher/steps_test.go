@@ -1,41 +1,21 @@
 package dispatcher_test
 
 import (
-	"bytes"
 	"log/slog"
 	"regexp"
-	"sync"
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
-
-// lockedBuffer is a log that goroutines can write while the test reads it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-// Write appends p to the log.
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.String()
-}
 
 // The log at level debug must have the duration of each step of a handoff. At other levels it must have no such lines.
 func TestDebugLogHasTheStepsOfAHandoff(t *testing.T) {
 	t.Parallel()
 	line := regexp.MustCompile(`msg="handed on" pool=a via=park called=\S+ woken=\S+ read=\S+ acquired=\S+ claimed=\S+\n`)
 	for level, want := range map[slog.Level]int{slog.LevelDebug: 1, slog.LevelInfo: 0} {
-		var log lockedBuffer
+		var log await.Output
 		b := newLightBench(t, withMinuteOffers, func(c *dispatcher.Config) {
 			c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))
 		})

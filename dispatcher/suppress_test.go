@@ -13,6 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -322,7 +323,7 @@ func TestSubjectsOfPayloadsAreShownIfTheirPolicyRevealsThem(t *testing.T) {
 	for name, reveals := range map[string]bool{"digest": false, "revealed": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out lockedBuffer
+			var out await.Output
 			b := newLightBench(t, withLongPeriod, func(c *dispatcher.Config) { c.Logger = slog.New(slog.NewTextHandler(&out, nil)) })
 			b.createPool("a", 9, time.Minute)
 			b.createAccountDevice("d1", "x")
@@ -359,7 +360,7 @@ func (b *testBench) changeBatchLimits(batch int64, limits json.RawMessage) {
 // number of refusals that were left out.
 func TestRefusalsAreLoggedAsASample(t *testing.T) {
 	t.Parallel()
-	var out lockedBuffer
+	var out await.Output
 	var minutes atomic.Int64
 	began := time.Now()
 	b := newLightBench(t, func(c *dispatcher.Config) {

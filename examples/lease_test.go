@@ -59,8 +59,8 @@ func TestCallersTakeTurns(t *testing.T) {
 			first.waitForOutput("slot 0 with token 1")
 			second := caller(s, "0")
 			second.waitForOutput("waiting")
-			if strings.Contains(second.outputText(), "slot 0") {
-				t.Errorf("they share a slot: %s", second.outputText())
+			if strings.Contains(second.String(), "slot 0") {
+				t.Errorf("they share a slot: %s", second.String())
 			}
 			first.sendSignal(syscall.SIGTERM)
 			_ = first.cmd.Wait()

@@ -2,18 +2,16 @@
 package examples_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -68,9 +66,8 @@ func newDevServer(t *testing.T) *devServer {
 // runningExample is an example while it runs.
 type runningExample struct {
 	*devServer
-	cmd    *exec.Cmd
-	mu     sync.Mutex
-	output bytes.Buffer
+	await.Output
+	cmd *exec.Cmd
 }
 
 func (s *devServer) startExample(name string, args ...string) *runningExample {
@@ -84,38 +81,15 @@ func (s *devServer) startExample(name string, args ...string) *runningExample {
 	return e
 }
 
-// Write collects the output of the example.
-func (e *runningExample) Write(text []byte) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.output.Write(text)
-}
-
-func (e *runningExample) outputText() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.output.String()
-}
-
 // waitForOutput waits until the output contains words.
 func (e *runningExample) waitForOutput(words string) {
 	e.Helper()
-	e.waitUntil(words, func() bool { return strings.Contains(e.outputText(), words) })
+	e.waitUntil(words, func() bool { return strings.Contains(e.String(), words) })
 }
 
 func (e *runningExample) waitUntil(want string, is func() bool) {
 	e.Helper()
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			e.Fatalf("never: %s; %s said:\n%s", want, e.cmd, e.outputText())
-		}
-	}
+	await.True(e.T, want, is, func() string { return e.cmd.String() + " said:\n" + e.String() })
 }
 
 func (e *runningExample) sendSignal(s os.Signal) {
@@ -129,6 +103,6 @@ func (e *runningExample) expectExit(code int) {
 	e.Helper()
 	_ = e.cmd.Wait()
 	if got := e.cmd.ProcessState.ExitCode(); got != code {
-		e.Errorf("%s: exit %d, want %d; it said:\n%s", e.cmd, got, code, e.outputText())
+		e.Errorf("%s: exit %d, want %d; it said:\n%s", e.cmd, got, code, e.String())
 	}
 }

@@ -31,12 +31,12 @@ func TestATakeWaitsUntilItIsAllowed(t *testing.T) {
 	second.waitForOutput("refused, again in ")
 	other := send("+49 170 2")
 	other.expectExit(0)
-	if strings.Contains(other.outputText(), "refused") {
-		t.Errorf("another phone: %s", other.outputText())
+	if strings.Contains(other.String(), "refused") {
+		t.Errorf("another phone: %s", other.String())
 	}
 	second.expectExit(0)
-	if took := time.Since(began); took < period || !strings.Contains(second.outputText(), "sent to +49 170 1") {
-		t.Errorf("both were sent within %s: %s", took, second.outputText())
+	if took := time.Since(began); took < period || !strings.Contains(second.String(), "sent to +49 170 1") {
+		t.Errorf("both were sent within %s: %s", took, second.String())
 	}
 	s.startExample("./take.sh", "none", "--", "true").expectExit(1)
 	if _, err := s.admin.Limits.SubjectUse(t.Context(), limitSet, map[string]string{"phone": "+49 170 1", "user": "ann"}); err != nil {

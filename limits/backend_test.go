@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,9 +26,8 @@ import (
 var sharedRedis servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	sharedRedis.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // runOnEachRedis runs a test once on each kind of Redis: a single server, a Cluster and the in-process Redis

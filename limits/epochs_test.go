@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -146,18 +146,13 @@ func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 		}
 	}
 	must(direct.SlaveOf(t.Context(), host, port).Err())
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
-		info, err := direct.Info(t.Context(), "replication").Result()
+	var info string
+	await.True(t, "the copy", func() bool {
+		var err error
+		info, err = direct.Info(t.Context(), "replication").Result()
 		must(err)
-		if strings.Contains(info, "master_link_status:up") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not follow: %s", info)
-		}
-	}
+		return strings.Contains(info, "master_link_status:up")
+	}, &info)
 	must(direct.SlaveOf(t.Context(), "NO", "ONE").Err())
 	must(direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // Sentinel also closes these connections
 	s.expectReserveStatus(t, rules, limits.StatusUnknown)

@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"database/sql"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -18,9 +17,8 @@ import (
 var server servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	server.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // replicas returns n connection pools to one empty database, one for each replica. With SQLite all n are the same pool, because SQLite

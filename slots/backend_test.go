@@ -2,7 +2,6 @@ package slots_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -20,9 +19,8 @@ import (
 var sharedRedis servers.SharedRedis //nolint:gochecknoglobals // one of each kind per test binary: TestMain ends them
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	sharedRedis.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 type redisSemaphore struct {

@@ -305,7 +305,7 @@ func TestReplicasTalkToTheBrokerInTurn(t *testing.T) {
 		}
 		defer inCall.Unlock()
 		polls := 0
-		l.awaitCondition(func() bool { polls++; return polls > 3 }) // long enough for another call to overlap, if the calls were not serialized
+		l.awaitCondition(func() bool { polls++; return polls > 4 }) // long enough for another call to overlap, if the calls were not serialized
 	}
 	var wait sync.WaitGroup
 	for i := range devices {

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
@@ -21,9 +21,8 @@ import (
 var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	sharedPostgres.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // runOnEachDialect runs a test with an empty ledger in Postgres and in SQLite.
@@ -282,13 +281,7 @@ func (l *ledger) resizePool(name string, capacity int) {
 // awaitCondition calls done repeatedly until it returns true. After 2 minutes it fails the test.
 func (l *ledger) awaitCondition(done func() bool) {
 	l.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(2 * time.Minute); !done(); <-tick.C {
-		if time.Now().After(deadline) {
-			l.Fatal("waited in vain")
-		}
-	}
+	await.True(l, "the condition", done)
 }
 
 // awaitLapsed waits until all leases of pool p that are shorter than 1 s have ended. It returns the time of the

@@ -186,7 +186,7 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 		d.endTask("d-"+status, status)
 		<-wait.ended
 		if got := wait.cmd.ProcessState.ExitCode(); got != want {
-			t.Errorf("%s: exit %d, want %d\n%s", status, got, want, wait.outputText())
+			t.Errorf("%s: exit %d, want %d\n%s", status, got, want, wait.String())
 		}
 		wait.waitForOutput(t, `state +finished`)
 		if want == 1 {
@@ -197,7 +197,7 @@ func TestWaitEndsWithTheBatch(t *testing.T) {
 	d.run("batches cancel --yes " + cancelled.waitForOutput(t, `batch (\d+): 1 task\n`))
 	<-cancelled.ended
 	if got := cancelled.cmd.ProcessState.ExitCode(); got != 1 {
-		t.Errorf("cancelled: exit %d, want 1\n%s", got, cancelled.outputText())
+		t.Errorf("cancelled: exit %d, want 1\n%s", got, cancelled.String())
 	}
 	cancelled.waitForOutput(t, `1 of 1 task did not succeed: 0 failed, 0 timed out, 1 cancelled`)
 	wait := startProgram(t, d.environ, "batches", "create", "--pool", "p", "--device", "d-9", "--wait")

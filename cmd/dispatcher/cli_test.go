@@ -292,7 +292,7 @@ func TestServeEndsWithSIGTERM(t *testing.T) {
 	if code, _, _ := runProgram(t, nil, "healthcheck", "--url", url); code != 1 {
 		t.Errorf("healthcheck of none: exit %d, want 1", code)
 	}
-	if text := d.outputText(); strings.Contains(text, secret) || !strings.Contains(text, `"admin_token":"***"`) {
+	if text := d.String(); strings.Contains(text, secret) || !strings.Contains(text, `"admin_token":"***"`) {
 		t.Errorf("the log shows a secret, or no configuration")
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // startDev runs `dispatcher dev` on free ports. It returns the environment for the other commands.
@@ -168,12 +170,9 @@ func TestDevStartsAPrivateRedis(t *testing.T) {
 			t.Fatalf("private servers: %v, want one", servers)
 		}
 		d.signalAndWait(t, signal)
-		for deadline := time.Now().Add(20 * time.Second); len(privateRedisOf(t, d.cmd.Process.Pid)) > 0 || processExists(servers[0]); {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: redis-server %d still runs", signal, servers[0])
-			}
-			<-time.After(20 * time.Millisecond)
-		}
+		await.True(t, fmt.Sprintf("the end of redis-server %d after %s", servers[0], signal), func() bool {
+			return len(privateRedisOf(t, d.cmd.Process.Pid)) == 0 && !processExists(servers[0])
+		})
 	}
 	d, _ := startDev(t, t.TempDir(), "--redis=auto")
 	if err := syscall.Kill(privateRedisOf(t, d.cmd.Process.Pid)[0], syscall.SIGKILL); err != nil {

@@ -296,7 +296,7 @@ func TestWatchLosesNothing(t *testing.T) {
 	direct.run("pools create b --capacity 60")
 	watch.waitForOutput(t, `retrying in`)
 	watch.waitForOutput(t, `pool.created .*pool b`)
-	if text := watch.outputText(); strings.Count(text, "pool a") != 1 || strings.Count(text, "pool b") != 1 {
+	if text := watch.String(); strings.Count(text, "pool a") != 1 || strings.Count(text, "pool b") != 1 {
 		t.Errorf("not each of them once:\n%s", text)
 	}
 }

@@ -11,9 +11,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // commandRunner is the workplace of an operator: a dispatcher dev, and an environment with which the
@@ -171,13 +172,7 @@ func (d *commandRunner) expectOutput(line, want string, extraArgs ...string) {
 // eventually polls until isTrue returns true.
 func (d *commandRunner) eventually(what string, isTrue func() bool) {
 	d.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !isTrue(); <-tick.C {
-		if time.Now().After(deadline) {
-			d.Fatal("never: " + what)
-		}
-	}
+	await.True(d.T, what, isTrue)
 }
 
 // TestATokenInClearIsWarnedOf checks a command that sends its token over http:// to another machine: it writes one warning, without the token.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -61,28 +61,19 @@ func (r *runProcess) waitForCommand(words string) {
 // waitForStderr waits until dispatcher run has written these words.
 func (r *runProcess) waitForStderr(words string) {
 	r.Helper()
-	r.waitForText(words, r.stderr.outputText)
+	r.waitForText(words, r.stderr.String)
 }
 
 func (r *runProcess) waitForText(words string, read func() string) {
 	r.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for over := time.Now().Add(patience); ; <-tick.C {
-		if text := read(); strings.Contains(text, words) {
-			return
-		}
-		if time.Now().After(over) {
-			r.Fatalf("%q was not said; said: %q %q", words, read(), r.stderr.outputText())
-		}
-	}
+	await.True(r.T, words, func() bool { return strings.Contains(read(), words) }, read, r.stderr.String)
 }
 
 func (r *runProcess) expectExit(code int) {
 	r.Helper()
 	_ = r.cmd.Wait()
 	if got := r.cmd.ProcessState.ExitCode(); got != code {
-		r.Errorf("exit %d, want %d: %s", got, code, r.stderr.outputText())
+		r.Errorf("exit %d, want %d: %s", got, code, r.stderr.String())
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -23,7 +23,7 @@ var (
 	programPath    string                                                 //nolint:gochecknoglobals // built once, by TestMain
 )
 
-const patience = 60 * time.Second
+const patience = await.Patience
 
 // TestMain builds the program as it is shipped, so the tests check the exit codes and signals of
 // the real process.
@@ -72,12 +72,11 @@ func runProgram(t *testing.T, environ []string, args ...string) (code int, stdou
 
 // runningProgram is a program that was started, with its output so far.
 type runningProgram struct {
+	await.Output
+
 	cmd      *exec.Cmd
 	ended    chan struct{}
 	terminal *os.File // the terminal of a program that runs on a terminal
-
-	mu     sync.Mutex
-	output bytes.Buffer
 }
 
 // startProgram starts the program. It runs until it ends by itself, a test sends a signal, or the test ends.
@@ -96,46 +95,34 @@ func startProgram(t *testing.T, environ []string, args ...string) *runningProgra
 		_ = d.cmd.Process.Kill()
 		<-d.ended
 		if t.Failed() {
-			t.Logf("%s:\n%s", strings.Join(args, " "), d.outputText())
+			t.Logf("%s:\n%s", strings.Join(args, " "), d.String())
 		}
 	})
 	return d
-}
-
-// Write collects the output of the program.
-func (d *runningProgram) Write(b []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.output.Write(b)
-}
-
-func (d *runningProgram) outputText() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.output.String()
 }
 
 // waitForOutput waits for output that matches pattern. It returns the last group of the match.
 func (d *runningProgram) waitForOutput(t *testing.T, pattern string) string {
 	t.Helper()
 	words := regexp.MustCompile(pattern)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); ; {
-		if found := words.FindStringSubmatch(d.outputText()); found != nil {
-			return found[len(found)-1]
-		}
-		select {
-		case <-tick.C:
-		case <-d.ended:
-			if found := words.FindStringSubmatch(d.outputText()); found != nil { // the output just before the program ended
-				return found[len(found)-1]
-			}
+	var found []string
+	await.True(t, "output "+pattern, func() bool {
+		hasEnded := d.hasEnded() // before the output is read
+		found = words.FindStringSubmatch(d.String())
+		if found == nil && hasEnded {
 			t.Fatalf("ended (%v) before it said %q", d.cmd.ProcessState, pattern)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("never said %q", pattern)
-		}
+		return found != nil
+	}, d.String)
+	return found[len(found)-1]
+}
+
+func (d *runningProgram) hasEnded() bool {
+	select {
+	case <-d.ended:
+		return true
+	default:
+		return false
 	}
 }
 

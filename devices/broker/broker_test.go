@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 func TestReportAndReply(t *testing.T) {
@@ -205,7 +206,7 @@ func TestOversizePacketEndsTheConnection(t *testing.T) {
 
 func TestLogsCarryNoPayloads(t *testing.T) {
 	t.Parallel()
-	log := &lockedBuffer{}
+	log := &await.Output{}
 	b := startBroker(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	a := connectDevice(t, b, "a")
 	a.Publish("x", 1, false, "PAYLOAD") // mochi logs each packet that it refuses.
@@ -214,7 +215,7 @@ func TestLogsCarryNoPayloads(t *testing.T) {
 	if c.connect(t, o) == nil {
 		t.Fatal("connected")
 	}
-	log.waitFor(t, "not authorized")
+	expectLogged(t, log, "not authorized")
 	if text := log.String(); strings.Contains(text, "PAYLOAD") || strings.Contains(text, "PASSWORD") || strings.Contains(text, "80 65 89 76") {
 		t.Errorf("log:\n%s", text)
 	} else if strings.Contains(text, "level=WARN") || strings.Contains(text, "level=INFO") {

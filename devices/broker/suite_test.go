@@ -1,15 +1,14 @@
 package broker_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -179,38 +179,11 @@ func rawConnect(t *testing.T, addr, id, password string) net.Conn {
 	return conn
 }
 
-// lockedBuffer is a log that the test can read while the broker writes it.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.String()
-}
-
-func (l *lockedBuffer) waitFor(t *testing.T, words ...string) {
+// expectLogged waits until the log contains the words.
+func expectLogged(t *testing.T, log *await.Output, words ...string) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		text := l.String()
-		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) }) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("the log never said %q:\n%s", words, text)
-		}
-	}
+	await.True(t, fmt.Sprintf("the log entries %q", words), func() bool {
+		text := log.String()
+		return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
+	}, log.String)
 }

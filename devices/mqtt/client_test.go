@@ -15,6 +15,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -81,9 +82,9 @@ func TestReconnectsAndSubscribesAgain(t *testing.T) {
 		var connected atomic.Int32
 		c := startConnected(t, mqtt.Options{URL: s.URL(), OnConnected: func() { connected.Add(1) }, Handler: newHandler(echoID)})
 		s.Kill()
-		eventually(t, "noticed", func() bool { return !c.Connected() })
+		await.True(t, "noticed", func() bool { return !c.Connected() })
 		s.Start()
-		eventually(t, "connected again", c.Connected)
+		await.True(t, "connected again", c.Connected)
 		d := connectDevice(t, s, "a")
 		d.sendReport(t, "after")
 		if got := d.nextReply(t).Re; got != "after" {
@@ -108,11 +109,11 @@ func TestStaleReplyIsNotDelivered(t *testing.T) {
 	d.sendReport(t, "stale")
 	<-g.entered
 	proxy.Cut()
-	eventually(t, "noticed", func() bool { return !c.Connected() })
+	await.True(t, "noticed", func() bool { return !c.Connected() })
 	close(g.open)
-	eventually(t, "told", func() bool { return len(log.linesWith("was lost")) == 1 })
+	await.True(t, "told", func() bool { return len(log.linesWith("was lost")) == 1 })
 	proxy.EndCut()
-	eventually(t, "connected again", c.Connected)
+	await.True(t, "connected again", c.Connected)
 	d.sendReport(t, "fresh")
 	if got := d.nextReply(t).Re; got != "fresh" {
 		t.Errorf("re %q", got)
@@ -128,7 +129,7 @@ func TestStartsBeforeTheBroker(t *testing.T) {
 	}
 	e.Start()
 	t.Cleanup(e.Kill)
-	eventually(t, "connected", c.Connected)
+	await.True(t, "connected", c.Connected)
 }
 
 func TestRetainedReportIsNotHandled(t *testing.T) {
@@ -194,7 +195,7 @@ func TestStopFinishesWhatIsInFlight(t *testing.T) {
 		<-g.entered
 		d.sendReport(t, "queued")
 		stopped := stopInBackground(t, c)
-		eventually(t, "not connected", func() bool { return !c.Connected() })
+		await.True(t, "not connected", func() bool { return !c.Connected() })
 		close(g.open)
 		<-stopped
 		if got := d.nextReply(t).Re; got != "handled" {
@@ -230,7 +231,7 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 	if err := c.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "connected", c.Connected)
+	await.True(t, "connected", c.Connected)
 	connectDevice(t, s, "a").sendReport(t, "x")
 	<-entered
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -387,11 +388,11 @@ func TestRefusedSubscriptionIsNotConnected(t *testing.T) {
 	t.Cleanup(e.Kill)
 	log := newLineLog()
 	c := startClient(t, mqtt.Options{URL: e.URL(), Group: "other", Logger: slog.New(log), Handler: newHandler(echoID)})
-	eventually(t, "refused", func() bool { return len(log.linesWith("refused the subscription")) > 0 })
+	await.True(t, "refused", func() bool { return len(log.linesWith("refused the subscription")) > 0 })
 	if c.Connected() {
 		t.Error("says that reports arrive")
 	}
-	eventually(t, "the reason", func() bool {
+	await.True(t, "the reason", func() bool {
 		err := c.Check()
 		return err != nil && strings.Contains(err.Error(), "refused the subscription")
 	})

@@ -18,6 +18,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -126,14 +127,14 @@ func TestStopInOrder(t *testing.T) {
 	d.sendReport(t, "under way")
 	<-g.entered
 	stopped := stopInBackground(t, c)
-	eventually(t, "unsubscribed", func() bool { return slices.Contains(w.sentPackets(), "UNSUBSCRIBE") })
+	await.True(t, "unsubscribed", func() bool { return slices.Contains(w.sentPackets(), "UNSUBSCRIBE") })
 	close(g.open)
 	<-stopped
 	if got := d.nextReply(t).Re; got != "under way" {
 		t.Errorf("re %q", got)
 	}
 	want := []string{"CONNECT", "SUBSCRIBE", "UNSUBSCRIBE", "PUBLISH", "PUBACK", "DISCONNECT"}
-	eventually(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sentPackets(), want) })
+	await.True(t, fmt.Sprint(want), func() bool { return slices.Equal(w.sentPackets(), want) })
 }
 
 // TestStopLeavesReportsToTheOthers stops one of two replicas. While this replica finishes its reports, the other replica must receive all
@@ -150,7 +151,7 @@ func TestStopLeavesReportsToTheOthers(t *testing.T) {
 		startConnected(t, mqtt.Options{URL: s.URL(), Handler: newHandler(echoID)})
 		stopped := stopInBackground(t, ends)
 		// Connected becomes false just before the client sends UNSUBSCRIBE. The broker handles the packets of a client in order.
-		eventually(t, "stopping", func() bool { return !ends.Connected() })
+		await.True(t, "stopping", func() bool { return !ends.Connected() })
 		other := connectDevice(t, s, "b")
 		for n := range 20 {
 			other.sendReport(t, fmt.Sprint(n))
@@ -185,9 +186,9 @@ func TestConfirmationThatNeverCameIsForgotten(t *testing.T) {
 	}
 	w.Cut()
 	w.ReleaseReplies()
-	eventually(t, "told", func() bool { return len(log.linesWith("was lost")) == 1 })
+	await.True(t, "told", func() bool { return len(log.linesWith("was lost")) == 1 })
 	w.EndCut()
-	eventually(t, "connected again", c.Connected)
+	await.True(t, "connected again", c.Connected)
 	d.sendReport(t, "fresh")
 	if got := d.nextReply(t).Re; got != "fresh" {
 		t.Errorf("re %q", got)
@@ -207,7 +208,7 @@ func TestReplicasComeBackApart(t *testing.T) {
 	w.Cut()
 	w.EndCut()
 	for _, c := range clients {
-		eventually(t, "connected again", func() bool { return c.Connected() && len(w.timesConnected()) >= 2*replicas })
+		await.True(t, "connected again", func() bool { return c.Connected() && len(w.timesConnected()) >= 2*replicas })
 	}
 	again := w.timesConnected()[replicas:]
 	if spread := again[len(again)-1].Sub(again[0]); spread < 100*time.Millisecond {
@@ -233,7 +234,7 @@ func TestBrokerThatHangs(t *testing.T) {
 		}
 	}
 	s.Signal(syscall.SIGCONT)
-	eventually(t, "connected again", c.Connected)
+	await.True(t, "connected again", c.Connected)
 	if ids := w.clientIDs(); ids[0] != ids[len(ids)-1] {
 		t.Errorf("client ids %q", ids)
 	}
@@ -261,7 +262,7 @@ func TestTakenClientID(t *testing.T) {
 		t.Fatal(token.Error())
 	}
 	defer thief.Disconnect(50)
-	eventually(t, "connected under another id", func() bool {
+	await.True(t, "connected under another id", func() bool {
 		ids := w.clientIDs()
 		return c.Connected() && len(ids) > 1 && ids[len(ids)-1] != ids[0]
 	})
@@ -292,7 +293,7 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 			o := test.options
 			o.URL, o.Logger, o.Handler = "tcp://"+w.Addr, slog.New(log), newHandler(echoID)
 			c := startClient(t, o)
-			eventually(t, "attempts", func() bool { return len(w.clientIDs()) >= test.attempts && len(log.linesWith("")) > 0 })
+			await.True(t, "attempts", func() bool { return len(w.clientIDs()) >= test.attempts && len(log.linesWith("")) > 0 })
 			if lines := log.linesWith(""); len(lines) != 1 || !strings.Contains(lines[0], test.want) || strings.Contains(lines[0], "wrong") {
 				t.Errorf("logged %q, want one line with %q", lines, test.want)
 			}
@@ -328,12 +329,12 @@ func TestTroubleThatChangesIsLoggedOnceEach(t *testing.T) {
 	}()
 	log := newLineLog()
 	startClient(t, mqtt.Options{URL: "tcp://" + l.Addr().String(), Logger: slog.New(log), Handler: newHandler(echoID)})
-	eventually(t, "attempts", func() bool { return attempts.Load() >= 5 })
+	await.True(t, "attempts", func() bool { return attempts.Load() >= 5 })
 	if lines := log.linesWith(""); len(lines) != 2 || !strings.Contains(lines[0], "EOF") || !strings.Contains(lines[1], "reset") {
 		t.Errorf("logged %q, want one line with EOF and one with reset", lines)
 	}
 	l.Close()
-	eventually(t, "told that nobody is there", func() bool { return len(log.linesWith("refused")) == 1 })
+	await.True(t, "told that nobody is there", func() bool { return len(log.linesWith("refused")) == 1 })
 }
 
 // TestTheSameTroubleIsRecognized checks that ReasonOf returns the same text for errors that differ only in their

@@ -10,6 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/internal/pace"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -33,7 +34,7 @@ func TestOneDeviceDoesNotFillTheQueue(t *testing.T) {
 		if got := noisy.nextReply(t); got.Reason != devices.ReasonBusyServer || got.Re == "" {
 			t.Errorf("%+v, want busy_server", got)
 		}
-		eventually(t, "all refused but 1 in progress and 4 waiting", func() bool { return counts.get("busy_server") >= reports-5 })
+		await.True(t, "all refused but 1 in progress and 4 waiting", func() bool { return counts.get("busy_server") >= reports-5 })
 		var quiet []*fakeDevice
 		for n := range others {
 			quiet = append(quiet, connectDevice(t, s, devices.ID(fmt.Sprint("quiet-", n))))
@@ -45,7 +46,7 @@ func TestOneDeviceDoesNotFillTheQueue(t *testing.T) {
 				t.Errorf("%s: %+v", d.id, got)
 			}
 		}
-		eventually(t, "all reports counted", func() bool { return counts.get("none")+counts.get("busy_server") == reports+others })
+		await.True(t, "all reports counted", func() bool { return counts.get("none")+counts.get("busy_server") == reports+others })
 		if more := len(noisy.replies); more > 5 {
 			t.Errorf("%d more replies to the noisy device, want the 5 of the handler", more)
 		}
@@ -75,7 +76,7 @@ func TestReportsAboveTheRateAreNotHandled(t *testing.T) {
 	if got := d.nextReply(t); got.Reason != devices.ReasonBusyServer || got.Code != "busy_server" || got.Re != "above-0" || got.ReportAfterMS == 0 {
 		t.Errorf("%+v, want busy_server", got)
 	}
-	eventually(t, "all counted", func() bool { return counts.get(pace.OverRate) == above })
+	await.True(t, "all counted", func() bool { return counts.get(pace.OverRate) == above })
 	if told[devices.ReasonNone] != 3 || len(d.replies) != 0 {
 		t.Errorf("within the rate: %v; %d more replies", told, len(d.replies))
 	}
@@ -98,13 +99,13 @@ func TestExcessIsReceivedWithoutAcknowledgements(t *testing.T) {
 			t.Errorf("%s: %+v", when, got)
 		}
 	}
-	eventually(t, "the change to QoS 0", func() bool {
+	await.True(t, "the change to QoS 0", func() bool {
 		for range 2000 {
 			noisy.Publish(devices.ReportTopic("noisy"), 0, false, "{}")
 		}
 		return changes() == 1
 	})
 	expectAnswer("after the change to QoS 0")
-	eventually(t, "the change back to QoS 1", func() bool { return changes() == 2 })
+	await.True(t, "the change back to QoS 1", func() bool { return changes() == 2 })
 	expectAnswer("after the change back")
 }

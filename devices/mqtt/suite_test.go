@@ -16,15 +16,14 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 // patience is the timeout of the tests. It is so long that it is not exceeded if the machine stalls for a while.
-const patience = time.Minute
+const patience = await.Patience
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // restartableBroker is a broker that a test can stop and start again.
 type restartableBroker interface {
@@ -50,7 +49,7 @@ func (e *embeddedBroker) Start() {
 	e.t.Helper()
 	var listener net.Listener
 	var err error
-	eventually(e.t, "listening on "+e.addr, func() bool { // Another process may use the port for a moment.
+	await.True(e.t, "listening on "+e.addr, func() bool { // Another process may use the port for a moment.
 		listener, err = net.Listen("tcp", e.addr)
 		return err == nil
 	})
@@ -157,22 +156,6 @@ func (c *reasonCounter) get(reason string) int {
 	return c.reasons[reason]
 }
 
-// eventually waits until ok returns true. If this takes longer than patience, it fails the test. what names the
-// event in the failure message.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // startClient starts an MQTT client and does not wait until it is connected.
 func startClient(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
@@ -194,7 +177,7 @@ func startClient(t *testing.T, o mqtt.Options) *mqtt.Client {
 func startConnected(t *testing.T, o mqtt.Options) *mqtt.Client {
 	t.Helper()
 	c := startClient(t, o)
-	eventually(t, "connected", c.Connected)
+	await.True(t, "connected", c.Connected)
 	return c
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,9 +20,8 @@ import (
 var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one cluster per test binary: TestMain ends it
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	sharedPostgres.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // countingLedger is a ledger that counts how often tokens are looked up in it.

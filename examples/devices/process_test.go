@@ -1,13 +1,14 @@
 package devices_test
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // bootTime is the time from the end of a killed program to its next start.
@@ -15,6 +16,8 @@ const bootTime = 100 * time.Millisecond
 
 // deviceProcess runs a device program, and starts it again after each kill.
 type deviceProcess struct {
+	await.Output // of all runs
+
 	command   func() *exec.Cmd
 	onFailure func(problem string) // called if the program ends by itself
 
@@ -22,7 +25,6 @@ type deviceProcess struct {
 	cmd    *exec.Cmd     // nil between a kill and the next start
 	exited chan struct{} // closed when cmd has ended
 	isOver bool          // no further start
-	output bytes.Buffer  // of all its runs
 }
 
 // start starts the program, unless it runs or is over.
@@ -79,17 +81,8 @@ func (d *deviceProcess) end() {
 	d.killWith(func(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) })
 }
 
-// Write collects the output of the program.
-func (d *deviceProcess) Write(text []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.output.Write(text)
-}
-
 // outputEnd returns the last part of the output.
 func (d *deviceProcess) outputEnd() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	text := d.output.Bytes()
-	return string(text[max(0, len(text)-4000):])
+	text := d.String()
+	return text[max(0, len(text)-4000):]
 }

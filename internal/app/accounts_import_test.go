@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -70,7 +71,7 @@ func (p provisionedReplicas) connectAll(t *testing.T, tokens map[devices.ID]stri
 // waitForNoAccounts waits until the broker has only the account of the dispatchers.
 func (p provisionedReplicas) waitForNoAccounts(t *testing.T) {
 	t.Helper()
-	eventually(t, "no account is left behind", func() bool {
+	await.True(t, "no account is left behind", func() bool {
 		return slices.Equal(p.broker.Accounts(t), []string{servers.DispatcherUser})
 	})
 }
@@ -151,7 +152,7 @@ func TestAnImportThatFailsLeavesNoAccounts(t *testing.T) {
 		_, err := p.importDevices(t, "", csvLines("d-", 300)...)
 		failed <- err
 	}()
-	eventually(t, "some accounts are made", func() bool { return len(p.broker.Accounts(t)) > 20 })
+	await.True(t, "some accounts are made", func() bool { return len(p.broker.Accounts(t)) > 20 })
 	p.broker.WhilePaused(func() {
 		if err := <-failed; !isRefusedWith(err, "broker_unavailable") {
 			t.Errorf("imported though the broker hangs: %v", err)

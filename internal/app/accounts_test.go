@@ -11,6 +11,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -79,7 +80,7 @@ func connectDevice(t *testing.T, addr string, id devices.ID, password string) *b
 func (f *brokerDevice) reportUntilReply(t *testing.T) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
-	eventually(t, "an answer", func() bool {
+	await.True(t, "an answer", func() bool {
 		f.Publish(devices.ReportTopic(f.id), 1, false, `{"id":"x"}`)
 		select {
 		case content := <-f.replies:
@@ -111,7 +112,7 @@ func (p provisionedReplicas) waitUntilRefused(t *testing.T, id devices.ID, passw
 	t.Helper()
 	since := time.Now()
 	defer func() { t.Logf("%s was kept out after %s", id, time.Since(since)) }()
-	eventually(t, string(id)+" is kept out", func() bool {
+	await.True(t, string(id)+" is kept out", func() bool {
 		f := connectDevice(t, p.broker.Addr, id, password)
 		defer f.Disconnect(0)
 		return f.err != nil
@@ -143,7 +144,7 @@ func TestAccountsFollowAtMosquitto(t *testing.T) {
 	f.expectEnd(t)
 	p.waitUntilRefused(t, "ar-7", second)
 	p.other.callOperator(t, http.MethodPost, "/v1/devices/ar-7/unblock", "")
-	eventually(t, "it may come back", func() bool {
+	await.True(t, "it may come back", func() bool {
 		f = connectDevice(t, p.broker.Addr, "ar-7", second)
 		return f.err == nil
 	})

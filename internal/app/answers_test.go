@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -142,7 +143,7 @@ func measureStall(ctx context.Context) (longest time.Duration) {
 // waitUntilReady waits until the replica can reach its servers again.
 func (a *queriedDispatcher) waitUntilReady(t *testing.T) {
 	t.Helper()
-	eventually(t, "both servers", func() bool {
+	await.True(t, "both servers", func() bool {
 		_, body := a.call(t, http.MethodGet, "/readyz", "", "")
 		return strings.Contains(string(body), `"redis":"ok"`) && strings.Contains(string(body), `"postgres":"ok"`)
 	})

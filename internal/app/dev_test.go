@@ -18,6 +18,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -87,7 +88,7 @@ func TestDevWarnsOfTheNetwork(t *testing.T) {
 		http, mqtt string
 		want       []string
 	}{{"127.0.0.1:0", "[::1]:0", nil}, {"0.0.0.0:0", "127.0.0.1:0", []string{"flag=--listen "}}, {":0", "0.0.0.0:0", []string{"flag=--listen ", "flag=--mqtt-listen "}}} {
-		o, log := devOptions(t.TempDir()), &lockedLog{}
+		o, log := devOptions(t.TempDir()), &await.Output{}
 		o.Listen, o.MQTT, o.Logger = test.http, test.mqtt, slog.New(slog.NewTextHandler(log, nil))
 		d, err := NewDev(t.Context(), o)
 		if err != nil {
@@ -96,11 +97,11 @@ func TestDevWarnsOfTheNetwork(t *testing.T) {
 		if err := d.app.cleanup.closeAll(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
-		if got := strings.Count(log.text.String(), "other machines can reach this address"); got != len(test.want) {
-			t.Errorf("%s and %s: %d warnings, want %d: %s", test.http, test.mqtt, got, len(test.want), log.text.String())
+		if got := strings.Count(log.String(), "other machines can reach this address"); got != len(test.want) {
+			t.Errorf("%s and %s: %d warnings, want %d: %s", test.http, test.mqtt, got, len(test.want), log.String())
 		}
 		for _, flag := range test.want {
-			if log.lacksLine(flag, "level=WARN") {
+			if lacksLine(log, flag, "level=WARN") {
 				t.Errorf("%s and %s: no warning with %s", test.http, test.mqtt, flag)
 			}
 		}

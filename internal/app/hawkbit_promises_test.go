@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -48,7 +49,7 @@ func (d *ddiDevice) taskStates() []string {
 // awaitState waits until the newest task of the device has this state.
 func (d *ddiDevice) awaitState(want string) {
 	d.Helper()
-	eventually(d.T, d.id+" "+want, func() bool { states := d.taskStates(); return len(states) > 0 && states[0] == want })
+	await.True(d.T, d.id+" "+want, func() bool { states := d.taskStates(); return len(states) > 0 && states[0] == want })
 }
 
 // awaitNoLink polls until the answer has no link to an action. It checks that the answer has a polling interval in the format that clients
@@ -56,7 +57,7 @@ func (d *ddiDevice) awaitState(want string) {
 func (d *ddiDevice) awaitNoLink() {
 	d.Helper()
 	sleeps := regexp.MustCompile(`"sleep":"[0-2][0-9]:[0-5][0-9]:[0-5][0-9]"`)
-	eventually(d.T, "no link for "+d.id, func() bool {
+	await.True(d.T, "no link for "+d.id, func() bool {
 		status, body := d.send("GET", "", "")
 		if status == http.StatusOK && !sleeps.MatchString(body) {
 			d.Errorf("an answer without a sleep: %s", body)
@@ -138,7 +139,7 @@ func TestTheCapHoldsForDDIDevices(t *testing.T) {
 	for n, id := range ids[12:] {
 		all.Go(func() {
 			var task *devices.Task
-			eventually(t, "a grant of "+id, func() bool {
+			await.True(t, "a grant of "+id, func() bool {
 				task = []*instance{s.instance, other}[n%2].sendReport(t, id, `{"id":"1"}`).Task
 				return task != nil
 			})
@@ -166,7 +167,7 @@ func TestADDIResultIsNotLost(t *testing.T) {
 	s.postgres.EndCut()
 	s.queueDeployment(t, "p", "", "one")
 	var recorded atomic.Int64
-	eventually(t, "a recorded end", func() bool {
+	await.True(t, "a recorded end", func() bool {
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
@@ -264,7 +265,7 @@ func TestEachDDIRequestRenewsTheLease(t *testing.T) {
 			s.queueDeployment(t, "p", "", kind)
 			link := d.awaitAction("deploymentBase")
 			first := s.slotOf(t, kind).LeaseUntil
-			eventually(t, "a later end of the lease", func() bool {
+			await.True(t, "a later end of the lease", func() bool {
 				request(d, link)
 				return s.slotOf(t, kind).LeaseUntil != first
 			})

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // deploymentPayload is the payload of a batch for devices that speak DDI.
@@ -84,7 +85,7 @@ func (d *ddiDevice) feedback(resource, execution, finished string, want int) {
 func (d *ddiDevice) awaitAction(resource string) (link string) {
 	d.Helper()
 	find := regexp.MustCompile(`"` + resource + `":\{"href":"URL/DEFAULT/controller/v1/` + regexp.QuoteMeta(d.id) + `/(` + resource + `/[0-9]+)"\}`)
-	eventually(d.T, "a link to "+resource, func() bool {
+	await.True(d.T, "a link to "+resource, func() bool {
 		_, body := d.send("GET", "", "")
 		if found := find.FindStringSubmatch(body); found != nil {
 			link = found[1]
@@ -193,7 +194,7 @@ func TestADDIDeviceWithoutALeaseIsAnOverrun(t *testing.T) {
 	for _, device := range []*ddiDevice{polls, reports} {
 		i.queueDeployment(t, "p", `,"max_attempts":3,"retry_backoff_ms":0`, device.id)
 		link := device.awaitAction("deploymentBase")
-		eventually(t, "the end of the lease", func() bool {
+		await.True(t, "the end of the lease", func() bool {
 			return strings.Contains(string(i.callOperator(t, "GET", "/v1/events?device="+device.id, "")), `"task.lapsed"`)
 		})
 		if device == reports {
@@ -281,7 +282,7 @@ func TestATaskThatIsNoDeploymentIsNotSentOverDDI(t *testing.T) {
 		}
 	}
 	i.callOperator(t, "POST", "/v1/batches", `{"pool":"p","payload":{"server":"st1"},"devices":["one"]}`)
-	eventually(t, "the reason wrong_wire", func() bool {
+	await.True(t, "the reason wrong_wire", func() bool {
 		device.expect("GET", "", "", "200 "+sleep+"*}")
 		return strings.Contains(string(i.callOperator(t, "GET", "/v1/tasks/1/why", "")), `"code":"wrong_wire"`)
 	})

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // TestDDITranscripts plays the transcripts in testdata/ddi. They contain the requests of clients that no other test runs, in the order in
@@ -47,7 +49,7 @@ func (d *ddiDevice) play(file string, lines []string) {
 			}
 		case strings.HasPrefix(line, "="):
 			want := strings.TrimPrefix(line, "= ")
-			eventually(d.T, where+want, func() bool {
+			await.True(d.T, where+want, func() bool {
 				return strings.Contains(string(d.callOperator(d.T, "GET", "/v1/tasks?page_size=1&device="+d.id, "")), want)
 			})
 		case strings.HasPrefix(line, ">"):
@@ -66,7 +68,7 @@ func (d *ddiDevice) exchange(where, method, resource, body, want string) {
 			d.Errorf("%s:\n got %s\nwant %s", where, got, want)
 		}
 	}()
-	eventually(d.T, where, func() bool {
+	await.True(d.T, where, func() bool {
 		status, content := d.send(method, resource, body)
 		got = strings.TrimSpace(fmt.Sprint(status, " ", content))
 		return method != "GET" || pattern.MatchString(got)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // TestSlotsAreTakenBackWhenTheirLeaseEnds checks a replica whose pass for ended leases runs only once an hour.
@@ -27,7 +28,7 @@ func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	i.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":1,"lease_ms":3000}`)
 	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"p","kind":"k","max_attempts":1,"devices":["d1","d2","d3"]}`)
 	for n := 1; n <= 3; n++ {
-		eventually(t, "a slot for the next one", func() bool {
+		await.True(t, "a slot for the next one", func() bool {
 			return i.sendReport(t, fmt.Sprintf("d%d", n), `{"id":"x"}`).Reason == devices.ReasonGranted
 		})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -52,7 +53,7 @@ func TestBrokerWithTLS(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			eventually(t, "an end of the attempt", func() bool {
+			await.True(t, "an end of the attempt", func() bool {
 				select {
 				case <-failed.logged:
 					return true

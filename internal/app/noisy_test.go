@@ -17,6 +17,7 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -257,7 +258,7 @@ func (m *mqttDevice) reportOnce(t *testing.T, id string) (reply devices.Reply, t
 func (s *noisySite) waitForNoisy(t *testing.T, noisy int) {
 	t.Helper()
 	var list operators.EventList
-	eventually(t, "an event device.noisy of each noisy device", func() bool {
+	await.True(t, "an event device.noisy of each noisy device", func() bool {
 		list = operators.EventList{}
 		if err := json.Unmarshal(s.callOperator(t, http.MethodGet, "/v1/events?kind=device.noisy", ""), &list); err != nil {
 			t.Fatal(err)
@@ -388,7 +389,7 @@ func TestNoisyDeviceIsSuspendedAtTheBroker(t *testing.T) {
 		t.Errorf("over HTTP: %d %s", status, body)
 	}
 	p.waitUntilRefused(t, "noisy-0", token)
-	eventually(t, "the account is enabled again", func() bool { return connectDevice(t, p.broker.Addr, "noisy-0", token).err == nil })
+	await.True(t, "the account is enabled again", func() bool { return connectDevice(t, p.broker.Addr, "noisy-0", token).err == nil })
 	if events := p.callOperator(t, http.MethodGet, "/v1/events?kind=device.noisy", ""); !bytes.Contains(events, []byte(`via=mqtt`)) {
 		t.Errorf("events %s", events)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -73,7 +74,7 @@ func (i *instance) startBreakableLongPoll(t *testing.T, device string) (cut func
 // waitForParked waits until the number of reports that are parked at this replica is want.
 func (i *instance) waitForParked(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, want+" parked", func() bool {
+	await.True(t, want+" parked", func() bool {
 		return bytes.Contains(i.callOperator(t, http.MethodGet, "/metrics", ""), []byte("dispatcher_reports_parked "+want+"\n"))
 	})
 }
@@ -102,7 +103,7 @@ func TestNewestLongPollWinsOverReplicas(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	one, _ := startServing(t, serveConfig(t, dsn, server.URL()))
 	other, _ := startServing(t, serveConfig(t, dsn, server.URL()))
-	eventually(t, "both hear one another", func() bool {
+	await.True(t, "both hear one another", func() bool {
 		hearing, err := client.PubSubNumSub(t.Context(), "parked:0").Result()
 		return err == nil && hearing["parked:0"] == 2
 	})
@@ -151,11 +152,11 @@ func TestABrokenLongPollIsOfferedNothing(t *testing.T) {
 					return err == nil && strings.Contains(position, `"class":"T"`) == want
 				}
 			}
-			eventually(t, "a device that can be told", reachable(true))
+			await.True(t, "a device that can be told", reachable(true))
 			other.waitForParked(t, "1")
 			replies := one.startLongPoll(t, "waits")
 			breaks()
-			eventually(t, "a device that cannot be told", reachable(false))
+			await.True(t, "a device that cannot be told", reachable(false))
 			if in, err := client.HExists(t.Context(), "slots:{p}:waiter", "breaks").Result(); err != nil || !in {
 				t.Errorf("it lost its position in the queue: %v, %v", in, err)
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -24,7 +25,7 @@ func TestReplicasKnowOneAnother(t *testing.T) {
 		row, _, _ := strings.Cut(after, "</tr>")
 		return found && strings.Contains(row, which.Addr()) && strings.Contains(row, "✓ ok") && !strings.Contains(row, "none yet")
 	}
-	eventually(t, "both replicas, with a pass of the reaper each", func() bool { return shows(a) && shows(b) })
+	await.True(t, "both replicas, with a pass of the reaper each", func() bool { return shows(a) && shows(b) })
 	if err := two.stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -99,7 +100,7 @@ func (r testReplica) flushReached(t *testing.T) {
 	t.Helper()
 	reached := r.findPass(t, "reached")
 	want := reached.startedRuns() + 2
-	eventually(t, "two runs of the pass reached", func() bool { return reached.startedRuns() >= want && !reached.isRunning() })
+	await.True(t, "two runs of the pass reached", func() bool { return reached.startedRuns() >= want && !reached.isRunning() })
 }
 
 func (r testReplica) findPass(t *testing.T, name string) *pass {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -37,7 +38,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 	i.callOperator(t, http.MethodPut, "/v1/pools/q", `{"capacity":1,"limits":[{"name":"daily","per":"device","algorithm":"calendar","period":"day","timezone":"UTC","max":1},
 		{"name":"often","per":"device","algorithm":"sliding","windows":[{"max":9,"per_ms":60000}]},{"name":"same","per":"device","algorithm":"duplicate","max":9,"per_ms":60000}]}`)
 	waits := i.startLongPoll(t, "b")
-	eventually(t, "parked", func() bool {
+	await.True(t, "parked", func() bool {
 		return a.dispatcher.Waiters.ParkedReports != nil && bytes.Contains(i.callOperator(t, "GET", "/metrics", ""), []byte("dispatcher_reports_parked 1\n"))
 	})
 	i.callOperator(t, http.MethodPost, "/v1/batches", `{"pool":"q","kind":"k","devices":["b","c"]}`)
@@ -47,7 +48,7 @@ func TestServeWithTheLeastRights(t *testing.T) {
 	if reply := i.sendReport(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
 		t.Errorf("%+v, want full", reply)
 	}
-	eventually(t, "device seen", func() bool {
+	await.True(t, "device seen", func() bool {
 		return bytes.Contains(i.callOperator(t, "GET", "/v1/devices?recent=5", ""), []byte(`"b"`))
 	})
 	if _, err := a.dispatcher.Policies.SettleAllReservations(t.Context()); err != nil {
@@ -114,7 +115,7 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 		Checks map[string]string
 		Pools  struct{ Served, Known int }
 	}
-	eventually(t, "health that says it", func() bool {
+	await.True(t, "health that says it", func() bool {
 		if err := json.Unmarshal(i.callOperator(t, http.MethodGet, "/readyz", ""), &ready); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +124,7 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 	if p := ready.Pools; p.Known != pools || p.Served == 0 || p.Served >= pools {
 		t.Errorf("%+v", ready)
 	}
-	eventually(t, "metrics that say it", func() bool {
+	await.True(t, "metrics that say it", func() bool {
 		said := i.callOperator(t, http.MethodGet, "/metrics", "")
 		return bytes.Contains(said, []byte(`dispatcher_dependency_up{dependency="redis"} 0`)) &&
 			bytes.Contains(said, fmt.Appendf(nil, "dispatcher_pools_served_ratio %g", float64(ready.Pools.Served)/pools))
@@ -164,7 +165,7 @@ func TestGrantsGoOnAfterAFailover(t *testing.T) {
 			}
 			kill()
 			began := time.Now()
-			eventually(t, "grant", func() bool { return i.sendReport(t, "b", `{"id":"1"}`).Task != nil })
+			await.True(t, "grant", func() bool { return i.sendReport(t, "b", `{"id":"1"}`).Task != nil })
 			t.Logf("granted %.1f s after the failover", time.Since(began).Seconds())
 			if reply := i.sendReport(t, "c", `{"id":"1"}`); reply.Reason != devices.ReasonFull {
 				t.Errorf("%+v, want full: two of two are held", reply)

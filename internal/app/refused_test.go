@@ -5,35 +5,21 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
-// lockedLog is a log that the test can read while the program writes it.
-type lockedLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lockedLog) lacksLine(parts ...string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
-		has := true
-		for _, part := range parts {
-			has = has && strings.Contains(line, part)
-		}
-		if has {
+// lacksLine reports whether the log has no line with all these parts.
+func lacksLine(log *await.Output, parts ...string) bool {
+	for line := range strings.Lines(log.String()) {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
 			return false
 		}
 	}
@@ -44,7 +30,7 @@ func (l *lockedLog) lacksLine(parts ...string) bool {
 // logged with the device, the address and the reason.
 func TestRefusedSessionsAreSeen(t *testing.T) {
 	t.Parallel()
-	o, log := devOptions(t.TempDir()), &lockedLog{}
+	o, log := devOptions(t.TempDir()), &await.Output{}
 	o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	d, err := NewDev(t.Context(), o)
 	if err != nil {
@@ -67,7 +53,7 @@ func TestRefusedSessionsAreSeen(t *testing.T) {
 	for _, want := range [][]string{
 		{"principal=m1 ", "reason=unauthenticated"}, {"principal=blocked ", "reason=forbidden"}, {"principal=m2 ", "client id"}, {`principal="no device"`, "user name"},
 	} {
-		if log.lacksLine(append(want, "level=WARN", "msg=refused", "at=broker", "from=127.0.0.1")...) {
+		if lacksLine(log, append(want, "level=WARN", "msg=refused", "at=broker", "from=127.0.0.1")...) {
 			t.Errorf("the log lacks a line with %q", want)
 		}
 	}
@@ -132,7 +118,7 @@ func TestGuessesOfDeviceTokensAreSlowed(t *testing.T) {
 		}
 	}
 	i.callOperator(t, http.MethodGet, "/v1/pools", "") // operators at this address are not locked out
-	eventually(t, "the counted refusals", func() bool {
+	await.True(t, "the counted refusals", func() bool {
 		return bytes.Contains(i.callOperator(t, http.MethodGet, "/metrics", ""), []byte(`dispatcher_refusals_total{at="report",reason="locked_out"} 283`+"\n"))
 	})
 }

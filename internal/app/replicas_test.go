@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -41,7 +42,7 @@ func TestAPoolChangeIsLiveWithoutItsNotification(t *testing.T) {
 	} {
 		cutOff.callOperator(t, http.MethodPut, "/v1/pools/p", change.settings)
 		begin := time.Now()
-		eventually(t, string(change.want), func() bool {
+		await.True(t, string(change.want), func() bool {
 			status, body := other.call(t, http.MethodPost, "/v1/devices/"+change.device+"/report", other.fleet, fmt.Sprintf(`{"id":"%d"}`, n))
 			if status != http.StatusOK {
 				t.Fatalf("report: %d %s", status, body)
@@ -87,13 +88,13 @@ func TestRedisThatComesBackIsReconciledAtOnce(t *testing.T) {
 	redis.Kill()
 	// Each change of pool q makes the replica call Redis. The test changes the pool until the replica notices that it
 	// cannot reach Redis.
-	eventually(t, "Redis missed", func() bool {
+	await.True(t, "Redis missed", func() bool {
 		i.callOperator(t, http.MethodPut, "/v1/pools/q", fmt.Sprintf(`{"capacity":%d}`, time.Now().UnixNano()%1000))
 		return a.semaphore.Outages() > 0
 	})
 	redis.Start()
 	begin := time.Now()
-	eventually(t, "both pools known", func() bool {
+	await.True(t, "both pools known", func() bool {
 		p, err := a.semaphore.Snapshot(t.Context(), "p")
 		if err != nil || !p.PoolKnown {
 			return false
@@ -162,7 +163,7 @@ func TestRecentDevicesOfAllReplicas(t *testing.T) {
 	one.sendReport(t, "c", `{"id":"1"}`)
 	other.sendReport(t, "a", `{"id":"2"}`)
 	for _, i := range []*instance{one, other} {
-		eventually(t, "the list", func() bool {
+		await.True(t, "the list", func() bool {
 			status, body := i.call(t, http.MethodGet, "/v1/devices?recent=10", i.admin, "")
 			var list struct{ Devices []struct{ ID string } }
 			if err := json.Unmarshal(body, &list); status != http.StatusOK || err != nil {

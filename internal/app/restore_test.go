@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -84,7 +85,7 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	alterLedger(t, r.dsn, `UPDATE pools SET stands_until = clock_timestamp()`)
 	alterLedger(t, r.dsn, `DELETE FROM grants`)
 	for _, device := range []string{"c", "d"} {
-		eventually(t, "a grant", func() bool {
+		await.True(t, "a grant", func() bool {
 			task := r.second.sendReport(t, device, `{"id":"4"}`).Task
 			if task != nil && (slices.Contains(r.assignedTokens, task.Token) || task.Token < 1_000_000_000) {
 				t.Errorf("%s: token %d, want one that was never given", device, task.Token)
@@ -94,7 +95,7 @@ func TestAfterARestoreNobodyGetsInBesideWhoIsInside(t *testing.T) {
 	}
 	// Redis has a later version of the pool than the backup. A change of the pool must reach Redis nevertheless.
 	r.first.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":7}`)
-	eventually(t, "the new capacity in Redis", func() bool {
+	await.True(t, "the new capacity in Redis", func() bool {
 		snapshot, err := r.app.semaphore.Snapshot(t.Context(), "p")
 		return err == nil && snapshot.Capacity == 7
 	})
@@ -185,7 +186,7 @@ func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 // waitForLease requests a lease for a caller until it is granted.
 func (i *instance) waitForLease(t *testing.T, pool, token, body string) {
 	t.Helper()
-	eventually(t, "a lease", func() bool {
+	await.True(t, "a lease", func() bool {
 		status, _ := i.call(t, http.MethodPost, "/v1/pools/"+pool+"/leases", token, body)
 		return status == http.StatusCreated
 	})

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -57,7 +58,7 @@ func TestScrapeOfManyPools(t *testing.T) {
 		if bytes.Contains(text, []byte("dispatcher_slots_waiting{pool=\"p-1\"} 80\n")) {
 			waiting++
 		}
-		eventually(t, "a reading of its own for the next", func() bool { return time.Since(begin) > took[len(took)-1]+time.Second })
+		await.True(t, "a reading of its own for the next", func() bool { return time.Since(begin) > took[len(took)-1]+time.Second })
 	}
 	slices.Sort(took)
 	t.Logf("%d series, %d kB: median %s, highest %s; %d of %d told who waits",
@@ -79,7 +80,7 @@ func TestScrapeOfManyPools(t *testing.T) {
 	for status := range answers {
 		byStatus[status]++
 	}
-	eventually(t, "a new text", func() bool {
+	await.True(t, "a new text", func() bool {
 		text = i.callOperator(t, http.MethodGet, "/metrics", "")
 		return processCPU(t, text) > before
 	})

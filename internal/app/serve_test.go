@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -58,7 +59,7 @@ func startApp(t *testing.T, a *App) *instance {
 		started()
 		return a.run(ctx)
 	})
-	eventually(t, "started", func() bool {
+	await.True(t, "started", func() bool {
 		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
 		return !bytes.Contains(body, []byte(`"starting"`))
 	})
@@ -93,7 +94,7 @@ func TestServeWithABroker(t *testing.T) {
 		t.Errorf("an unknown device: %+v, want forbidden", reply)
 	}
 	m.Publish("fleet/v1/-no-device-/report", 1, false, "{}")
-	eventually(t, "what was dropped is counted", func() bool {
+	await.True(t, "what was dropped is counted", func() bool {
 		return bytes.Contains(i.callOperator(t, http.MethodGet, "/metrics", ""), []byte(`dispatcher_reports_total{reason="bad_topic",transport="mqtt"} 1`+"\n"))
 	})
 	i.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"meter"}`)
@@ -237,7 +238,7 @@ func TestServeWithTLS(t *testing.T) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
-	eventually(t, "answered over TLS", func() bool { // begin would poll without TLS
+	await.True(t, "answered over TLS", func() bool { // begin would poll without TLS
 		status, _ := call(t, client, http.MethodPost, "https://"+a.Addr()+"/v1/devices/a/report", fleetToken, `{"id":"1"}`)
 		return status == http.StatusOK
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -115,12 +116,12 @@ func TestEndInOrder(t *testing.T) {
 	claims := lockClaims(t, dsn, "p", "q")
 	replies := make(chan devices.Reply, 2)
 	go func() { replies <- meter.sendReport(t, `{"id":"m"}`) }()
-	eventually(t, "a claim in flight", func() bool { return claims.waitingClaims(t) == 1 })
+	await.True(t, "a claim in flight", func() bool { return claims.waitingClaims(t) == 1 })
 	go func() {
 		_, body := ending.call(t, http.MethodPost, "/v1/devices/by-http/report", fleetToken, `{"id":"h"}`)
 		replies <- decodeReply(t, body)
 	}()
-	eventually(t, "two claims in flight", func() bool { return claims.waitingClaims(t) == 2 })
+	await.True(t, "two claims in flight", func() bool { return claims.waitingClaims(t) == 2 })
 	ended := make(chan error, 1)
 	go func() { ended <- ending.stop() }()
 	waitUntilClosed(t, a)
@@ -211,7 +212,7 @@ func (h *claimLocks) release(t *testing.T) {
 // waitUntilClosed waits until no client can connect to the app any more.
 func waitUntilClosed(t *testing.T, a *App) {
 	t.Helper()
-	eventually(t, "the listener closed", func() bool {
+	await.True(t, "the listener closed", func() bool {
 		conn, err := net.Dial("tcp", a.Addr())
 		if err == nil {
 			conn.Close()

@@ -14,13 +14,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 const (
 	adminToken = "admin-token-of-the-test"
 	fleetToken = "fleet-token-of-the-test"
-	patience   = 30 * time.Second
+	patience   = await.Patience
 )
 
 var sharedPostgres servers.SharedPostgres //nolint:gochecknoglobals // one server for all tests, closed by TestMain
@@ -126,7 +127,7 @@ func (i *instance) callOperator(t *testing.T, method, path, body string) []byte 
 func (i *instance) sendReport(t *testing.T, device, body string) devices.Reply {
 	t.Helper()
 	var reply devices.Reply
-	eventually(t, "an answer", func() bool {
+	await.True(t, "an answer", func() bool {
 		status, content := i.call(t, http.MethodPost, "/v1/devices/"+device+"/report", i.fleet, body)
 		if status != http.StatusOK {
 			t.Fatalf("report of %s: %d %s", device, status, content)
@@ -149,20 +150,8 @@ func decodeReply(t *testing.T, content []byte) devices.Reply {
 // waitForBroker waits until the dispatcher is connected to its MQTT broker.
 func waitForBroker(t *testing.T, i *instance) {
 	t.Helper()
-	eventually(t, "the dispatcher at the broker", func() bool {
+	await.True(t, "the dispatcher at the broker", func() bool {
 		_, body := i.call(t, http.MethodGet, "/readyz", "", "")
 		return bytes.Contains(body, []byte(`"mqtt":"ok"`))
 	})
-}
-
-// eventually calls ok again and again until it returns true. After the time patience, the test fails.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-	}
 }

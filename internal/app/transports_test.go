@@ -14,6 +14,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -169,14 +170,14 @@ func (s *proxiedDispatcher) runScript(t *testing.T, name, script string, connect
 		case "lapsed":
 			s.execSQL(t, "UPDATE grants SET lease_until = now() - interval '1 s' WHERE device = '"+device+"'")
 			s.execSQL(t, "UPDATE batches SET max_attempts = 1 WHERE pool = '"+p.pool+"'")
-			eventually(t, "the lapsed grant is taken back", func() bool {
+			await.True(t, "the lapsed grant is taken back", func() bool {
 				return strings.Contains(string(s.callOperator(t, http.MethodGet, fmt.Sprintf("/v1/tasks/%d", p.grant.ID), "")), `"timed_out"`)
 			})
 		case "without":
 			map[string]*servers.Proxy{"postgres": s.postgres, "redis": s.redis}[what].Cut()
 		case "report":
 			p.recordReply(report(t, what))
-			eventually(t, "an answer", func() bool { // a pool may have to be restored first
+			await.True(t, "an answer", func() bool { // a pool may have to be restored first
 				done := n == len(lines)-1 || p.reply.Reason != devices.ReasonUnavailable
 				if !done {
 					p.recordReply(report(t, what))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // errUnknown is the error of a call that may have taken effect although it failed.
@@ -69,7 +70,7 @@ func (r *blockedCalls) startCaller(ctx context.Context, key string, in int) <-ch
 		out, err := r.Do(ctx, key, in)
 		there <- callerOutcome{in, out, err}
 	}()
-	waitUntil(r.t, "a caller waits or was called for", func() bool { return r.callerCount(key) != before })
+	await.True(r.t, "a caller waits or was called for", func() bool { return r.callerCount(key) != before })
 	return there
 }
 
@@ -109,25 +110,11 @@ func (r *blockedCalls) expectDoubled(callers ...<-chan callerOutcome) {
 
 func (r *blockedCalls) expectNoKeys() {
 	r.t.Helper()
-	waitUntil(r.t, "no key is kept", func() bool {
+	await.True(r.t, "no key is kept", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.queues) == 0
 	})
-}
-
-// waitUntil calls is() repeatedly until it returns true.
-func waitUntil(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick, late := time.NewTicker(time.Millisecond), time.After(waitLimit)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within %s: %s", waitLimit, what)
-		}
-	}
 }
 
 // TestACallGoesAtOnceAndTakesWhatCameMeanwhile checks when requests are sent. A request must be sent at once while
@@ -311,7 +298,7 @@ func TestCallsUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	waitUntil(t, "all but the first, whose call is under way, wait", func() bool {
+	await.True(t, "all but the first, whose call is under way, wait", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		of := c.queues["a"]

@@ -3,7 +3,6 @@ package doctor_test
 import (
 	"database/sql"
 	"maps"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,10 +22,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	postgres.Close()
 	redis.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // newInstallation returns an installation in which doctor finds nothing wrong, except that the Postgres of the tests has

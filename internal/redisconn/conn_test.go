@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -27,19 +28,13 @@ func openConn(t *testing.T, url string) *redisconn.Conn {
 // waitUntilWritable tries to set a key until this succeeds. It returns how long this took.
 func waitUntilWritable(t *testing.T, c *redisconn.Conn, key string) time.Duration {
 	t.Helper()
-	began, tick := time.Now(), time.NewTicker(50*time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := c.Client.Set(t.Context(), key, "1", 0).Err()
-		took := time.Since(began)
-		if err == nil {
-			return took
-		}
-		if took > time.Minute {
-			t.Fatalf("%s after %s: %v", key, took, err)
-		}
-		<-tick.C
-	}
+	began := time.Now()
+	var err error
+	await.True(t, "a write of "+key, func() bool {
+		err = c.Client.Set(t.Context(), key, "1", 0).Err()
+		return err == nil
+	}, &err)
+	return time.Since(began)
 }
 
 func setManyKeys(t *testing.T, c *redisconn.Conn) {
@@ -125,17 +120,6 @@ func TestSentinelFailsOver(t *testing.T) {
 	s.Servers[0].Kill()
 	s.WaitMaster(1)
 	t.Logf("used %.1f s after the switch", waitUntilWritable(t, c, "key").Seconds())
-}
-
-func eventually(t *testing.T, what string, isTrue func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !isTrue(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s", what)
-		}
-	}
 }
 
 // TestABreakerIsOfANode checks that each node of a Cluster has its own breaker: a node that does not answer does

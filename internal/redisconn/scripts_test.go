@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -84,7 +85,7 @@ func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 			answered++
 		}
 	}
-	eventually(t, "answer of all", func() bool { return redisconn.Run(t.Context(), c.Client, calls) == nil })
+	await.True(t, "answer of all", func() bool { return redisconn.Run(t.Context(), c.Client, calls) == nil })
 	once := 0
 	for _, call := range calls {
 		if n, _ := call.Int(); n == 2 {

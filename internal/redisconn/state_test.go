@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -31,7 +32,7 @@ func TestServedIsWhatTheClusterServes(t *testing.T) {
 				t.Errorf("%d of 30 served, %v", n, err)
 			}
 			cluster.Nodes[2].Kill()
-			eventually(t, "Cluster that knows of the loss", func() bool {
+			await.True(t, "Cluster that knows of the loss", func() bool {
 				n, err := c.CountServedKeys(t.Context(), keysOfAllNodes())
 				return err != nil && (n > 10 && n < 30) == partly && (n == 0) == !partly
 			})
@@ -110,7 +111,7 @@ func TestExamineNotesMastersThatFail(t *testing.T) {
 			}
 			last := slices.MaxFunc(cluster.Nodes, func(a, b *servers.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
 			last.Kill() // the text must name all failed nodes, not only this one
-			eventually(t, "note of the loss", func() bool {
+			await.True(t, "note of the loss", func() bool {
 				notes, err := c.Examine(t.Context())
 				if partly {
 					return err == nil && notes.Kind == "a Cluster of 3 masters" && len(notes.Trouble) == 1 && strings.Contains(notes.Trouble[0].Text, "is not usable: ")

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -118,17 +117,11 @@ func TestMetricsSayWhatReadyzSays(t *testing.T) {
 	})
 	expect := func(what string, want ...string) {
 		t.Helper()
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for deadline := time.Now().Add(time.Minute); ; <-tick.C {
-			text := string(b.Call("GET", "/metrics", "", nil).Expect(200).Body)
-			if !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(text, line+"\n") }) {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: want %q in %s", what, want, text)
-			}
-		}
+		var text string
+		b.Await(fmt.Sprintf("%s: %q", what, want), func() bool {
+			text = string(b.Call("GET", "/metrics", "", nil).Expect(200).Body)
+			return !slices.ContainsFunc(want, func(line string) bool { return !strings.Contains(text, line+"\n") })
+		}, &text)
 	}
 	expect("all well", `dispatcher_ready 1`, `dispatcher_dependency_up{dependency="a"} 1`, `dispatcher_dependency_up{dependency="b"} 1`)
 	failing.Store(true)

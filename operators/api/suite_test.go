@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"flag"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"testing"
 
@@ -31,9 +30,8 @@ var shared rig.Servers //nolint:gochecknoglobals // one of each kind per test bi
 var _ = flag.Bool("update", false, "write the golden files anew")
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	shared.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // hook is a function that a test sets. If it is not set, run does nothing.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -36,10 +35,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	m.Run()
 	shared.Close()
 	browser.Close()
-	os.Exit(code) //nolint:forbidigo // TestMain's way to end
 }
 
 // countingStore is a ledger that counts what the dashboard reads from it.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -262,18 +263,15 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 		t.Fatal("never left")
 	}
 	link.ReleaseReplies()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(patience); ; { // a slow answer may count as silence once more
+	await.True(t, "a message", func() bool { // a slow answer may count as silence once more
 		r.sendWakes(parked.WakeMessage{Device: "a"})
 		select {
 		case <-r.messages:
-			return
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("never heard anything again")
+			return true
+		default:
+			return false
 		}
-	}
+	})
 }
 
 func TestWithoutRedisItIsUnavailable(t *testing.T) {

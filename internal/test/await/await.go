@@ -13,19 +13,20 @@ import (
 // stall for so long.
 const Patience = 2 * time.Minute
 
-// interval is the pause between two checks of a condition.
-const interval = 20 * time.Millisecond
+// longestPause is the longest pause between two checks of a condition. The first pause is 1 ms, and each pause is twice
+// as long as the one before.
+const longestPause = 20 * time.Millisecond
 
 // True calls holds until it returns true. After Patience, it fails the test with a message that contains what and the
 // last state that holds has read. The values in seen give that state: pointers to variables, or functions that return it.
 func True(tb testing.TB, what string, holds func() bool, seen ...any) {
 	tb.Helper()
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for deadline := time.Now().Add(Patience); !holds(); <-tick.C {
+	deadline := time.Now().Add(Patience)
+	for pause := time.Millisecond; !holds(); pause = min(2*pause, longestPause) {
 		if time.Now().After(deadline) {
 			tb.Fatalf("waited %s in vain for %s%s", Patience, what, lastState(seen))
 		}
+		<-time.After(pause)
 	}
 }
 

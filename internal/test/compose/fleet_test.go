@@ -1,14 +1,14 @@
 package compose
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
-	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // capacity is the capacity of the pool in docker-compose.yml.
@@ -16,26 +16,9 @@ const capacity = 60
 
 // fleet is one run of the service fleet.
 type fleet struct {
-	printed lockedBuffer
+	printed await.Output
 	ended   chan struct{} // closed when it has ended
 	err     error
-}
-
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // startFleet starts the fleet with the command of the README.

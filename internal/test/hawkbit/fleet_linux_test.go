@@ -1,7 +1,6 @@
 package hawkbit
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,12 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/app"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // fleet is an installation with instances of swupdate in one pool.
@@ -32,27 +31,8 @@ type fleet struct {
 	program   string
 	capacity  int
 	lease     time.Duration
-	log       *logBuffer
+	log       *await.Output
 	restarts  atomic.Int64 // how often an instance ended itself and was started again
-}
-
-// logBuffer keeps the log of the dispatcher.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // skipOrFail skips the test because something is missing. Under CI it fails.
@@ -71,7 +51,7 @@ func startFleet(t *testing.T, capacity int, lease time.Duration) *fleet {
 	if err != nil {
 		skipOrFail(t, "swupdate is missing: make deps")
 	}
-	f := &fleet{T: t, program: program, image: newImage(t, 1<<20), capacity: capacity, lease: lease, log: &logBuffer{}}
+	f := &fleet{T: t, program: program, image: newImage(t, 1<<20), capacity: capacity, lease: lease, log: &await.Output{}}
 	f.startDispatcher()
 	f.proxy = &http.Server{Handler: newProxy(t, f.dev.URL), ReadHeaderTimeout: time.Minute}
 	t.Cleanup(func() { _ = f.proxy.Close() })

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -191,14 +192,10 @@ func (r replica) getPage(path string) string {
 // waitUntil waits until the condition is true.
 func (r replica) waitUntil(what string, condition func() bool) {
 	r.t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !condition(); <-tick.C {
-		if time.Now().After(deadline) {
-			log, _ := r.tryCommand("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
-			r.t.Fatalf("%s: %s not within %s\n%s", r.format, what, patience, log)
-		}
-	}
+	await.True(r.t, r.format+": "+what, condition, func() string {
+		log, _ := r.tryCommand("journalctl", "--no-pager", "-n", "30", "-u", "dispatcher")
+		return log
+	})
 }
 
 // expectRunning waits until the replica is ready. It checks the version that the running process and the installed program report.

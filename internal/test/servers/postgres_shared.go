@@ -12,9 +12,8 @@ import (
 // database in it (NewDatabase) takes milliseconds. The zero value is ready to use. TestMain closes it:
 //
 //	func TestMain(m *testing.M) {
-//		code := m.Run()
+//		m.Run() // the code that it returns becomes the exit code
 //		shared.Close()
-//		os.Exit(code)
 //	}
 //
 // Tests that stop or kill the server start their own server (StartPostgres).

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // nodeTimeout is the time after which a Cluster of the tests considers a node that does not answer as failed.
@@ -199,15 +201,8 @@ func (c *RedisNodes) waitUntil(what string, check func() error) {
 
 func waitUntil(tb testing.TB, what string, check func() error) {
 	tb.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	err := check()
-	for deadline := time.Now().Add(startTimeout); err != nil; err = check() {
-		if time.Now().After(deadline) {
-			tb.Fatalf("no %s: %v", what, err)
-		}
-		<-tick.C
-	}
+	var err error
+	await.True(tb, what, func() bool { err = check(); return err == nil }, &err)
 }
 
 // argument returns the value of an argument with which the server was started.
