@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestDecodeReport(t *testing.T) {
@@ -64,9 +65,7 @@ func TestDecodeReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := devices.DecodeReport([]byte(test.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -79,9 +78,7 @@ func TestDecodeReportRepairsOutput(t *testing.T) {
 	body := []byte(resultWithField(`"output": {"k\u0000": "a` + "\x00\xff\xc3" + `\ud800x\ud800\ud83d\ude00\ude00 é"} `))
 	sent := string(body)
 	report, err := devices.DecodeReport(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := "{\"k\ufffd\": \"a\ufffd\ufffd\ufffd\ufffdx\ufffd\\ud83d\\ude00\ufffd é\"}"
 	if got := string(report.Results[0].Output); got != want {
 		t.Errorf("output %q, want %q", got, want)
@@ -126,9 +123,7 @@ func TestDecodeReportMarksBadEntries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, err := devices.DecodeReport([]byte(`{"results":[` + good + `,` + test.entry + ` , ` + good + `]}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			neighbour := devices.Result{Task: 1, Token: 2, Status: devices.StatusSucceeded}
 			if diff := cmp.Diff([]devices.Result{neighbour, test.want, neighbour}, got.Results); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -140,9 +135,7 @@ func TestDecodeReportMarksBadEntries(t *testing.T) {
 func TestDecodeReportMarksBadRunning(t *testing.T) {
 	t.Parallel()
 	got, err := devices.DecodeReport([]byte(`{"running":["x",{"task":"","token":2},{"task":1,"token":-2},{"task":1,"token":2}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := []devices.Running{
 		{Invalid: "not_an_object"}, {Token: 2, Invalid: "invalid_task"}, {Task: 1, Invalid: "invalid_token"}, {Task: 1, Token: 2},
 	}

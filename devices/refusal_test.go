@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestRefusalsAreThoseOfThePage compares Refusals with the table of errors in docs/protocol.md. Each status must
@@ -15,9 +16,7 @@ import (
 func TestRefusalsAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, text, _ := strings.Cut(string(page), "| HTTP | MQTT `reason` | what a device does |\n")
 	text, _, _ = strings.Cut(text, "\n\n")
 	for _, r := range devices.Refusals() {

@@ -14,6 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -125,9 +126,7 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 	}
 	a.expectCalls(t, "set d1", "set d1")
 	for _, blocked := range []bool{true, false} {
-		if err := b.Devices.SetBlocked(b.ctx, "op", "d1", blocked, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Devices.SetBlocked(b.ctx, "op", "d1", blocked, ""))
 	}
 	if _, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0, ""); err != nil {
 		t.Fatal(err)

@@ -75,9 +75,7 @@ func TestBlockedDeviceIsReadAgain(t *testing.T) {
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
 		b.t.Helper()
 		task := b.grantTask()
-		if err := b.store.SetBlocked(b.ctx, "test", "d", true, ""); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.store.SetBlocked(b.ctx, "test", "d", true, ""))
 		b.followMarks()
 		b.expectResultReads(s, task, ``, devices.ReasonBlocked, 1, 1)
 	})

@@ -172,17 +172,13 @@ func newBench(tb testing.TB, ledger *store.Store, redisAddr servers.RedisAt, cha
 // missing mark is trusted for two seconds.
 func (b *testBench) followMarks() {
 	b.t.Helper()
-	if err := b.Marks.FollowNews(b.ctx); err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(b.Marks.FollowNews(b.ctx))
 }
 
 func (b *testBench) createPool(name string, capacity int, lease time.Duration) {
 	b.t.Helper()
 	_, _, err := b.store.PutPool(b.ctx, "test", name, store.PoolSpec{Capacity: capacity, Lease: lease})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 }
 
 // createBatch queues one task for each device and returns the batch's id.
@@ -209,9 +205,7 @@ func (b *testBench) queueTasks(pool string, change func(*store.Batch), tasks ite
 		change(&in)
 	}
 	out, err := b.store.CreateBatch(b.ctx, "test", in, store.NewBatchTasks{Tasks: tasks})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	return out.ID
 }
 
@@ -258,9 +252,7 @@ func isUndecided(reply devices.Reply, err error) bool {
 func (b *testBench) tryReport(device, body string) (devices.Reply, error) {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	return b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaFleetToken}, report)
 }
 
@@ -315,9 +307,7 @@ func (b *testBench) sendResult(device string, t devices.Task, status, moreFields
 func (b *testBench) readTask(id int64) store.Task {
 	b.t.Helper()
 	task, _, _, err := b.store.Task(b.ctx, id)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	return task
 }
 
@@ -332,13 +322,9 @@ func (b *testBench) expectState(id int64, want store.TaskState) {
 func (b *testBench) heldSlots() (inRedis, inLedger int) {
 	b.t.Helper()
 	snapshot, err := b.semaphore.Snapshot(b.ctx, "a")
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	grants, err := b.store.Grants(b.ctx, "a")
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	return len(snapshot.Leases), len(grants)
 }
 
@@ -358,17 +344,13 @@ func (b *testBench) endAllLeases() {
 func (b *testBench) reap() upkeep.ReapResult {
 	b.t.Helper()
 	r, err := b.Upkeep.Reap(b.ctx)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	return r
 }
 
 func (b *testBench) reconcile() upkeep.ReconcileResult {
 	b.t.Helper()
 	r, err := b.Upkeep.Reconcile(b.ctx)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	return r
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/upkeep"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -73,9 +74,7 @@ func newFollowBench(t *testing.T) (*testBench, *forgetfulStore, *failingSemaphor
 func (b *testBench) followPools() upkeep.ReconcileResult {
 	b.t.Helper()
 	r, err := b.Upkeep.FollowChanges(b.ctx)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	return r
 }
 
@@ -238,9 +237,7 @@ func TestFollowForgetsDeletedPools(t *testing.T) {
 	if _, err := b.Upkeep.FollowChanges(b.ctx); err == nil {
 		t.Fatal("a semaphore that is silent was told of a change")
 	}
-	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.store.DeletePool(b.ctx, "test", "a"))
 	semaphore.isDown.Store(false)
 	b.followPools()
 }
@@ -259,12 +256,8 @@ func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 		d.Waiters.Pools.RecordHoldTime("a", "", minute)
 		d.Waiters.Pools.RecordWaitingDevice("a")
 	}
-	if err := b.store.DeletePool(b.ctx, "test", "a"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Upkeep.ForgetPool(b.ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.store.DeletePool(b.ctx, "test", "a"))
+	must.Succeed(t, b.Upkeep.ForgetPool(b.ctx, "a"))
 	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
 		b.awaitCondition("replica that knows pool b alone", func() bool { // a concurrent round may add pool a again
 			if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {

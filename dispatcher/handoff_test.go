@@ -74,9 +74,7 @@ func withWaker(w *wakeRecorder) func(*dispatcher.Config) {
 func (b *testBench) reportOverSession(device, body string) devices.Reply {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	for try := 0; ; try++ {
 		reply, err := b.HandleReport(b.ctx, devices.Caller{Device: devices.ID(device), Via: devices.ViaSession}, report)
 		if err == nil && !isUndecided(reply, nil) {

@@ -149,9 +149,7 @@ func TestWhoMayReportIsLookedAtAgain(t *testing.T) {
 			t.Parallel()
 			runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
 				b.t.Helper()
-				if err := change(b); err != nil {
-					b.t.Fatal(err)
-				}
+				b.must(change(b))
 				b.followMarks()
 				s.takeCallCount("Views")
 				_, _ = b.tryReport("d", `{}`)
@@ -170,14 +168,10 @@ func TestLostMarksAreMadeAgain(t *testing.T) {
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
 		b.t.Helper()
 		b.createBatch("a", nil, "d")
-		if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.redis.FlushDB(b.ctx).Err())
 		b.expectLedgerRead(s, "with a lost mark", devices.ReasonGranted, true)
 		b.createBatch("a", nil, "e")
-		if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.redis.FlushDB(b.ctx).Err())
 		b.followMarks()
 		b.expectReason("e", `{}`, devices.ReasonGranted)
 	})

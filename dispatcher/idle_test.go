@@ -9,6 +9,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // manualClock is a clock that advances only if the test calls advance.
@@ -33,9 +34,7 @@ func (e *manualClock) advance(by time.Duration) {
 func idleSeconds(t *testing.T, r *prometheus.Registry) float64 {
 	t.Helper()
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == "dispatcher_slot_idle_seconds_total" && m.GetLabel()[0].GetValue() == "a" {
@@ -65,9 +64,7 @@ func runWithManualClock(t *testing.T, test func(b *testBench, clock *manualClock
 func (b *testBench) countIdleAfter(clock *manualClock, elapsed time.Duration) {
 	b.t.Helper()
 	clock.advance(elapsed)
-	if err := b.Upkeep.CountIdleSlots(b.ctx); err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(b.Upkeep.CountIdleSlots(b.ctx))
 }
 
 // awaitIdleCount calls countIdleAfter until the counted idle time grows, and returns by how much it grew. Before
@@ -96,9 +93,7 @@ func TestIdleSlotsAreCounted(t *testing.T) {
 		if n := count(); n != 0 {
 			b.t.Errorf("%f slot-seconds, and nobody was seen", n)
 		}
-		if err := b.Seen.Flush(b.ctx); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.Seen.Flush(b.ctx))
 		// The replica's clock advances one second between the calls. The ledger assigns at least 0.9 s of its time to each call. The sums
 		// are not exact, because they are sums of floating-point numbers.
 		if n := b.awaitIdleCount(clock, time.Second, count); n < 1.799 || n > 2.001 {
@@ -129,9 +124,7 @@ func TestAFullPoolIsNotIdle(t *testing.T) {
 		g := b.expectGrant("d1")
 		b.sendReport("d2", `{"id":"1"}`)
 		b.sendReport("d3", `{"id":"1"}`)
-		if err := b.Seen.Flush(b.ctx); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.Seen.Flush(b.ctx))
 		for range 3 {
 			b.countIdleAfter(clock, time.Second)
 		}
@@ -157,13 +150,9 @@ func TestReplicasShareIdleTime(t *testing.T) {
 	b.createPool("a", 3, minute)
 	b.sendReport("d1", `{"id":"1","accept":false}`)
 	b.createBatch("a", nil, "d1")
-	if err := b.Seen.Flush(b.ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Seen.Flush(b.ctx))
 	began, err := b.store.Clock(b.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := b.store.TakeIdleTime(b.ctx, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -182,9 +171,7 @@ func TestReplicasShareIdleTime(t *testing.T) {
 		return count() >= 3
 	})
 	ended, err := b.store.Clock(b.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if n, passed := count(), ended.Sub(began).Seconds(); n > passed+0.001 {
 		t.Errorf("%f slot-seconds of one slot in %f s", n, passed)
 	}

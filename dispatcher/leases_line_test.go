@@ -77,9 +77,7 @@ func TestWaitingIsGivenUp(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := b.leases().End(b.ctx, testCaller(), "a", task, 0); err != nil {
-				b.t.Fatal(err)
-			}
+			b.must(b.leases().End(b.ctx, testCaller(), "a", task, 0))
 		}
 		<-w.done
 		if lost := (*dispatcher.LostError)(nil); !errors.As(w.err, &lost) {

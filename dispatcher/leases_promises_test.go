@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/internal/test/pages"
 )
 
@@ -117,9 +118,7 @@ func (d difference) cellsByPromise() map[string]promiseCell {
 func TestCallersAndDDIKeepThePromises(t *testing.T) {
 	t.Parallel()
 	all, err := pages.TestNames("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, d := range append(callerDifferences(), ddiDifferences()...) {
 		for promise, c := range d.cellsByPromise() {
 			if reason, is := strings.CutPrefix(string(c), "cannot: "); is && reason != "" {

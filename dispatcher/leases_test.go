@@ -362,9 +362,7 @@ func TestLeasesOutliveRedis(t *testing.T) {
 	runOnBackends(t, func(b *testBench) {
 		b.createPool("a", 2, minute)
 		one, two := b.expectLease("one"), b.expectLease("two")
-		if err := b.redis.FlushDB(b.ctx).Err(); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.redis.FlushDB(b.ctx).Err())
 		if got := b.tryAcquire("three"); got.Grant != nil {
 			b.t.Errorf("a third lease: %+v", got.Grant)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -37,9 +38,7 @@ func TestWhatWaitedTooLongIsNotClaimed(t *testing.T) {
 		{store.Claim{Task: 3}, now.Add(-time.Minute)},
 		{store.Claim{Task: 4}, now},
 	}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i, late := range []bool{true, false, true, false} {
 		if got[i].late != late || (got[i].Status == store.ClaimGranted) == late || !late && got[i].Grant.Task != int64(i+1) {
 			t.Errorf("claim %d: %+v", i+1, got[i])

@@ -7,15 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // seriesCounts returns the number of series of each metric in a registry.
 func seriesCounts(t *testing.T, r *prometheus.Registry) map[string]int {
 	t.Helper()
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	n := make(map[string]int)
 	for _, f := range families {
 		n[f.GetName()] = len(f.GetMetric())

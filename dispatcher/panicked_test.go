@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestPanicsAreCounted checks that a panic that was recovered is counted in the metric.
@@ -14,9 +15,7 @@ func TestPanicsAreCounted(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	New(Config{Registerer: metrics}).Panicked("testing", &rescue.Panic{Cause: "by the test"})
 	families, err := metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	counted := 0.0
 	for _, f := range families {
 		if f.GetName() == "dispatcher_panics_total" {

@@ -11,6 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -36,9 +37,7 @@ func TestWhatWaitingDoesNotChangeIsAnsweredAtOnce(t *testing.T) {
 	b.createPool("a", 1, minute)
 	b.createBatch("a", nil, "d1", "d2", "d3")
 	b.registerDevices("blocked")
-	if err := b.Devices.SetBlocked(b.ctx, "test", "blocked", true, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Devices.SetBlocked(b.ctx, "test", "blocked", true, ""))
 	g := b.expectGrant("d1")
 	for _, test := range []struct {
 		device, body string
@@ -140,18 +139,12 @@ func TestParkedReportOfWhoMayNotReportAnyMore(t *testing.T) {
 			})
 			b.createPool("a", 1, minute)
 			_, token, err := b.Devices.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			caller, err := b.Authenticate(b.ctx, "d1", token)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			w := b.startReport(b.Dispatcher, caller, `{}`, long)
 			w.awaitParked()
-			if err := test.end(b); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, test.end(b))
 			b.createBatch("a", nil, "d1")
 			elapsed.Store(int64(time.Minute)) // tokens in memory are no longer trusted
 			notifyOffer(b.Dispatcher, "d1")

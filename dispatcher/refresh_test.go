@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -291,9 +292,7 @@ func TestWrongWaitsAreCounted(t *testing.T) {
 func counterValue(t *testing.T, metrics *prometheus.Registry, name string) (sum float64) {
 	t.Helper()
 	families, err := metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
 			for _, series := range f.GetMetric() {

@@ -5,15 +5,14 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestABlockedDeviceIsForbiddenAtTheBroker(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
 	b.sendReport("d1", `{}`)
-	if err := b.store.SetBlocked(b.ctx, "test", "d1", true, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.store.SetBlocked(b.ctx, "test", "d1", true, ""))
 	if _, err := b.reportOverBroker("d1", "r"); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("report: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -16,9 +17,7 @@ func TestABlockedDeviceIsToldToStop(t *testing.T) {
 	b.createPool("a", 5, minute)
 	b.createBatch("a", nil, "d1")
 	g := b.expectGrant("d1")
-	if err := b.store.SetBlocked(b.ctx, "test", "d1", true, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.store.SetBlocked(b.ctx, "test", "d1", true, ""))
 	reply := b.sendReport("d1", runningReport(g))
 	if len(reply.Cancel) != 1 || reply.Cancel[0].Why != devices.CancelBlocked || reply.Reason != devices.ReasonBlocked {
 		t.Errorf("reply %+v, want cancel blocked", reply)
@@ -72,9 +71,7 @@ func TestEnrollmentGivesADeviceItsOwnToken(t *testing.T) {
 		t.Errorf("replaced credential: %v", err)
 	}
 	caller, err := b.Authenticate(b.ctx, "new", second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	reply, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
 	if err != nil || reply.Credential != "" {
 		t.Errorf("with its own token: %+v, %v", reply, err)

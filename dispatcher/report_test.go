@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -250,16 +251,12 @@ func TestARefusalSaysItsReason(t *testing.T) {
 		}
 
 		b.expectReason("blocked", `{"accept":false}`, devices.ReasonDeclined) // this report registers the device
-		if err := b.store.SetBlocked(b.ctx, "test", "blocked", true, ""); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.store.SetBlocked(b.ctx, "test", "blocked", true, ""))
 		b.expectReason("blocked", `{}`, devices.ReasonBlocked)
 		if _, _, err := b.store.PutPool(b.ctx, "test", "open", store.PoolSpec{Capacity: 5, Lease: minute, Paused: true}); err != nil {
 			b.t.Fatal(err)
 		}
-		if err := b.store.SetBlocked(b.ctx, "test", "blocked", false, ""); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.store.SetBlocked(b.ctx, "test", "blocked", false, ""))
 		b.expectReason("blocked", `{}`, devices.ReasonPaused)
 	})
 }
@@ -279,9 +276,7 @@ func TestPriorityThenAge(t *testing.T) {
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var order []int64
 	for range 3 {
 		g := b.expectGrant("d1")

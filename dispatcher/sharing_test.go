@@ -11,6 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -76,9 +77,7 @@ func (c *crowd) sampleHeld(samples int) (held []map[int64]int) {
 	for range samples {
 		<-tick.C
 		snapshot, err := c.semaphore.Snapshot(c.ctx, "a")
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must.Succeed(c.t, err)
 		heldByBatch := map[int64]int{}
 		for _, l := range snapshot.Leases {
 			heldByBatch[l.Batch]++

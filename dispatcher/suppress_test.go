@@ -223,9 +223,7 @@ func TestATaskThatStartedIsNotDropped(t *testing.T) {
 		failed, returned, paused := b.expectGrant("fails"), b.expectGrant("returns"), b.expectGrant("pauses")
 		b.sendResult("fails", failed, "failed", "", devices.OutcomeRecorded)
 		b.sendResult("returns", returned, "returned", "", devices.OutcomeRecorded)
-		if err := b.store.AskCancel(b.ctx, paused.ID, paused.Token, devices.CancelPaused); err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(b.store.AskCancel(b.ctx, paused.ID, paused.Token, devices.CancelPaused))
 		b.sendResult("pauses", paused, "returned", "", devices.OutcomeRecorded)
 		for device, task := range map[string]int64{"fails": failed.ID, "returns": returned.ID, "pauses": paused.ID} {
 			b.expectReason(device, `{"id":"again"}`, devices.ReasonLimited)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -129,9 +130,7 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 			b.t.Errorf("reconciled %+v, want one freed", r)
 		}
 		snapshot, err := b.semaphore.Snapshot(b.ctx, "a")
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(err)
 		var left []string
 		for _, l := range snapshot.Leases {
 			left = append(left, fmt.Sprint(l.Slot, l.Device))
@@ -151,9 +150,7 @@ func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 		b.createBatch("a", nil, "d1", "d2")
 		g := b.expectGrant("d1")
 		before, err := b.semaphore.Snapshot(b.ctx, "a")
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		b.must(err)
 		b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)
 		stale := slots.LedgerGrant{Lease: before.Leases[0].ID, Device: "d1", Slot: 0, Remaining: minute, Age: time.Second}
 		if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.LedgerGrant{stale}); err != nil {
@@ -223,9 +220,7 @@ func TestLastSeenIsThatOfTheReport(t *testing.T) {
 	t.Parallel()
 	b := newLightBench(t)
 	b.sendReport("d1", `{}`)
-	if err := b.Seen.Flush(b.ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Seen.Flush(b.ctx))
 	d, err := b.store.Device(b.ctx, "d1")
 	if err != nil || d.LastSeen == nil || time.Since(*d.LastSeen) > time.Minute {
 		t.Errorf("device %+v, %v: want it seen just now", d, err)

@@ -35,9 +35,7 @@ type reportAnswer struct {
 func (b *testBench) startReport(d *dispatcher.Dispatcher, caller devices.Caller, body string, wait time.Duration) *pendingReport {
 	b.t.Helper()
 	report, err := devices.DecodeReport([]byte(body))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	ctx, leave := context.WithCancel(b.ctx)
 	w := &pendingReport{t: b.t, caller: caller, parked: make(chan struct{}), answers: make(chan reportAnswer, 1), disconnect: leave}
 	ended := make(chan struct{})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -15,9 +16,7 @@ import (
 func TestEveryCodeIsTested(t *testing.T) {
 	t.Parallel()
 	tests, err := os.ReadFile("why_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for name := range codeNames(t) {
 		if !strings.Contains(string(tests), "decision."+name) {
 			t.Errorf("%s: no test gets it", name)
@@ -31,9 +30,7 @@ func codeNames(t *testing.T) map[string]string {
 	found := map[string]string{}
 	for _, name := range []string{"obstacle.go", "causes.go", "ended.go"} {
 		text, err := os.ReadFile("decision/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, m := range regexp.MustCompile(`(?m)^\t(Code[A-Z]\w+) +Code = "(\w+)"`).FindAllStringSubmatch(string(text), -1) {
 			found[m[1]] = m[2]
 		}
@@ -48,9 +45,7 @@ func codeNames(t *testing.T) map[string]string {
 func TestProtocolListsTheReasons(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, section, _ := strings.Cut(string(page), "<!-- why codes -->\n| `code` |")
 	section, _, _ = strings.Cut(section, "\n\n")
 	var listed []string

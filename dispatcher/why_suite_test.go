@@ -19,9 +19,7 @@ func withLongPeriod(c *dispatcher.Config) { c.ReportPeriod = 10 * time.Minute }
 func (b *testBench) explainTask(task int64) decision.Explanation {
 	b.t.Helper()
 	e, err := b.Explainer.ExplainTask(b.ctx, task)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	for _, r := range e.Causes {
 		if r.Detail == "" || r.Remedy == "" || strings.Contains(r.Detail+r.Remedy, "%!") {
 			b.t.Errorf("reason %+v", r)
@@ -80,9 +78,7 @@ func (b *testBench) expectWhy(task int64, want []decision.Code, words ...string)
 func (b *testBench) deviceTaskIDs(device string) (list []int64) {
 	b.t.Helper()
 	tasks, err := b.store.Tasks(b.ctx, store.TaskFilter{Device: device})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.must(err)
 	for _, t := range tasks {
 		list = append(list, t.ID)
 	}

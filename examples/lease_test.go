@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -15,9 +16,7 @@ func (s *devServer) openLeaseStates() string {
 	s.Helper()
 	var all []string
 	for l, err := range s.admin.Leases.List(s.Context(), pool, operators.All{}) {
-		if err != nil {
-			s.Fatal(err)
-		}
+		must.Succeed(s, err)
 		all = append(all, l.State)
 	}
 	return strings.Join(all, " ")
@@ -94,16 +93,12 @@ func TestCallersLeaveTheLine(t *testing.T) {
 			t.Parallel()
 			s := newDevServer(t)
 			held, err := s.admin.Leases.Acquire(t.Context(), pool, operators.NewLease{}, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			waits := caller(s, "600")
 			waits.waitForOutput("waiting")
 			waits.sendSignal(syscall.SIGTERM)
 			_ = waits.cmd.Wait()
-			if err := s.admin.Leases.Release(t.Context(), pool, held.Lease, held.Token); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.admin.Leases.Release(t.Context(), pool, held.Lease, held.Token))
 			s.expectNoLease()
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -47,18 +48,14 @@ func newDevServer(t *testing.T) *devServer {
 		return nil
 	})
 	token, err := os.ReadFile(filepath.Join(data, "admin-token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s := &devServer{T: t}
 	if s.admin, err = operators.New(operators.Config{URL: "http://" + addr, Token: strings.TrimSpace(string(token))}); err != nil {
 		t.Fatal(err)
 	}
 	_, err1 := s.admin.Pools.Put(t.Context(), pool, operators.PoolSettings{Capacity: 1})
 	made, err2 := s.admin.Tokens.Create(t.Context(), operators.NewToken{Name: "ci", Role: "caller", Pools: []string{pool}, LimitSets: []string{limitSet}})
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err1, err2))
 	s.environ = append(os.Environ(), "DISPATCHER_URL="+s.admin.URL(), "DISPATCHER_TOKEN="+made.Secret, "LEASE_MS=9000", "WAIT=1")
 	return s
 }
@@ -74,9 +71,7 @@ func (s *devServer) startExample(name string, args ...string) *runningExample {
 	s.Helper()
 	e := &runningExample{devServer: s, cmd: exec.Command(name, args...)}
 	e.cmd.Env, e.cmd.Stdout, e.cmd.Stderr = s.environ, e, e
-	if err := e.cmd.Start(); err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, e.cmd.Start())
 	s.Cleanup(func() { _ = e.cmd.Process.Kill() })
 	return e
 }
@@ -94,9 +89,7 @@ func (e *runningExample) waitUntil(want string, is func() bool) {
 
 func (e *runningExample) sendSignal(s os.Signal) {
 	e.Helper()
-	if err := e.cmd.Process.Signal(s); err != nil {
-		e.Fatal(err)
-	}
+	must.Succeed(e, e.cmd.Process.Signal(s))
 }
 
 func (e *runningExample) expectExit(code int) {

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -76,9 +77,7 @@ func connect(tb testing.TB, at servers.RedisAt) *redisLimiter {
 func compileRules(tb rapid.TB, policies ...policy.Policy) []*limits.Rule {
 	tb.Helper()
 	rules, err := limits.Compile("p", policies)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return rules
 }
 
@@ -162,9 +161,7 @@ func compileSet(tb rapid.TB, policies ...policy.Policy) []*limits.Rule {
 		of[i].Per = strings.ReplaceAll(of[i].Per, "tags.", "facts.")
 	}
 	rules, err := limits.CompileSet("s", of)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return rules
 }
 
@@ -212,9 +209,7 @@ func (s *redisLimiter) subjectKey(rule *limits.Rule) string {
 func (s *redisLimiter) redisKeys(tb testing.TB) []string {
 	tb.Helper()
 	keys, err := s.client.Keys(tb.Context(), s.redisKey("*")).Result()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return keys
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
@@ -121,9 +122,7 @@ func (w *windowBenchmark) measureRound(b *testing.B, callers int, accounts []ben
 		call(0)
 		all.Wait()
 		took += time.Since(begin)
-		if err := w.Reservations.Release(w.ctx, w.scope, w.openChecks); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, w.Reservations.Release(w.ctx, w.scope, w.openChecks))
 		w.openChecks = w.openChecks[:0]
 	}
 	return checks / took.Seconds()
@@ -251,12 +250,8 @@ func BenchmarkMemory(b *testing.B) {
 		}
 		for i := range 10 {
 			now := time.Now().UnixMilli() + int64(i)
-			if err := s.client.Eval(b.Context(), severalWindowsFixed(), []string{"zset"}, now, 100, 3_600_000).Err(); err != nil {
-				b.Fatal(err)
-			}
-			if err := s.client.Eval(b.Context(), cappedList, []string{"list"}, now, 100, 3_600_000).Err(); err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, s.client.Eval(b.Context(), severalWindowsFixed(), []string{"zset"}, now, 100, 3_600_000).Err())
+			must.Succeed(b, s.client.Eval(b.Context(), cappedList, []string{"list"}, now, 100, 3_600_000).Err())
 			if _, err := rate.Allow(b.Context(), "a", redis_rate.PerHour(100)); err != nil {
 				b.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
 
@@ -14,9 +15,7 @@ import (
 func TestRepeatsAreWhatDuplicatePoliciesCount(t *testing.T) {
 	t.Parallel()
 	rules, err := Compile("pool p", []policy.Policy{{Name: "same", Algorithm: policy.Duplicate, PerMS: 1000, Max: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var all []Facts
 	for _, device := range []string{"d-1", "d-2", ""} {
 		for _, kind := range []string{"", "k", "d-1"} {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -140,21 +141,16 @@ func TestRedisThatFollowedAnotherIsNotBelieved(t *testing.T) {
 	s.expectReserveStatus(t, rules, limits.StatusLimited)
 	host, port, _ := strings.Cut(other.Addr, ":")
 	direct := at.Client(t)
-	must := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(direct.SlaveOf(t.Context(), host, port).Err())
+	must.Succeed(t, direct.SlaveOf(t.Context(), host, port).Err())
 	var info string
 	await.True(t, "the copy", func() bool {
 		var err error
 		info, err = direct.Info(t.Context(), "replication").Result()
-		must(err)
+		must.Succeed(t, err)
 		return strings.Contains(info, "master_link_status:up")
 	}, &info)
-	must(direct.SlaveOf(t.Context(), "NO", "ONE").Err())
-	must(direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // Sentinel also closes these connections
+	must.Succeed(t, direct.SlaveOf(t.Context(), "NO", "ONE").Err())
+	must.Succeed(t, direct.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err()) // Sentinel also closes these connections
 	s.expectReserveStatus(t, rules, limits.StatusUnknown)
 	s.rebuild(t, rules, limits.Start{Lease: "1.1.past", Facts: accountFacts("a")})
 	s.expectReserveStatus(t, rules, limits.StatusLimited)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -96,9 +97,7 @@ func TestMemoryOfASubject(t *testing.T) {
 			for i := range checks {
 				checks[i] = s.newCheck(rules, "a")
 			}
-			if err := s.Reservations.Count(t.Context(), s.scope, checks, 0); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.Reservations.Count(t.Context(), s.scope, checks, 0))
 		}
 		used, err := s.client.MemoryUsage(t.Context(), s.subjectKey(rules[0])).Result()
 		if err != nil || used > most {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
@@ -121,9 +122,7 @@ func TestTopAreWhoIsRefusedMost(t *testing.T) {
 				s.countStart(t, c)
 			}
 		}
-		if err := s.Refusals.Publish(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Refusals.Publish(t.Context()))
 		if top, err = limits.New(s.client).Refusals.MostRefused(t.Context(), s.scope, 2); err != nil || !slices.Equal(top, want) {
 			t.Errorf("top of many, at another process: %v, %v", top, err)
 		}

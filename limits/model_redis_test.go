@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -80,9 +81,7 @@ func (r *realRedis) setClock(now time.Time) {
 
 func (r *realRedis) must(err error) {
 	r.tb.Helper()
-	if err != nil {
-		r.tb.Fatal(err)
-	}
+	must.Succeed(r.tb, err)
 }
 
 func (r *realRedis) restart(now time.Time, whileDown func()) {

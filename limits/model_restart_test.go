@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 )
@@ -118,9 +119,7 @@ func (m *restartModel) restartWithCutLog(t *rapid.T) {
 	}
 	m.openStarts = nil
 	left, err := m.realRedis.directClient.ZRange(context.Background(), "limits:{"+modelScope+"}:open", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, lease := range left {
 		s, ok := m.settledStarts[lease]
 		if !ok { // this reservation was released because Redis had been restarted

@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -180,9 +181,7 @@ func (m *takesModel) checkTake(t *rapid.T, take modelTake, isCounted bool) {
 	}
 	want := m.expectedAnswer(take, isCounted)
 	a, err := ask(context.Background(), modelScope, m.newTakings(take))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got := takenText(a[0]); got != want {
 		t.Fatalf("at %s, counting %t: %+v\nis   %s\nwant %s", m.now, isCounted, take, got, want)
 	}
@@ -224,9 +223,7 @@ func (m *takesModel) checkUsage(t *rapid.T) {
 			items[i] = limits.Item{Rule: r, Subject: r.Subject(accountFacts(account))}
 		}
 		got, err := replica.Usage.ReadUses(context.Background(), modelScope, items)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for i := range m.rules {
 			if want := m.expectedStanding(i, account, 1); fmt.Sprint(got[i].WindowUse) != fmt.Sprint(want) {
 				t.Fatalf("at %s: usage of rule %d by %s:\nis   %+v\nwant %+v", m.now, i, account, got[i].WindowUse, want)
@@ -260,9 +257,7 @@ func (m *takesModel) changeEpoch(t *rapid.T) {
 	for _, key := range client.Keys(context.Background(), "*}:r:*").Val() {
 		value := client.Get(context.Background(), key).Val()
 		left := client.PTTL(context.Background(), key).Val()
-		if err := client.Set(context.Background(), key, value[:26]+"before", max(left, 0)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, client.Set(context.Background(), key, value[:26]+"before", max(left, 0)).Err())
 	}
 	m.countsSince = make(map[int]time.Time)
 }

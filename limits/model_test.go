@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
@@ -165,9 +166,7 @@ func (m *startsModel) check(t *rapid.T, s modelStart, isLook bool) limits.Answer
 	}
 	for tries := 0; ; tries++ {
 		answers, err := ask(context.Background(), modelScope, m.newChecks(s))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		unknown := answers[0].Status == limits.StatusUnknown
 		if !unknown && !m.isKnown {
 			t.Fatalf("after a restart of Redis: %+v", answers[0])
@@ -289,9 +288,7 @@ func (m *startsModel) countUnreserved(t *rapid.T) {
 
 func (m *startsModel) sendSettlement(t *rapid.T, s modelStart, settle func(context.Context, string, []limits.Check, time.Duration) error, sendings int) {
 	for range sendings {
-		if err := settle(context.Background(), modelScope, m.newChecks(s), m.now.Sub(s.at)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, settle(context.Background(), modelScope, m.newChecks(s), m.now.Sub(s.at)))
 	}
 }
 
@@ -350,9 +347,7 @@ func (m *startsModel) rebuild(t *rapid.T) {
 	if a, err := replica.Reservations.Peek(context.Background(), modelScope, m.newChecks(modelStart{account: "a", lease: "x"})); err == nil {
 		known = a[0].Status != limits.StatusUnknown && a[0].Status != limits.StatusUnsettled
 	}
-	if err := replica.Rebuilder.Rebuild(context.Background(), modelScope, []*limits.Rule{m.rule}, past); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, replica.Rebuilder.Rebuild(context.Background(), modelScope, []*limits.Rule{m.rule}, past))
 	if !known && m.policy.Algorithm == policy.Fixed {
 		m.assumeLatestWindows()
 	}

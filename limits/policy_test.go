@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
@@ -98,17 +99,13 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		written, err := json.Marshal(policies)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		again, err := policy.Parse(written)
 		if err != nil || len(policies) > 0 && !reflect.DeepEqual(again, policies) {
 			t.Fatalf("%s: %v, %v", written, again, err)
 		}
 		rules, err := limits.Compile("p", policies)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, r := range rules {
 			if label := r.Subject(accountFacts("a")).Label; len(label) > 200 || label == "" || r.DescribeWindow(0) == "" || r.LongestWindow() <= 0 {
 				t.Fatalf("%+v: %q", r.Policy, label)
@@ -227,13 +224,9 @@ func TestPeriodsBeginByTheClocksOfTheirZone(t *testing.T) {
 		{"", policy.Month, "2028-02-29T00:00:00Z", "2028-02-01T00:00:00Z 696h0m0s"},
 	} {
 		zone, err := time.LoadLocation(c.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		around, err := time.Parse(time.RFC3339, c.around)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		b := limits.Boundaries(c.period, zone, around)
 		if got := fmt.Sprintf("%s %s", b[1].UTC().Format(time.RFC3339), b[2].Sub(b[1])); got != c.want {
 			t.Errorf("%s of %s around %s: %s, want %s", c.period, c.zone, c.around, got, c.want)

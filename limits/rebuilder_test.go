@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -39,9 +40,7 @@ func TestRuleIsUnknownUntilRebuilt(t *testing.T) {
 			if !slices.Equal(got, []bool{true, false, false}) {
 				t.Errorf("%s: starts of b, of which one committed during the filling: %v", p.Name, got)
 			}
-			if err := s.client.Del(t.Context(), s.redisKeys(t)...).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.client.Del(t.Context(), s.redisKeys(t)...).Err())
 			s.expectUnknown(t, rules, "after Redis lost all")
 		}
 	})
@@ -139,9 +138,7 @@ func TestNobodyTakesOverFromWhoIsAtIt(t *testing.T) {
 			}
 		}
 	}
-	if err := one.Rebuilder.Rebuild(t.Context(), s.scope, rules, slow); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, one.Rebuilder.Rebuild(t.Context(), s.scope, rules, slow))
 	if s.tryStart(t, rules, "a") {
 		t.Error("what was read is not counted")
 	}
@@ -190,9 +187,7 @@ func TestSlowReadingOfTheHistory(t *testing.T) {
 		began := time.Date(2026, 3, 1, 0, 0, 20, 0, time.UTC)
 		s, passTime := newPassingLimiter(t, began)
 		rules := compileRules(t, c.policy)
-		if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, slowHistory(passTime, began.Add(-10*time.Second))); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Rebuilder.Rebuild(t.Context(), s.scope, rules, slowHistory(passTime, began.Add(-10*time.Second))))
 		if a := s.reserve(t, s.newCheck(rules, "a")); a.Status != limits.StatusLimited || a.LongestRefusal().Wait != c.wait {
 			t.Errorf("%s: %+v, want a wait of %s", c.policy.Name, a, c.wait)
 		}
@@ -211,9 +206,7 @@ func TestRebuildAcrossTheEndOfAPeriod(t *testing.T) {
 		t.Errorf("the period ended: %v", err)
 	}
 	passTime(10 * time.Second) // now another rebuild may fill the rule
-	if err := s.Rebuilder.Rebuild(t.Context(), s.scope, rules, history); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Rebuilder.Rebuild(t.Context(), s.scope, rules, history))
 	if got := []bool{s.tryStart(t, rules, "a"), s.tryStart(t, rules, "a")}; !slices.Equal(got, []bool{true, false}) {
 		t.Errorf("starts in April, which had one start and allows two: %v", got)
 	}

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestScriptsUseWhatIsPermitted checks each Redis command that a script uses. The dispatcher must try the command when it starts, and the
@@ -14,9 +16,7 @@ func TestScriptsUseWhatIsPermitted(t *testing.T) {
 	t.Parallel()
 	read := func(path string) string {
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return string(content)
 	}
 	const root = ".."
@@ -24,9 +24,7 @@ func TestScriptsUseWhatIsPermitted(t *testing.T) {
 	var scripts []string
 	for _, folder := range []string{"limits", "slots"} {
 		all, err := filepath.Glob(filepath.Join(root, folder, "lua", "*.lua"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		scripts = append(scripts, all...)
 	}
 	if len(scripts) < 20 {

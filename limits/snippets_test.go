@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -189,9 +190,7 @@ func TestSnippetSeveralWindows(t *testing.T) {
 	rules := compileSet(t, accountPolicy(policy.Window{Max: 2, PerMS: 60_000}, policy.Window{Max: 5, PerMS: 3_600_000}))
 	one := limits.NewTaking("", 1, rules, accountFacts("a"))
 	answers, err := s.Takes.Take(t.Context(), s.scope, []limits.Taking{one, one, one, one, one}) // all takes in one call
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i, a := range answers {
 		if a.Allowed != (i < 2) {
 			t.Errorf("ours, %d at once: %+v", i, a)

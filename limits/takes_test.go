@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
@@ -34,9 +35,7 @@ func TestTakesSayWhatRemains(t *testing.T) {
 		}
 		peek := func(cost int64) limits.TakeResult {
 			a, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", cost, rules, accountFacts("a"))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return a[0]
 		}
 		for i, step := range []struct {
@@ -113,9 +112,7 @@ func TestPartsOfATakeAreGivenBackInTotal(t *testing.T) {
 				t.Errorf("return %d: %v in total, %v; want %d", step.cost, total, err, step.total)
 			}
 			left, err := s.Takes.Peek(t.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, accountFacts("a"))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for i, use := range left[0].Items {
 				if use.Used != 5-step.total {
 					t.Errorf("return %d: %d used of rule %s, want %d", step.cost, use.Used, rules[i].Name, 5-step.total)
@@ -165,9 +162,7 @@ func TestTakersAtOnceNeverOverGrant(t *testing.T) {
 func (s *redisLimiter) peekStanding(tb testing.TB, rules []*limits.Rule, account string) limits.WindowUse {
 	tb.Helper()
 	a, err := s.Takes.Peek(tb.Context(), s.scope, []limits.Taking{limits.NewTaking("", 1, rules, accountFacts(account))})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return a[0].Items[0]
 }
 

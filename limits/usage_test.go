@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
 )
@@ -47,9 +48,7 @@ func TestHighestAreExact(t *testing.T) {
 			s.takeWithID(t, set, "", int64(1+i%5), fmt.Sprint("account ", i))
 		}
 		s.takeWithID(t, set, "", 4, "account 4")
-		if err := s.Usage.Publish(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Usage.Publish(t.Context()))
 		got := s.highestUses(t, limits.New(s.client), set, 1000)
 		if len(got) != 256 || got[0] != "per-account "+set[0].Subject(accountFacts("account 4")).Label+" 9/10" {
 			t.Errorf("%d: %.200s", len(got), fmt.Sprint(got))

@@ -9,6 +9,7 @@ import (
 
 	_ "modernc.org/sqlite" // driver of the SQLite ledger
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/migrations"
 )
@@ -36,9 +37,7 @@ func replicas(t *testing.T, dialect string, n int) []*sql.DB {
 			continue
 		}
 		db, err := sql.Open(dialect, dsn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { _ = db.Close() })
 		if dialect == migrations.SQLite {
 			db.SetMaxOpenConns(1)
@@ -91,9 +90,7 @@ func TestDownTakesBackWhatUpMade(t *testing.T) {
 					t.Fatalf("up: %d, %v", n, err)
 				}
 				for range n + 1 { // one call more than there are migrations
-					if err := migrations.Down(t.Context(), db, dialect); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, migrations.Down(t.Context(), db, dialect))
 				}
 				for _, s := range status(t, db, dialect) {
 					if s.Applied {
@@ -119,9 +116,7 @@ func TestUnknownDialect(t *testing.T) {
 func status(t *testing.T, db *sql.DB, dialect string) []migrations.State {
 	t.Helper()
 	states, err := migrations.Status(t.Context(), db, dialect)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return states
 }
 
@@ -132,8 +127,6 @@ func leftovers(t *testing.T, db *sql.DB, dialect string) (n int) {
 		query = `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 			WHERE n.nspname = 'public' AND c.relname NOT LIKE 'goose_%'`
 	}
-	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.QueryRowContext(t.Context(), query).Scan(&n))
 	return n
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
@@ -18,9 +19,7 @@ func TestObjectsAreThoseOfAFreshLedger(t *testing.T) {
 		SELECT 'index', indexname, tablename FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'goose_db_version'
 		UNION ALL
 		SELECT 'trigger', g.tgname, t.relname FROM pg_trigger g JOIN pg_class t ON t.oid = g.tgrelid WHERE NOT g.tgisinternal`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer rows.Close()
 	got, err := migrations.Objects()
 	if err != nil || len(got) < 50 {
@@ -28,9 +27,7 @@ func TestObjectsAreThoseOfAFreshLedger(t *testing.T) {
 	}
 	for rows.Next() {
 		var there migrations.Object
-		if err := rows.Scan(&there.Kind, &there.Name, &there.Table); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, rows.Scan(&there.Kind, &there.Name, &there.Table))
 		i := slices.Index(got, there)
 		if i < 0 {
 			t.Errorf("%+v is not among the objects", there)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -36,9 +37,7 @@ func TestFieldsThatAreSetKeepTheirValues(t *testing.T) {
 	zero, no := int64(0), false
 	set := operators.NewBatch{Weight: 7, Lane: "urgent", MaxAttempts: 1, RetryBackoffMS: &zero, RetryOn: []string{"failed"}, OnLost: "fail", FinishInside: &no}
 	before, err := json.Marshal(set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if after, err := json.Marshal(set.WithDefaults()); err != nil || string(after) != string(before) {
 		t.Errorf("%s became %s (%v)", before, after, err)
 	}

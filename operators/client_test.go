@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func newTestClient(t *testing.T, handler http.HandlerFunc) *Client {
@@ -21,9 +23,7 @@ func newTestClient(t *testing.T, handler http.HandlerFunc) *Client {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	c, err := New(Config{URL: server.URL + "/", Token: "secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(c.http.CloseIdleConnections)
 	return c
 }
@@ -165,9 +165,7 @@ func TestAListGoesOnBehindAnEmptyPage(t *testing.T) {
 	var found []string
 	entries, more := c.List(t.Context(), "/v1/tasks", nil, 0)
 	for entry, err := range entries {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		found = append(found, string(entry))
 	}
 	if got := strings.Join(found, " "); got != `{"id":1} {"id":2}` || *more {
@@ -237,9 +235,7 @@ func TestWithoutAServerNothingIsTriedTwice(t *testing.T) {
 	server := httptest.NewServer(nil)
 	server.Close()
 	c, err := New(Config{URL: server.URL, OnRetry: func(error, time.Duration) { t.Error("tried again") }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, err = c.Get(t.Context(), "/v1/pools", nil)
 	if lost, ok := errors.AsType[*LostError](err); !ok || lost.Reached || !strings.Contains(err.Error(), server.URL) {
 		t.Errorf("%v", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -76,9 +77,7 @@ func collectAll[T any](t *testing.T, entries iter.Seq2[T, error]) []T {
 	t.Helper()
 	var list []T
 	for entry, err := range entries {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		list = append(list, entry)
 	}
 	if len(list) == 0 {
@@ -110,9 +109,7 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 	t.Parallel()
 	h := &recordingTransport{}
 	client, err := operators.New(operators.Config{URL: os.Getenv("DISPATCHER_URL"), Token: os.Getenv("DISPATCHER_TOKEN"), Transport: h})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := &checkedClient{T: t, Client: client, transport: h, ctx: t.Context()}
 	c.checkPools()
 	c.checkDevices()
@@ -133,16 +130,12 @@ func TestEveryOperationHasAMethod(t *testing.T) {
 // documentOperations returns the operations of the OpenAPI document that operators call.
 func (c *checkedClient) documentOperations() map[string]bool {
 	response, err := http.Get(os.Getenv("DISPATCHER_URL") + "/openapi.json")
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Succeed(c, err)
 	defer response.Body.Close()
 	var document struct {
 		Paths map[string]map[string]struct{ OperationID string }
 	}
-	if err := json.NewDecoder(response.Body).Decode(&document); err != nil {
-		c.Fatal(err)
-	}
+	must.Succeed(c, json.NewDecoder(response.Body).Decode(&document))
 	found := map[string]bool{}
 	for at, methods := range document.Paths {
 		for method, operation := range methods {
@@ -242,14 +235,10 @@ func (c *checkedClient) checkDevices() {
 // sendReport sends an empty report of the device.
 func (c *checkedClient) sendReport(device, token string) {
 	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, os.Getenv("DISPATCHER_URL")+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"1"}`))
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Succeed(c, err)
 	r.Header.Set("Authorization", "Bearer "+token)
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Succeed(c, err)
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		c.Fatalf("%s: %s", device, answer.Status)

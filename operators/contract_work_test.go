@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -71,9 +72,7 @@ func (c *checkedClient) checkBatches() int64 {
 
 func (c *checkedClient) checkTasks(batch int64) {
 	made, err := c.Devices.RotateToken(c.ctx, "c-1", operators.Rotation{OverlapMS: new(int64(0))})
-	if err != nil {
-		c.Fatal(err)
-	}
+	must.Succeed(c, err)
 	c.sendReport("c-1", made.Token) // the device gets the grant of its task
 	tasks := collectAll(c.T, c.Tasks.List(c.ctx, operators.TaskFilter{Batch: batch}))
 	c.expectResponse("Tasks", tasks, nil)

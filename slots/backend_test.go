@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -159,9 +160,7 @@ func (s *redisSemaphore) slotHolders(t *testing.T, pool string) map[int]string {
 func (s *redisSemaphore) freeSlots(t *testing.T, pool string) []string {
 	t.Helper()
 	out, err := s.client.ZRangeByScore(t.Context(), "slots:{"+pool+"}:free", &redis.ZRangeBy{Min: "0", Max: "0"}).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return out
 }
 

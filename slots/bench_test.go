@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -43,9 +44,7 @@ func BenchmarkPair(b *testing.B) {
 	rate := func(pair func() error) float64 {
 		begin := time.Now()
 		for range round {
-			if err := pair(); err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, pair())
 		}
 		return round / time.Since(begin).Seconds()
 	}

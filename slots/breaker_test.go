@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -81,9 +82,7 @@ func TestASilentNodeHidesOnlyItsPools(t *testing.T) {
 	t.Parallel()
 	cluster := servers.StartRedisNodes(t, false, "--cluster-require-full-coverage", "no")
 	options, err := redisconn.ParseURL(cluster.Nodes[0].URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	conn := redisconn.Open(options)
 	t.Cleanup(func() { _ = conn.Close() })
 	s := &redisSemaphore{Semaphore: slots.New(conn.Client)}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -59,17 +60,13 @@ func (c *counter) release(ctx context.Context) error {
 func (c *counter) tryEnter(t *testing.T) bool {
 	t.Helper()
 	count, err := c.acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return count < counterLimit
 }
 
 func (c *counter) leave(t *testing.T) {
 	t.Helper()
-	if err := c.release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.release(t.Context()))
 }
 
 // enterIsCounted calls tryEnter for one more device. It reports whether the script incremented the counter.
@@ -151,9 +148,7 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 	c.tryEnter(t) // this holder vanishes
 	for range 5 {
 		// The test does not wait for 299 s. Instead, this statement reduces the TTL of the key to 1 s.
-		if err := c.client.PExpire(t.Context(), c.key, time.Second).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.client.PExpire(t.Context(), c.key, time.Second).Err())
 		c.tryEnter(t)
 		c.leave(t)
 		if left := c.client.PTTL(t.Context(), c.key).Val(); left < 250*time.Second {
@@ -188,9 +183,7 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	c, s, pool := newCounterAndPool(t)
 	expire := func(keys ...string) { // simulates the expiry
 		t.Helper()
-		if err := s.client.Del(t.Context(), keys...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.client.Del(t.Context(), keys...).Err())
 	}
 	counted := func(int) bool { return c.enterIsCounted(t) }
 	running := enterRepeatedly(counterLimit+5, counted)
@@ -256,24 +249,18 @@ func TestCounterDuplicateReleaseFreesAStrangersSlot(t *testing.T) {
 func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 	t.Parallel()
 	c, s, pool := newCounterAndPool(t)
-	if err := c.client.Set(t.Context(), c.key, counterLimit-1, 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.client.Set(t.Context(), c.key, counterLimit-1, 0).Err())
 	clients := []redis.UniversalClient{s.dial(t, s.Addr), s.dial(t, s.Addr)}
 	var read [2]int
 	for i, client := range clients {
 		n, err := client.Get(t.Context(), c.key).Int()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		read[i] = n
 	}
 	inside := counterLimit - 1
 	for i, client := range clients {
 		if read[i] < counterLimit {
-			if err := client.Incr(t.Context(), c.key).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, client.Incr(t.Context(), c.key).Err())
 			inside++
 		}
 	}
@@ -286,9 +273,7 @@ func TestCounterWithoutAScriptOverGrants(t *testing.T) {
 	inside = counterLimit - 1
 	for i, client := range clients {
 		out, _, err := slots.New(client).Acquire(t.Context(), pool, slots.Pace{}, newRequests(time.Minute, numberedNames("two", 0, 2)[i]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if out[0].Status == slots.StatusAcquired {
 			inside++
 		}

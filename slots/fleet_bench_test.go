@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -44,9 +45,7 @@ func BenchmarkWaitingFleet(b *testing.B) {
 				i := int(n*7919) % fleet // a sample of the whole queue
 				w := slots.Want{Lease: strconv.Itoa(i), TTL: time.Hour, Batch: 1, Task: int64(i)}
 				got, _, err := s.Acquire(b.Context(), "pool", pace, []slots.Request{{Device: fmt.Sprint("d", i), Wants: []slots.Want{w}, Chance: 0.5}})
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, err)
 				n++
 				rate += 1 / got[0].AskAfter.Seconds()
 			}

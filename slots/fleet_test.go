@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -85,9 +86,7 @@ func newFleet(t *testing.T, capacity int, hold time.Duration) *simulatedFleet {
 // setClock sets the simulated clock of the pool.
 func (f *simulatedFleet) setClock(now time.Duration) {
 	f.now = now
-	if err := f.client.Set(f.t.Context(), slots.ClockKey(f.pool), fleetStartMS+now.Milliseconds(), 0).Err(); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, f.client.Set(f.t.Context(), slots.ClockKey(f.pool), fleetStartMS+now.Milliseconds(), 0).Err())
 }
 
 // addDevices adds n devices of a batch. Each device asks for the first time at a random time between the times at and at+spread.
@@ -112,9 +111,7 @@ func (f *simulatedFleet) joinDevices(n int, batch int64) {
 		joiners = append(joiners, slots.Joiner{Device: m.name, Want: slots.Want{Batch: batch, Task: task}, Reach: m.reach})
 	}
 	line, err := f.Join(f.t.Context(), f.pool, f.pace, joiners)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, err)
 	f.wakeOffered(line.Offers)
 }
 
@@ -142,9 +139,7 @@ func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 		f.setClock(max(v.at, f.now))
 		if v.endsTask {
 			_, offers, err := f.Release(f.t.Context(), f.pool, f.pace, []string{v.device.want.Lease})
-			if err != nil {
-				f.t.Fatal(err)
-			}
+			must.Succeed(f.t, err)
 			f.wakeOffered(offers)
 			if v.device.tasksLeft > 0 { // the report with the result asks for the next task
 				v.device.tasksLeft--
@@ -163,17 +158,13 @@ func (f *simulatedFleet) runUntil(until time.Duration, stop func() bool) {
 func (f *simulatedFleet) runPass(at time.Duration) {
 	f.lastPass = at
 	_, due, err := f.FindWaitingPools(f.t.Context(), []string{f.pool})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, err)
 	if len(due) == 0 && at%(20*passInterval) != 0 {
 		return
 	}
 	f.setClock(max(at, f.now))
 	queue, err := f.OfferSlots(f.t.Context(), f.pool, f.pace, nil)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, err)
 	f.wakeOffered(queue.Offers)
 }
 
@@ -191,9 +182,7 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	chance := f.random.Float64()
 	if m.requestCount > 1 {
 		after, err := f.Refresh(f.t.Context(), f.pool, f.pace, []slots.WaiterRefresh{{Device: m.name, Reach: m.reach, Chance: chance}})
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		if after[0] > 0 {
 			f.refreshCount++
 			f.planRequest(m, after[0])
@@ -202,9 +191,7 @@ func (f *simulatedFleet) handleVisit(m *simulatedDevice) {
 	}
 	r := slots.Request{Device: m.name, Wants: []slots.Want{m.want}, Reach: m.reach, Chance: chance}
 	got, offers, err := f.Acquire(f.t.Context(), f.pool, f.pace, []slots.Request{r})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, err)
 	if got[0].Status == slots.StatusAcquired {
 		f.grants++
 		f.grantsAt = append(f.grantsAt, f.now)

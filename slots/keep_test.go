@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -36,17 +37,13 @@ func TestOwedPollersDoNotGoBeforeABatchThatHoldsLess(t *testing.T) {
 		r := newRequest("d"+strconv.FormatInt(task, 10), slots.Want{Lease: strconv.FormatInt(task, 10), TTL: time.Hour, Batch: batch, Task: task})
 		r.Reach = reach
 		got, _, err := s.Acquire(t.Context(), pool, queuePace, []slots.Request{r})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return got[0]
 	}
 	leave := func(task int64) []int64 {
 		t.Helper()
 		_, offers, err := s.Release(t.Context(), pool, queuePace, []string{strconv.FormatInt(task, 10)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return offeredTasks(offers)
 	}
 	ask(1, 2, slots.ReachNone)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -17,9 +18,7 @@ func urgentWant(batch, task int64) slots.Want {
 func (s *redisSemaphore) readLane(t *testing.T, pool string) slots.UrgentLane {
 	t.Helper()
 	places, err := s.ReadQueuePlaces(t.Context(), pool, "nobody", []slots.Want{{Batch: 99, Task: 99}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return places.Lane
 }
 
@@ -162,9 +161,7 @@ func TestPositionsCountTheLane(t *testing.T) {
 func (s *redisSemaphore) readPosition(t *testing.T, pool string, w slots.Want) int {
 	t.Helper()
 	places, err := s.ReadQueuePlaces(t.Context(), pool, fmt.Sprintf("d%d", w.Task), []slots.Want{w})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return places.Positions[0]
 }
 
@@ -187,9 +184,7 @@ func TestALaneThatChangesIsCounted(t *testing.T) {
 		expectEqual(t, "urgent", s.readLane(t, pool), slots.UrgentLane{Held: 20, Room: -18, Waiting: 4})
 		s.releaseTask(t, pool, 1)
 		expectEqual(t, "one left, and was handed on", s.readLane(t, pool), slots.UrgentLane{Held: 20, Room: -18, Waiting: 4})
-		if err := s.client.Del(t.Context(), "slots:{"+pool+"}:timer").Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.client.Del(t.Context(), "slots:{"+pool+"}:timer").Err())
 		s.offerSlots(t, pool)
 		expectEqual(t, "a queue that was lost", s.readLane(t, pool).Held, 0)
 		tasks(10, 41, 42) // the first task gets the free slot

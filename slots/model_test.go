@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -108,9 +109,7 @@ func (m *semaphoreMachine) modelAcquire(lease string) slots.Acquisition {
 func (m *semaphoreMachine) acquire(t *rapid.T) {
 	leases := rapid.SliceOfN(leaseGenerator(), 1, 4).Draw(t, "leases")
 	got, _, err := m.Acquire(m.ctx, m.pool, slots.Pace{}, newRequests(time.Minute, leases...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i, lease := range leases {
 		got[i].Position = 0
 		if want := m.modelAcquire(lease); got[i] != want {
@@ -122,9 +121,7 @@ func (m *semaphoreMachine) acquire(t *rapid.T) {
 func (m *semaphoreMachine) release(t *rapid.T) {
 	leases := rapid.SliceOfN(leaseGenerator(), 1, 4).Draw(t, "leases")
 	got, _, err := m.Release(m.ctx, m.pool, slots.Pace{}, leases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i, lease := range leases {
 		slot := m.leaseSlot(lease)
 		if got[i] != (slot >= 0) {
@@ -170,9 +167,7 @@ func (m *semaphoreMachine) adopt(t *rapid.T) {
 }
 
 func (m *semaphoreMachine) wipe(t *rapid.T) {
-	if err := m.Forget(m.ctx, m.pool); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, m.Forget(m.ctx, m.pool))
 	m.isKnown, m.capacity, m.version, m.holder = false, 0, 0, nil
 }
 
@@ -194,9 +189,7 @@ func (m *semaphoreMachine) restore(t *rapid.T) {
 // check compares the snapshot of the semaphore with the model. It runs after every call.
 func (m *semaphoreMachine) check(t *rapid.T) {
 	got, err := m.Snapshot(m.ctx, m.pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got.PoolKnown != m.isKnown || got.Capacity != m.capacity || got.Version != m.version {
 		t.Fatalf("snapshot %+v, want known %v, capacity %d, version %d", got, m.isKnown, m.capacity, m.version)
 	}

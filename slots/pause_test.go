@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -48,9 +49,7 @@ func TestAPausedBatchLeavesNoSlotIdle(t *testing.T) {
 func (f *simulatedFleet) updateQueue(u slots.Update) {
 	f.t.Helper()
 	queue, err := f.OfferSlots(f.t.Context(), f.pool, f.pace, []slots.Update{u})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, err)
 	f.wakeOffered(queue.Offers)
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -104,9 +105,7 @@ func (s *redisSemaphore) testRestoreUnknownOnly(t *testing.T) {
 func (s *redisSemaphore) restoreChunk(t *testing.T, pool, id string, capacity, offset int, last bool, holders []slots.LedgerGrant) int {
 	t.Helper()
 	got, err := slots.RestoreChunk(t.Context(), s.client, pool, id, slots.Config{Capacity: capacity, Version: 1}, offset, last, holders)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return got
 }
 
@@ -190,9 +189,7 @@ func (s *redisSemaphore) testAdopt(t *testing.T) {
 	adopt := func(h ...slots.LedgerGrant) []bool {
 		t.Helper()
 		out, err := s.Adopt(t.Context(), pool, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return out
 	}
 	expectEqual(t, "adopted", adopt(
@@ -242,9 +239,7 @@ func (s *redisSemaphore) testForget(t *testing.T) {
 	t.Parallel()
 	pool := s.restorePool(t, 3, newHoldings("a", 2)...)
 	for range 2 {
-		if err := s.Forget(t.Context(), pool); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Forget(t.Context(), pool))
 		expectEqual(t, "forgotten", s.readSnapshot(t, pool), slots.Snapshot{})
 	}
 	expectEqual(t, "acquire", s.acquire(t, pool, "x"), slots.Acquisition{})
@@ -257,9 +252,7 @@ func (s *redisSemaphore) testLostKey(t *testing.T) {
 		pool := t.Name() + "." + key
 		s.restore(t, pool, slots.Config{Capacity: 3, Version: 1}, newHoldings("a", 2)...)
 		for name := range strings.FieldsSeq(key) {
-			if err := s.client.Del(t.Context(), "slots:{"+pool+"}:"+name).Err(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.client.Del(t.Context(), "slots:{"+pool+"}:"+name).Err())
 		}
 		expectEqual(t, key+" lost: acquire", s.acquireAll(t, pool, "x", "a.0"), make([]slots.Acquisition, 2))
 		expectEqual(t, key+" lost: release", s.release(t, pool, "a.0"), []bool{false})

@@ -14,6 +14,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -155,9 +156,7 @@ func (m *queueMachine) refreshWaiters(t *rapid.T) {
 	}
 	m.setRedisClock()
 	got, err := m.Refresh(m.ctx, m.pool, queuePace, refreshes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if d := gocmp.Diff(want, got); d != "" {
 		t.Fatalf("%+v (-want +got):\n%s", refreshes, d)
 	}
@@ -196,9 +195,7 @@ func (m *queueMachine) sendUpdates(t *rapid.T) {
 	}
 	m.setRedisClock()
 	line, err := m.OfferSlots(m.ctx, m.pool, queuePace, updates)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	m.handleTimers(slices.ContainsFunc(updates, func(n slots.Update) bool { return n.Kind == slots.ResendParkedOffers }))
 	for _, n := range updates {
 		m.applyUpdate(n)
@@ -212,9 +209,7 @@ func (m *queueMachine) joinWaiter(t *rapid.T) {
 	joiner := slots.Joiner{Device: fmt.Sprint("d", n), Want: slots.Want{Batch: w.Batch, Weight: w.Weight, LanePercent: w.LanePercent, Priority: w.Priority, Task: w.Task}, Reach: slots.ReachPush}
 	m.setRedisClock()
 	line, err := m.Join(m.ctx, m.pool, queuePace, []slots.Joiner{joiner})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	m.handleTimers(false)
 	there := m.waiters[joiner.Device]
 	missed := there != nil && there.class == "P" && there.reach > 0
@@ -277,9 +272,7 @@ func (m *queueMachine) checkQueuePlaces(t *rapid.T) {
 	for _, device := range slices.Sorted(maps.Keys(m.waiters)) {
 		w := m.waiters[device]
 		got, err := m.ReadQueuePlaces(m.ctx, m.pool, device, []slots.Want{{Batch: w.Batch, Task: w.Task, Weight: w.Weight, LanePercent: w.LanePercent, Priority: w.Priority}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		want := slots.QueuePlaces{
 			PoolKnown: true, Capacity: m.capacity, Held: len(m.batchByLease), UnreservedSlots: m.capacity - len(m.batchByLease) - m.countReserved(), WaitingTask: w.Task,
 			Positions: []int{m.expectedPosition(device, w.Want)}, ReportDueIn: time.Duration(w.dueAt-m.now) * time.Millisecond,

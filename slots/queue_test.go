@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -20,9 +21,7 @@ func (s *redisSemaphore) requestForTask(t *testing.T, pool string, pace slots.Pa
 	t.Helper()
 	w.TTL, w.Lease = time.Hour, strconv.FormatInt(w.Task, 10)
 	got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{newRequest(fmt.Sprintf("d%d", w.Task), w)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return got[0]
 }
 
@@ -30,9 +29,7 @@ func (s *redisSemaphore) requestForTask(t *testing.T, pool string, pace slots.Pa
 func (s *redisSemaphore) setClock(t *testing.T, pool string, now time.Time) {
 	t.Helper()
 	s.Semaphore = slots.NewOnClock(s.client)
-	if err := s.client.Set(t.Context(), slots.ClockKey(pool), now.UnixMilli(), 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.client.Set(t.Context(), slots.ClockKey(pool), now.UnixMilli(), 0).Err())
 }
 
 // requestWakeable asks for a slot for one task, for a device that can be notified of a slot. Its name and the name of the lease are derived
@@ -44,9 +41,7 @@ func (s *redisSemaphore) requestWakeable(t *testing.T, pool string, w slots.Want
 	request := newRequest(fmt.Sprintf("d%d", w.Task), w)
 	request.Reach = slots.ReachPush
 	got, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{request})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return got[0]
 }
 
@@ -71,9 +66,7 @@ func (s *redisSemaphore) releaseTask(t *testing.T, pool string, task int64) []sl
 func (s *redisSemaphore) offerSlots(t *testing.T, pool string, updates ...slots.Update) slots.QueueState {
 	t.Helper()
 	line, err := s.OfferSlots(t.Context(), pool, offeringPace(), updates)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return line
 }
 
@@ -270,9 +263,7 @@ func TestSeatedDevicesStandBehindThoseThatAsked(t *testing.T) {
 		}
 		for range 2 {
 			line, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner(7), joiner(4), joiner(6)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			expectEqual(t, "held, reserved, ready, waiting", queueCounts(line), [4]int{1, 0, 3, 3})
 		}
 		offers := s.releaseTask(t, pool, 5)
@@ -371,9 +362,7 @@ func TestAMissedOfferDoesNotHideANewerTask(t *testing.T) {
 			t.Helper()
 			joiner := slots.Joiner{Device: "d", Want: slots.Want{Batch: task, Task: task}, Reach: slots.ReachPark}
 			line, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return line.Offers
 		}
 		first := join(5)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -41,9 +42,7 @@ func TestNothingIsRefreshedInADamagedQueue(t *testing.T) {
 					s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: task + 1})
 				}
 				expectRefreshed(t, s, pool, true)
-				if err := damage(t, s, pool, now); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, damage(t, s, pool, now))
 				expectRefreshed(t, s, pool, false)
 			})
 		})
@@ -150,9 +149,7 @@ func (w *waitersBehind) refresh(t *testing.T, device string) time.Duration {
 	pace := offeringPace()
 	pace.MinWait = time.Second
 	after, err := w.Refresh(t.Context(), w.pool, pace, []slots.WaiterRefresh{{Device: device, Reach: w.reach}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return after[0]
 }
 
@@ -196,9 +193,7 @@ func TestOwedPollersOfAPoolWithoutSlotsAreRefreshed(t *testing.T) {
 		pace.MeanHold = 0
 		for n := range pollers {
 			after, err := s.Refresh(t.Context(), pool, pace, []slots.WaiterRefresh{{Device: fmt.Sprint("waiter-", n)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			expectEqual(t, fmt.Sprint("rank ", n), after[0], pace.ReportPeriod)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -22,9 +23,7 @@ func TestWaitersFarBackSleepLonger(t *testing.T) {
 			r := newRequest(fmt.Sprint("d", task), slots.Want{Batch: batch, Task: task, Lease: fmt.Sprint(task), TTL: time.Hour})
 			r.Reach, r.Chance = reach, 1
 			got, _, err := s.Acquire(t.Context(), pool, pace, []slots.Request{r})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return got[0].AskAfter
 		}
 		for task := range int64(100) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -29,9 +30,7 @@ func TestPoolsHaveTheirOwnOutcome(t *testing.T) {
 		known, spoiled, empty := s.restorePool(t, 1), t.Name()+".spoiled", t.Name()+".empty"
 		s.restore(t, spoiled, slots.Config{Capacity: 1, Version: 1})
 		s.restore(t, empty, slots.Config{Version: 1})
-		if err := s.client.Set(t.Context(), slots.Keys(spoiled)[3], "text", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.client.Set(t.Context(), slots.Keys(spoiled)[3], "text", 0).Err())
 		got := s.Serve(t.Context(), acquireCalls(spoiled, known, "no{pool", t.Name()+".unknown", empty))
 		expectEqual(t, "known", got[1].Acquisitions, []slots.Acquisition{acquiredSlot(0)})
 		expectEqual(t, "unknown", got[3].Acquisitions, []slots.Acquisition{{}})

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -54,9 +55,7 @@ func benchmarkTasks(b *testing.B, l *ledger, reporters, reportsPerCall int) {
 		}()
 	}
 	for range reporters {
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, <-done)
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 }

@@ -4,6 +4,8 @@ import (
 	"database/sql"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestLastSeenTimesAreWrittenInPlace checks updates of last-seen times while a whole fleet reports at once. Postgres must write each new
@@ -80,16 +82,12 @@ func (l *ledger) awaitRemovable(table string) {
 func beginWriteTx(t *testing.T, dsn string) *sql.Tx {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
 		_, err = tx.ExecContext(t.Context(), `SELECT pg_current_xact_id()`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return tx
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -24,9 +25,7 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 	dsn := sharedPostgres.NewLedger(t)
 	// The ledger waits for an answer at most 5 s longer than StatementTimeout.
 	s, err := store.OpenPostgres(t.Context(), strings.Replace(dsn, sharedPostgres.Server(t).Addr(), proxy.Addr, 1), store.Options{MaxOpenConns: conns, StatementTimeout: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	l := &ledger{TB: t, Store: s}
 	var underway sync.WaitGroup
@@ -72,9 +71,7 @@ func TestClosingWaitsForNoAnswer(t *testing.T) {
 	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())
 	dsn := strings.Replace(sharedPostgres.NewLedger(t), sharedPostgres.Server(t).Addr(), proxy.Addr, 1)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{}) // The wait for an answer has no limit.
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	l := &ledger{TB: t, Store: s}
 	l.openConns(4)
 	if _, err := l.DeviceViews(t.Context(), []string{"d"}); err != nil {
@@ -109,20 +106,14 @@ func (l *ledger) openConns(conns int) {
 func TestTheEarlierLimitOfAConnectionHolds(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // The server behind this address sends nothing.
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer listener.Close()
 	gaveUp := func(limit, own time.Duration) error {
 		conn, err := store.Dial(t.Context(), limit, listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer conn.Close()
 		if own > 0 { // The driver sets such a deadline for its handshake.
-			if err := conn.SetDeadline(time.Now().Add(own)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, conn.SetDeadline(time.Now().Add(own)))
 		}
 		_, err = conn.Read(make([]byte, 1))
 		return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -15,9 +16,7 @@ import (
 func openMigrated(t *testing.T, path string) *store.Store {
 	t.Helper()
 	s, err := store.OpenSQLite(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +37,7 @@ func TestAFullDiskIsNamed(t *testing.T) {
 	empty := map[string]string{"sqlite": "PRAGMA max_page_count = 1000000", "postgres": "DROP TRIGGER no_room ON batches"}
 	runOnEachDialect(t, func(l *ledger) {
 		l.putPool("p", 1)
-		if err := l.Ready(l.Context()); err != nil {
-			l.Fatal(err)
-		}
+		l.must(l.Ready(l.Context()))
 		do := func(statement string) {
 			l.Helper()
 			if _, err := l.DB().ExecContext(l.Context(), statement); err != nil {
@@ -87,9 +84,7 @@ func TestADamagedLedgerIsRefused(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(path, spoil(content), 0o600)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			s, err := store.OpenSQLite(t.Context(), path)
 			if err == nil {
 				t.Cleanup(func() { s.Close() })

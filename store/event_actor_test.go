@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -122,18 +123,14 @@ func TestDevicesActAsDevices(t *testing.T) {
 func TestEveryEventHasTheKindOfItsActor(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	writes, found := regexp.MustCompile(`INSERT INTO events \(([^)]*)\)`), 0
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, match := range writes.FindAllStringSubmatch(string(text), -1) {
 			found++
 			if !strings.Contains(match[1], "actor_kind") {

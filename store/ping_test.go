@@ -7,6 +7,7 @@ import (
 	"time"
 
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -18,9 +19,7 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 	proxy := servers.NewProxy(t, sharedPostgres.Server(t).Addr())
 	dsn := strings.Replace(sharedPostgres.NewLedger(t), sharedPostgres.Server(t).Addr(), proxy.Addr, 1)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&statement_timeout=0", store.Options{MaxOpenConns: 4}) // no limit for answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	defer proxy.ReleaseReplies()
 	l := &ledger{TB: t, Store: s}

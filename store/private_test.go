@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestLedgerFileIsPrivate checks that other users of the machine cannot read the file of an SQLite ledger, even if the file existed before
@@ -12,9 +14,7 @@ func TestLedgerFileIsPrivate(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	openMigrated(t, path).Close()
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(path, 0o644))
 	s := openMigrated(t, path)
 	t.Cleanup(func() { s.Close() })
 	files, err := filepath.Glob(path + "*")
@@ -23,9 +23,7 @@ func TestLedgerFileIsPrivate(t *testing.T) {
 	}
 	for _, file := range files {
 		info, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %s", filepath.Base(file), info.Mode())
 		}

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -220,9 +221,7 @@ func (r *modelRun) Reap(rt *rapid.T) {
 	now, err := r.ledger.Clock(r.ledger.Context())
 	r.ledger.must(err)
 	reaped, err := r.ledger.Reap(r.ledger.Context(), r.ledger.lapsesAt(now), rapid.IntRange(1, 3).Draw(rt, "limit"), settleEnding)
-	if err != nil {
-		rt.Fatal(err)
-	}
+	must.Succeed(rt, err)
 	for _, lapsed := range reaped {
 		if task := r.tasks[lapsed.Grant.Task]; task.grant == nil || task.grant.Token != lapsed.Grant.Token {
 			rt.Fatalf("reaped %+v, which is not held", lapsed.Grant)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -108,9 +109,7 @@ func TestTheCapHoldsWhateverIsolationIsSet(t *testing.T) {
 	t.Parallel()
 	dsn := sharedPostgres.NewLedger(t)
 	admin, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer admin.Close()
 	if _, err := admin.ExecContext(t.Context(), `DO $$ BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database());

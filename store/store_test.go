@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -58,9 +59,7 @@ func TestSettingsThatBreakPromisesAreRefused(t *testing.T) {
 	}
 	for setting, value := range map[string]string{"synchronous_commit": "off", "session_replication_role": "replica"} {
 		s, err := store.OpenPostgres(t.Context(), dsn+"&"+setting+"="+value, store.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { _ = s.Close() })
 		if err := s.CheckSettings(t.Context()); err == nil || !strings.Contains(err.Error(), setting) {
 			t.Errorf("%s = %s: %v", setting, value, err)
@@ -72,9 +71,7 @@ func TestPostgresTimeoutsAreSet(t *testing.T) {
 	t.Parallel()
 	dsn := sharedPostgres.NewLedger(t)
 	s, err := store.OpenPostgres(t.Context(), dsn+"&lock_timeout=1234", store.Options{StatementTimeout: 7 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	for setting, want := range map[string]string{
 		"statement_timeout": "7s", "lock_timeout": "1234ms", "idle_in_transaction_session_timeout": "10s", "application_name": "dispatcher",

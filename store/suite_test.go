@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -66,9 +67,7 @@ func migrateOpened(tb testing.TB) func(*store.Store, error) *ledger {
 	tb.Helper()
 	return func(s *store.Store, err error) *ledger {
 		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must.Succeed(tb, err)
 		tb.Cleanup(func() { _ = s.Close() })
 		if _, err := s.Migrate(tb.Context()); err != nil {
 			tb.Fatal(err)

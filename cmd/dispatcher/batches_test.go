@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestEveryFieldOfABatchArrives(t *testing.T) {
@@ -226,9 +228,7 @@ type flakyProxy struct {
 func (d *commandRunner) useFlakyProxy() *flakyProxy {
 	d.Helper()
 	target, err := url.Parse(d.url)
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, err)
 	f := &flakyProxy{ReverseProxy: httputil.NewSingleHostReverseProxy(target)}
 	f.ModifyResponse = func(r *http.Response) error {
 		f.mu.Lock()

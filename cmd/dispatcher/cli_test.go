@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -189,9 +190,7 @@ func TestHelpIsAsWritten(t *testing.T) {
 			got := helpText(t, command)
 			file := filepath.Join("testdata", name+".txt")
 			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.WriteFile(file, []byte(got), 0o600))
 			}
 			if want, err := os.ReadFile(file); err != nil || got != string(want) {
 				t.Errorf("%s is not the help (go test ./cmd/dispatcher -update writes it): %v\n%s", file, err, cmp.Diff(string(want), got))
@@ -251,9 +250,7 @@ func TestTheFirstTokenIsMadeInTheDatabase(t *testing.T) {
 		request, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"/v1/pools/p", strings.NewReader(`{"capacity":1}`))
 		request.Header.Set("Authorization", "Bearer "+secret)
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer response.Body.Close()
 		return response.StatusCode
 	}
@@ -272,9 +269,7 @@ func TestServeEndsWithSIGTERM(t *testing.T) {
 	t.Parallel()
 	const secret = "Kq7vW2canaryX9pL4"
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(config, []byte("log_format: json\nhttp_listen: 127.0.0.1:0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(config, []byte("log_format: json\nhttp_listen: 127.0.0.1:0\n"), 0o600))
 	d := startProgram(t, []string{
 		"DISPATCHER_POSTGRES_DSN=" + sharedPostgres.NewLedger(t), "DISPATCHER_REDIS_URL=" + servers.StartRedis(t).URL(),
 		"DISPATCHER_ADMIN_TOKEN=" + secret, "DISPATCHER_FLEET_TOKEN=" + secret + "2",

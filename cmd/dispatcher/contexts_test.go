@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestContexts(t *testing.T) {
@@ -22,14 +24,10 @@ func TestContexts(t *testing.T) {
 		return server.URL
 	}
 	for _, name := range []string{"field", "lab"} {
-		if err := os.WriteFile(filepath.Join(home, name), []byte("token-of-"+name+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(home, name), []byte("token-of-"+name+"\n"), 0o600))
 	}
 	file := filepath.Join(home, "config", "dispatcher", "contexts.json")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(`{"contexts":null}`), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(`{"contexts":null}`), 0o600)))
 	run := func(environ []string, line string) (code int, text string) {
 		cmd := programCommand(t, append(environ, "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, "config")), strings.Fields(line)...)
 		out, _ := cmd.CombinedOutput()

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // startDev runs `dispatcher dev` on free ports. It returns the environment for the other commands.
@@ -25,9 +26,7 @@ func startDev(t *testing.T, data string, flags ...string) (*runningProgram, []st
 	}
 	for variable, name := range map[string]string{"DISPATCHER_TOKEN": "admin-token", "DISPATCHER_FLEET_TOKEN": "fleet-token"} {
 		token, err := os.ReadFile(filepath.Join(data, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		environ = append(environ, variable+"="+string(bytes.TrimSpace(token)))
 	}
 	return d, environ
@@ -175,9 +174,7 @@ func TestDevStartsAPrivateRedis(t *testing.T) {
 		})
 	}
 	d, _ := startDev(t, t.TempDir(), "--redis=auto")
-	if err := syscall.Kill(privateRedisOf(t, d.cmd.Process.Pid)[0], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, syscall.Kill(privateRedisOf(t, d.cmd.Process.Pid)[0], syscall.SIGKILL))
 	d.waitForOutput(t, `(private redis-server has ended)`)
 	d = startProgram(t, []string{"PATH=" + t.TempDir()}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--redis=auto")
 	d.waitForOutput(t, `(no redis-server)`)
@@ -197,9 +194,7 @@ func privateRedisOf(t *testing.T, parentPID int) (redisPIDs []int) {
 	for line := range strings.Lines(string(out)) {
 		if pid, name, _ := strings.Cut(strings.TrimSpace(line), " "); strings.Contains(name, "redis-server") {
 			n, err := strconv.Atoi(pid)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			redisPIDs = append(redisPIDs, n)
 		}
 	}
@@ -230,9 +225,7 @@ func TestTheBannerCanBePasted(t *testing.T) {
 func TestReadmeCommandsFindTheProgram(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	before, _, found := strings.Cut(string(text), "\ndispatcher ")
 	if !found || !strings.Contains(before, "\nexport PATH=\"$PWD/bin:$PATH\"") {
 		t.Error("a command of dispatcher comes before the PATH that leads to bin/dispatcher")

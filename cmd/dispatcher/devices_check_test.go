@@ -11,15 +11,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // writeTemp writes content into a new file and returns its path.
 func writeTemp(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -29,9 +29,7 @@ func startDevice(t *testing.T, name, server, token string, args ...string) (kill
 	t.Helper()
 	args = append([]string{"../../examples/devices/" + name + "/device.py", "--server", server, "--device", "d-1", "--token-file", writeTemp(t, token), "--journal", filepath.Join(t.TempDir(), "journal"), "--period", "1"}, args...)
 	device := exec.CommandContext(t.Context(), "/usr/bin/python3", args...) // the Python of the system has paho
-	if err := device.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, device.Start())
 	return func() {
 		_ = device.Process.Kill()
 		_ = device.Wait()
@@ -67,9 +65,7 @@ func TestDevicesCheckOverTLS(t *testing.T) {
 	t.Cleanup(secure.Close)
 	pair := secure.TLS.Certificates[0]
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	certFile := writeTemp(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})))
 	keyFile := writeTemp(t, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
 	for name, scheme := range map[string]string{"python-http": "https", "python-mqtt": "mqtts"} {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -117,19 +118,13 @@ func TestAnInterruptedImportSaysHowToGetTokens(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	list := filepath.Join(t.TempDir(), "devices.csv")
-	if err := os.WriteFile(list, []byte("device\nd-1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(list, []byte("device\nd-1\n"), 0o600))
 	var errText bytes.Buffer
 	cmd := programCommand(t, []string{"DISPATCHER_URL=" + server.URL, "DISPATCHER_TOKEN=t"}, "devices", "import", "-f", list)
 	cmd.Stderr = &errText
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	<-reached
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Process.Signal(os.Interrupt))
 	if err := cmd.Wait(); err == nil || !strings.Contains(errText.String(), "dispatcher devices import --existing rotate") {
 		t.Errorf("%v: %s", err, errText.String())
 	}
@@ -215,9 +210,7 @@ func TestFileOfAKilledDevIsNotBelieved(t *testing.T) {
 	here := t.TempDir()
 	d := startProgram(t, []string{"HOME=" + here}, "dev", "--listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0", "--data", filepath.Join(here, "data"))
 	url := d.waitForOutput(t, `HTTP\s+(http://\S+)`)
-	if err := d.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.cmd.Process.Kill())
 	<-d.ended
 	file := filepath.Join(here, ".local", "state", "dispatcher", "dev.json")
 	content, err := os.ReadFile(file)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestEventsVerify changes the log of events directly in the database, and checks that `events verify` finds the change.
@@ -23,9 +25,7 @@ func TestEventsVerify(t *testing.T) {
 	d.run("events verify --since-seal " + kept)
 
 	db, err := sql.Open("sqlite", filepath.Join(d.data, "ledger.db")+"?_pragma=busy_timeout(5000)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	change := func(statement string) {
 		t.Helper()

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -26,9 +27,7 @@ func TestAFieldOfABatchIsAFlag(t *testing.T) {
 	if values, _ := complete(command, nil, ""); !slices.Equal(values, []string{"red", "blue"}) {
 		t.Errorf("the completion is %q", values)
 	}
-	if err := command.ParseFlags([]string{"--owner-team", "blue", "--lease", "5m"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, command.ParseFlags([]string{"--owner-team", "blue", "--lease", "5m"}))
 	body, err := requestBody(fields)
 	if diff := cmp.Diff(map[string]any{"owner_team": "blue", "lease_ms": int64(300_000)}, body); diff != "" || err != nil {
 		t.Error(diff, err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // The healthcheck uses only the settings of the dispatcher, as it does in the container.
@@ -30,13 +32,9 @@ func TestHealthcheckFollowsTheSettings(t *testing.T) {
 	}
 	certificate := filepath.Join(t.TempDir(), "certificate.pem")
 	content := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
-	if err := os.WriteFile(certificate, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(certificate, content, 0o600))
 	other := filepath.Join(t.TempDir(), "other.pem")
-	if err := os.WriteFile(other, []byte("of somebody else"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(other, []byte("of somebody else"), 0o600))
 	at := func(server *httptest.Server) string {
 		_, port, _ := strings.Cut(server.Listener.Addr().String(), ":")
 		return "DISPATCHER_HTTP_LISTEN=:" + port

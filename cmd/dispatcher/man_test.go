@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 var man = flag.String("man", "", "write the manual pages to this folder") //nolint:gochecknoglobals // a flag of the test
@@ -29,9 +31,7 @@ func TestManPages(t *testing.T) {
 	root := rootCommand(&out, &out, func() {})
 	root.DisableAutoGenTag = true
 	header := &doc.GenManHeader{Section: "1", Source: "dispatcher", Manual: "dispatcher"}
-	if err := doc.GenManTree(root, header, dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, doc.GenManTree(root, header, dir))
 	expectPages(t, root, dir)
 }
 

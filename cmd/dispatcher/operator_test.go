@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // commandRunner is the workplace of an operator: a dispatcher dev, and an environment with which the
@@ -104,9 +105,7 @@ func (o commandResult) expectErrors(words ...string) commandResult {
 // writeFile writes a file into the folder in which commands run.
 func (d *commandRunner) writeFile(name, content string) string {
 	d.Helper()
-	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(content), 0o600); err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, os.WriteFile(filepath.Join(d.dir, name), []byte(content), 0o600))
 	return name
 }
 
@@ -123,23 +122,17 @@ func (d *commandRunner) decodeOutput(into any, line string, extraArgs ...string)
 func (d *commandRunner) sendReport(device, body string) map[string]any {
 	d.Helper()
 	request, err := http.NewRequestWithContext(d.Context(), http.MethodPost, d.url+"/v1/devices/"+device+"/report", strings.NewReader(body))
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, err)
 	request.Header.Set("Authorization", "Bearer "+d.fleetToken)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
 		d.Fatalf("report of %s: %d %s %v", device, response.StatusCode, text, err)
 	}
 	var reply map[string]any
-	if err := json.Unmarshal(text, &reply); err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, json.Unmarshal(text, &reply))
 	return reply
 }
 

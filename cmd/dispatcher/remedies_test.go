@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestRemediesAreCommands checks that the commands that `tasks why` suggests cause no usage error: each command fails
@@ -13,9 +15,7 @@ import (
 func TestRemediesAreCommands(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../dispatcher/decision/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	suggested := regexp.MustCompile("dispatcher ((?:pools|batches|tasks|devices|profiles) [a-z]+[^\"`,;:]*)")
 	found := map[string]bool{}
 	for _, file := range files {
@@ -23,9 +23,7 @@ func TestRemediesAreCommands(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, match := range suggested.FindAllStringSubmatch(string(text), -1) {
 			found[match[1]] = true
 		}

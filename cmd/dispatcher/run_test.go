@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -42,9 +43,7 @@ func (d *commandRunner) startRunUnder(command []string, flags, script string) *r
 	heard := make(chan os.Signal, 1) // the program inherits ignored signals, so the tests must not ignore SIGHUP under nohup
 	signal.Notify(heard, syscall.SIGHUP)
 	defer signal.Stop(heard)
-	if err := r.cmd.Start(); err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, r.cmd.Start())
 	d.Cleanup(func() { _ = r.cmd.Process.Kill() })
 	return r
 }
@@ -99,9 +98,7 @@ func TestRunHoldsASlotWhileItsCommandRuns(t *testing.T) {
 	if _, err := os.Stat(second.saidFile); err == nil {
 		t.Fatal("the second one runs beside the first")
 	}
-	if err := os.WriteFile(first.saidFile+".end", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(first.saidFile+".end", nil, 0o600))
 	first.expectExit(7)
 	second.waitForCommand("second")
 	second.expectExit(0)
@@ -116,14 +113,10 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		r := d.startRun("--pool p", `trap 'say got '`+word+` `+word+`; trap 'exit 9' QUIT; say ready; while :; do sleep 0.05; done`)
 		r.waitForCommand("ready")
 		for range 2 { // dispatcher run passes on both signals and ends with neither
-			if err := r.cmd.Process.Signal(signal); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, r.cmd.Process.Signal(signal))
 		}
 		r.waitForCommand("got " + word)
-		if err := r.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.cmd.Process.Signal(syscall.SIGQUIT))
 		r.expectExit(9)
 		d.expectNoLeases()
 	}
@@ -137,9 +130,7 @@ func TestRunUnderNohup(t *testing.T) {
 	r := d.startRunUnder([]string{"/usr/bin/nohup"}, "--pool p", `trap 'say terminated; exit 3' TERM; say ready; while :; do sleep 0.05; done`)
 	r.waitForCommand("ready")
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
-		if err := r.cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.cmd.Process.Signal(signal))
 	}
 	r.waitForCommand("terminated")
 	r.expectExit(3)
@@ -156,9 +147,7 @@ func TestRunThatIsInterruptedBeforeItsFirstAnswerLeavesTheLine(t *testing.T) {
 	for range 3 {
 		r := d.startRun("--pool p --holder me", `say never`)
 		r.waitForText(`"me-`, func() string { return d.run("leases list p --output json") })
-		if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.cmd.Process.Signal(syscall.SIGTERM))
 		r.expectExit(1)
 		if left := d.run("leases list p"); strings.Contains(left, "me-") {
 			t.Errorf("leases: %s", left)
@@ -173,9 +162,7 @@ func TestRunThatIsInterruptedInLineLeavesIt(t *testing.T) {
 	d.run("leases acquire p --holder other")
 	r := d.startRun("--pool p --holder me", `say never`)
 	r.waitForStderr("Waiting for a slot")
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.cmd.Process.Signal(syscall.SIGTERM))
 	r.expectExit(1)
 	var all []operators.Lease
 	d.decodeOutput(&all, "leases list p")
@@ -190,9 +177,7 @@ func TestRunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	d.run("pools create p --capacity 1")
 	r := d.startRun("--pool p --lease 3s --grace 100ms", `trap 'say asked' TERM; say ready; sleep 600 & while :; do sleep 0.05; done`)
 	r.waitForCommand("ready")
-	if err := r.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.cmd.Process.Kill())
 	r.waitForCommand("asked")
 	next := d.startRun("--pool p --wait 1m", `say next`) // gets the slot after the lease has ended
 	next.waitForCommand("next")

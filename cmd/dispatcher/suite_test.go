@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -84,9 +85,7 @@ func startProgram(t *testing.T, environ []string, args ...string) *runningProgra
 	t.Helper()
 	d := &runningProgram{cmd: programCommand(t, environ, args...), ended: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = d, d
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.cmd.Start())
 	go func() {
 		_ = d.cmd.Wait()
 		close(d.ended)
@@ -129,9 +128,7 @@ func (d *runningProgram) hasEnded() bool {
 // signalAndWait sends a signal and returns the exit code.
 func (d *runningProgram) signalAndWait(t *testing.T, signal syscall.Signal) int {
 	t.Helper()
-	if err := d.cmd.Process.Signal(signal); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.cmd.Process.Signal(signal))
 	select {
 	case <-d.ended:
 		return d.cmd.ProcessState.ExitCode()

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // openTerminal opens a terminal: master is the side of the person, slave is the side of the
@@ -18,17 +20,11 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 		t.Fatal("no terminals here: ", err)
 	}
 	fd := int(master.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return master, slave
 }
 
@@ -86,9 +82,7 @@ func (d *commandRunner) startOnTerminal(args ...string) *runningProgram {
 	p := &runningProgram{cmd: programCommand(d.T, d.environ, args...), ended: make(chan struct{}), terminal: master}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := p.cmd.Start(); err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, p.cmd.Start())
 	_ = slave.Close()
 	drained := make(chan struct{})
 	go func() {

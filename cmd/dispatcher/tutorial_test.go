@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // shellStep is a command in a document and its output.
@@ -40,9 +42,7 @@ func TestTutorials(t *testing.T) {
 func (o tutorialSection) check(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(o.page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	blocks := o.consoleBlocks(string(text))
 	if len(blocks) < o.minBlocks {
 		t.Fatalf("%d blocks with commands in %s", len(blocks), o.page)
@@ -143,9 +143,7 @@ func maskVariableParts(text string) string {
 func (o tutorialSection) writeOutputs(t *testing.T, printed []shellStep) {
 	t.Helper()
 	content, err := os.ReadFile(o.page) // read again, because another section may have been written
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	text := string(content)
 	for _, block := range o.consoleBlocks(text) {
 		var fresh strings.Builder
@@ -155,7 +153,5 @@ func (o tutorialSection) writeOutputs(t *testing.T, printed []shellStep) {
 		}
 		text = strings.Replace(text, "```console\n"+block+"```", "```console\n"+fresh.String()+"```", 1)
 	}
-	if err := os.WriteFile(o.page, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(o.page, []byte(text), 0o600))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestReportAndReply(t *testing.T) {
@@ -137,9 +138,7 @@ func TestWillOnlyToOwnReports(t *testing.T) {
 	}
 	inside := connectDispatcher(t, b)
 	o, c := clientOptions(b, "a", "a", "secret-of-a")
-	if err := c.connect(t, o.SetWill(devices.ReportTopic("a"), "gone", 1, false)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.connect(t, o.SetWill(devices.ReportTopic("a"), "gone", 1, false)))
 	c.Publish("x", 1, false, "") // This message ends the connection.
 	if got := inside.nextMessage(t); got != "fleet/v1/a/report gone" {
 		t.Errorf("will %q", got)
@@ -169,9 +168,7 @@ func TestSessionsAreClean(t *testing.T) {
 	b := startBroker(t, nil)
 	inside := connectDispatcher(t, b)
 	o, first := clientOptions(b, "a", "a", "secret-of-a")
-	if err := first.connect(t, o.SetCleanSession(false)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, first.connect(t, o.SetCleanSession(false)))
 	first.subscribe(t, devices.ReplyTopic("a"))
 	first.Disconnect(50)
 	inside.publish(t, devices.ReplyTopic("a"), "stale", 1)
@@ -182,9 +179,7 @@ func TestSessionsAreClean(t *testing.T) {
 	inside.publish(t, devices.ReplyTopic("b"), "next", 1)
 	other.nextMessage(t)
 	o, second := clientOptions(b, "a", "a", "secret-of-a")
-	if err := second.connect(t, o.SetCleanSession(false)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, second.connect(t, o.SetCleanSession(false)))
 	second.subscribe(t, devices.ReplyTopic("a"))
 	inside.publish(t, devices.ReplyTopic("a"), "fresh", 1)
 	if got := second.nextMessage(t); got != "fleet/v1/a/reply fresh" {
@@ -227,9 +222,7 @@ func TestStopEndsHandshakes(t *testing.T) {
 	t.Parallel()
 	b := openBroker(t, broker.Options{Authenticate: func(context.Context, devices.ID, string) error { return errors.New("nobody") }})
 	silent, err := net.Dial("tcp", b.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer silent.Close()
 	if _, err := silent.Write([]byte{0x10}); err != nil {
 		t.Fatal(err)
@@ -295,18 +288,14 @@ func TestStopWithManyClients(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err := b.Stop(ctx)
 		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 }
 
 func TestNewRefusesWrongOptions(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer listener.Close()
 	yes := func(context.Context, devices.ID, string) error { return nil }
 	for name, o := range map[string]broker.Options{

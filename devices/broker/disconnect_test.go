@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestDisconnectEndsAllSessionsOfADevice(t *testing.T) {
@@ -13,9 +14,7 @@ func TestDisconnectEndsAllSessionsOfADevice(t *testing.T) {
 	inside, other := connectDispatcher(t, b), connectDevice(t, b, "b")
 	whole := connectDevice(t, b, "a")
 	o, part := clientOptions(b, "a/sub", "a", "secret-of-a")
-	if err := part.connect(t, o); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, part.connect(t, o))
 	b.Disconnect("a")
 	b.Disconnect("nobody")
 	for _, c := range []*testClient{whole, part} {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestNothingIsRetained(t *testing.T) {
@@ -15,9 +16,7 @@ func TestNothingIsRetained(t *testing.T) {
 	}
 	a.subscribe(t, devices.ReplyTopic("a")) // The broker answers in order, so it has handled the report.
 	o, inside := clientOptions(b, "dispatcher-1", internalUser, "internal")
-	if err := inside.connect(t, o); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, inside.connect(t, o))
 	inside.subscribe(t, devices.ReportTopic("a")) // A subscription that is not shared would receive a retained message.
 	connectDevice(t, b, "a").publish(t, devices.ReportTopic("a"), "new", 1)
 	if got := inside.nextMessage(t); got != "fleet/v1/a/report new" {

@@ -18,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -59,12 +60,8 @@ func openBroker(t *testing.T, o broker.Options) *broker.Broker {
 	}
 	o.Internal = broker.Credentials{User: internalUser, Password: "internal"}
 	b, err := broker.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, b.Start())
 	return b
 }
 
@@ -108,9 +105,7 @@ func connectDevice(t *testing.T, b *broker.Broker, id string) *testClient {
 func connectDispatcher(t *testing.T, b *broker.Broker) *testClient {
 	t.Helper()
 	o, c := clientOptions(b, "dispatcher-1", internalUser, "internal")
-	if err := c.connect(t, o); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.connect(t, o))
 	if code := c.subscribe(t, devices.SharedReportFilter(devices.DefaultGroup)); code != 1 {
 		t.Fatalf("subscription: %#x", code)
 	}
@@ -164,9 +159,7 @@ func (c *testClient) expectEnd(t *testing.T, why string) {
 func rawConnect(t *testing.T, addr, id, password string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	text := func(s string) string { return string([]byte{0, byte(len(s))}) + s }
 	packet := text("MQTT") + "\x04\xc2\x00\x3c" + text(id) + text(id) + text(password)
 	if _, err := conn.Write(append([]byte{0x10, byte(len(packet))}, packet...)); err != nil {

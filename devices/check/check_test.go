@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // checkFake runs the check against device in virtual time (synctest).
@@ -137,9 +139,7 @@ func TestEachMistakeIsFound(t *testing.T) {
 func TestTheSentencesAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	text := strings.Join(strings.Fields(string(page)), " ")
 	for _, rule := range newFindings(true) {
 		if !strings.Contains(text, rule.Sentence) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices/check"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 const kit = "../../examples/devices"
@@ -87,9 +88,7 @@ func (p *program) check(t *testing.T, only string) map[string]check.Finding {
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return listener
 }
 
@@ -120,9 +119,7 @@ func checkPasses(t *testing.T, only string, programs ...*program) {
 func kitPath(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(kit + "/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return path
 }
 
@@ -143,9 +140,7 @@ func edited(t *testing.T, name string, oldnew ...string) *program {
 	t.Helper()
 	p := pythonHTTP(t)
 	text, err := os.ReadFile(p.command[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	source := string(text)
 	for i := 0; i < len(oldnew); i += 2 {
 		if strings.Count(source, oldnew[i]) != 1 {
@@ -154,9 +149,7 @@ func edited(t *testing.T, name string, oldnew ...string) *program {
 		source = strings.Replace(source, oldnew[i], oldnew[i+1], 1)
 	}
 	p.name, p.command[1] = name, filepath.Join(t.TempDir(), "device.py")
-	if err := os.WriteFile(p.command[1], []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(p.command[1], []byte(source), 0o600))
 	return p
 }
 

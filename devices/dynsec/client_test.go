@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -23,9 +24,7 @@ const patience = 30 * time.Second
 func newClient(t *testing.T, b *servers.DeployedMosquitto) *dynsec.Client {
 	t.Helper()
 	c, err := dynsec.New(dynsec.Options{URL: b.DispatcherURL, User: servers.DispatcherUser, Password: servers.DispatcherPassword})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -103,13 +102,6 @@ func (c *testClient) expectEnd(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestAccountFollowsItsDevice(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)
@@ -118,41 +110,41 @@ func TestAccountFollowsItsDevice(t *testing.T) {
 		t.Fatal("a device without an account got in")
 	}
 	for range 2 { // A repeated call changes nothing.
-		must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
+		must.Succeed(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	}
 	if !mayConnect(t, b.Addr, "a", "1") || mayConnect(t, b.Addr, "a", "2") || mayConnect(t, b.Addr, "a", "") {
 		t.Fatal("the account is not the one that was set")
 	}
 	open := openSession(t, b.Addr, "a", "a", "1")
-	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "2", Enabled: true}))
+	must.Succeed(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "2", Enabled: true}))
 	open.expectEnd(t)
 	if mayConnect(t, b.Addr, "a", "1") || !mayConnect(t, b.Addr, "a", "2") {
 		t.Error("the new secret does not replace the old one")
 	}
 	open = openSession(t, b.Addr, "a", "a", "2")
 	for range 2 {
-		must(t, c.Disable(t.Context(), "a"))
+		must.Succeed(t, c.Disable(t.Context(), "a"))
 	}
 	open.expectEnd(t)
-	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "3"}))
+	must.Succeed(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "3"}))
 	if mayConnect(t, b.Addr, "a", "2") || mayConnect(t, b.Addr, "a", "3") {
 		t.Error("a disabled account got in")
 	}
 	for range 2 {
-		must(t, c.Enable(t.Context(), "a"))
+		must.Succeed(t, c.Enable(t.Context(), "a"))
 	}
 	open = openSession(t, b.Addr, "a", "a", "3")
-	must(t, open.err)
+	must.Succeed(t, open.err)
 	for range 2 {
-		must(t, c.Delete(t.Context(), "a"))
+		must.Succeed(t, c.Delete(t.Context(), "a"))
 	}
 	open.expectEnd(t)
-	must(t, c.Disable(t.Context(), "a"))
-	must(t, c.Enable(t.Context(), "a"))
+	must.Succeed(t, c.Disable(t.Context(), "a"))
+	must.Succeed(t, c.Enable(t.Context(), "a"))
 	if mayConnect(t, b.Addr, "a", "3") {
 		t.Error("a deleted account got in")
 	}
-	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "4"}))
+	must.Succeed(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "4"}))
 	if mayConnect(t, b.Addr, "a", "4") {
 		t.Error("an account made disabled got in")
 	}
@@ -162,17 +154,17 @@ func TestAccountsOutliveTheBroker(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)
 	c := newClient(t, b)
-	must(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
+	must.Succeed(t, c.Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	b.Kill()
 	if err := c.Set(t.Context(), devices.Account{Device: "b", Password: "1", Enabled: true}); err == nil {
 		t.Fatal("set without a broker")
 	}
 	b.Start()
-	must(t, c.Set(t.Context(), devices.Account{Device: "b", Password: "1", Enabled: true}))
+	must.Succeed(t, c.Set(t.Context(), devices.Account{Device: "b", Password: "1", Enabled: true}))
 	if !mayConnect(t, b.Addr, "a", "1") || !mayConnect(t, b.Addr, "b", "1") {
 		t.Error("an account is gone")
 	}
-	must(t, b.CheckHealth(t, servers.DispatcherPassword))
+	must.Succeed(t, b.CheckHealth(t, servers.DispatcherPassword))
 	if b.CheckHealth(t, "another") == nil {
 		t.Error("healthy with a wrong password")
 	}
@@ -208,12 +200,12 @@ func TestReplicasSetAccountsAtOnce(t *testing.T) {
 func TestRightsAreChangedOnce(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoDynsec(t)
-	must(t, newClient(t, b).Check(t.Context()))
+	must.Succeed(t, newClient(t, b).Check(t.Context()))
 	inside := connectDispatcher(t, b)
 	for range 2 {
-		must(t, newClient(t, b).Check(t.Context()))
+		must.Succeed(t, newClient(t, b).Check(t.Context()))
 	}
-	must(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
+	must.Succeed(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	if !inside.IsConnectionOpen() {
 		t.Error("the session of a dispatcher ended")
 	}
@@ -232,15 +224,15 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 		}
 	}
 	b := servers.StartMosquittoDynsec(t)
-	must(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
+	must.Succeed(t, newClient(t, b).Set(t.Context(), devices.Account{Device: "a", Password: "1", Enabled: true}))
 	wrong, err := dynsec.New(dynsec.Options{URL: b.DispatcherURL, User: servers.DispatcherUser, Password: "wrong"})
-	must(t, err)
+	must.Succeed(t, err)
 	if err := wrong.Check(t.Context()); err == nil || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("with a wrong password: %v", err)
 	}
 	plain := servers.StartMosquitto(t) // This broker does not have the plugin.
 	c, err := dynsec.New(dynsec.Options{URL: plain.URL, User: "_d", Password: "p"})
-	must(t, err)
+	must.Succeed(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := c.Check(ctx); err == nil || !strings.Contains(err.Error(), "dynamic-security") {
@@ -252,7 +244,7 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 func connectDispatcher(t *testing.T, b *servers.DeployedMosquitto) *testClient {
 	t.Helper()
 	c := openSession(t, strings.TrimPrefix(b.DispatcherURL, "mqtt://"), "dispatcher-1", servers.DispatcherUser, servers.DispatcherPassword)
-	must(t, c.err)
+	must.Succeed(t, c.err)
 	if code := c.subscribe(t, devices.SharedReportFilter(devices.DefaultGroup)); code != 1 {
 		t.Fatalf("the dispatcher's subscription: %#x", code)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -23,7 +24,7 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 	one, two := newClient(t, b), newClient(t, b)
 	for round := range 5 {
 		device := devices.ID(fmt.Sprint("d-", round))
-		must(t, one.Set(t.Context(), devices.Account{Device: device, Password: "first", Enabled: true}))
+		must.Succeed(t, one.Set(t.Context(), devices.Account{Device: device, Password: "first", Enabled: true}))
 		done := make(chan error)
 		b.WhilePaused(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -35,8 +36,8 @@ func TestGivenUpNeverComesLater(t *testing.T) {
 				done <- two.Set(t.Context(), devices.Account{Device: device, Password: "fresh", Enabled: true})
 			}()
 		})
-		must(t, <-done)
-		must(t, one.Enable(t.Context(), "nobody")) // It is answered after everything that was sent before.
+		must.Succeed(t, <-done)
+		must.Succeed(t, one.Enable(t.Context(), "nobody")) // It is answered after everything that was sent before.
 		if !mayConnect(t, b.Addr, string(device), "fresh") || mayConnect(t, b.Addr, string(device), "stale") {
 			t.Fatalf("round %d: the account has the secret that was given up", round)
 		}
@@ -59,7 +60,7 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 	c, err := dynsec.New(dynsec.Options{
 		URL: "mqtt://" + proxy.Addr, User: servers.DispatcherUser, Password: servers.DispatcherPassword,
 	})
-	must(t, err)
+	must.Succeed(t, err)
 	began := time.Now()
 	if err := c.Check(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("check that was given up: %v", err)
@@ -78,9 +79,9 @@ func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 	one, err := dynsec.New(dynsec.Options{
 		URL: "mqtt://" + slow.Addr, User: servers.DispatcherUser, Password: servers.DispatcherPassword,
 	})
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = one.Close() })
-	must(t, one.Set(t.Context(), devices.Account{Device: "a", Password: "first", Enabled: true}))
+	must.Succeed(t, one.Set(t.Context(), devices.Account{Device: "a", Password: "first", Enabled: true}))
 	underway, arrive := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	slow.OnRequest(func(text []byte) {
@@ -99,10 +100,10 @@ func TestGivenUpOnTheWayNeverArrives(t *testing.T) {
 		t.Errorf("set that was given up: %v", err)
 	}
 	two := newClient(t, b)
-	must(t, two.Set(t.Context(), devices.Account{Device: "a", Password: "fresh", Enabled: true}))
+	must.Succeed(t, two.Set(t.Context(), devices.Account{Device: "a", Password: "fresh", Enabled: true}))
 	close(arrive)
 	for range 20 { // For this time the command may still be on its way.
-		must(t, two.Enable(t.Context(), "a"))
+		must.Succeed(t, two.Enable(t.Context(), "a"))
 		if !mayConnect(t, b.Addr, "a", "fresh") {
 			t.Fatal("the account has the secret that was given up")
 		}

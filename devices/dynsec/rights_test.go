@@ -10,6 +10,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -28,7 +29,7 @@ func forEachBroker(t *testing.T, test func(t *testing.T, b testBroker)) {
 		b := servers.StartMosquittoDynsec(t)
 		c := newClient(t, b)
 		for _, id := range []devices.ID{"a", "b"} {
-			must(t, c.Set(t.Context(), devices.Account{Device: id, Password: "of-" + string(id), Enabled: true}))
+			must.Succeed(t, c.Set(t.Context(), devices.Account{Device: id, Password: "of-" + string(id), Enabled: true}))
 		}
 		test(t, testBroker{b, true})
 	})
@@ -41,7 +42,7 @@ func forEachBroker(t *testing.T, test func(t *testing.T, b testBroker)) {
 func (b testBroker) connectDevice(t *testing.T, id string) *testClient {
 	t.Helper()
 	c := openSession(t, b.Addr, id, id, "of-"+id)
-	must(t, c.err)
+	must.Succeed(t, c.err)
 	return c
 }
 
@@ -86,7 +87,7 @@ func TestDeviceReadsOnlyItsReplies(t *testing.T) {
 			}
 		}
 		if !b.deniesSubscriptions { // A shared subscription of a would receive a part of its replies.
-			must(t, waitForToken(a.Unsubscribe("$share/x/fleet/v1/a/reply", "fleet/v1/a/#", "+/+/+/+", "fleet/#", "#", "fleet/v1/+/reply", "$share/x/#", "$share/x/fleet/v1/+/reply")))
+			must.Succeed(t, waitForToken(a.Unsubscribe("$share/x/fleet/v1/a/reply", "fleet/v1/a/#", "+/+/+/+", "fleet/#", "#", "fleet/v1/+/reply", "$share/x/#", "$share/x/fleet/v1/+/reply")))
 		}
 		a.subscribe(t, devices.ReplyTopic("a"))
 		other.subscribe(t, devices.ReplyTopic("b"))
@@ -164,7 +165,7 @@ func TestConnectIsRefused(t *testing.T) {
 		inside := connectDispatcher(t, b.DeployedMosquitto)
 		for _, id := range []string{"b", "dispatcher-1", "", "$dispatcher/accounts"} {
 			thief := openSession(t, b.Addr, id, "a", "of-a")
-			must(t, thief.err)
+			must.Succeed(t, thief.err)
 			twin := b.connectDevice(t, "a")
 			thief.expectEnd(t) // The session belonged to a, and the second connection of a has taken it over.
 			twin.Disconnect(0)
@@ -212,13 +213,13 @@ func TestRemovedFromThePasswordFile(t *testing.T) {
 	t.Parallel()
 	b := servers.StartMosquittoPasswords(t, map[string]string{"a": "1", "b": "1"})
 	a, other := openSession(t, b.Addr, "a", "a", "1"), openSession(t, b.Addr, "b", "b", "1")
-	must(t, errors.Join(a.err, other.err))
+	must.Succeed(t, errors.Join(a.err, other.err))
 	b.RemovePassword(t, "a")
 	a.expectEnd(t)
 	if mayConnect(t, b.Addr, "a", "1") || !other.IsConnectionOpen() {
 		t.Error("not a alone is out")
 	}
-	must(t, b.CheckHealth(t, servers.DispatcherPassword))
+	must.Succeed(t, b.CheckHealth(t, servers.DispatcherPassword))
 }
 
 // TestPasswordFileDoesNotKeepTheSharedSubscription shows a weakness of mosquitto 2.0, which applies no access list
@@ -242,7 +243,7 @@ func TestPasswordFileDoesNotKeepTheSharedSubscription(t *testing.T) {
 	for len(got) < sent/2 {
 		got = append(got, inside.nextMessage(t))
 	}
-	must(t, waitForToken(thief.Unsubscribe(devices.SharedReportFilter(devices.DefaultGroup))))
+	must.Succeed(t, waitForToken(thief.Unsubscribe(devices.SharedReportFilter(devices.DefaultGroup))))
 	other.publish(t, devices.ReportTopic("b"), "last")
 	if last := inside.nextMessage(t); !strings.HasSuffix(last, " last") || len(thief.received) != 0 {
 		t.Errorf("after %q: %q, the thief read %d", slices.Sorted(slices.Values(got)), last, len(thief.received))

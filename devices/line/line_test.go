@@ -17,6 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
@@ -123,16 +124,12 @@ func TestAnotherWireTheSameDecisions(t *testing.T) {
 	_, noBatch := ledger.CreateBatch(t.Context(), "test", store.Batch{Pool: "p", Kind: "k", Weight: 1, MaxAttempts: 1, OnLost: "retry"}, store.NewBatchTasks{Tasks: tasks})
 	_, unknown := d.Upkeep.Reconcile(t.Context())
 	l, deaf := net.Listen("tcp", "127.0.0.1:0")
-	if err := errors.Join(noPool, noBatch, unknown, deaf); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(noPool, noBatch, unknown, deaf))
 	defer l.Close()
 	connect := func() deviceConn {
 		here, _ := net.Dial("tcp", l.Addr().String())
 		there, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { here.Close() })
 		go tr.serve(t.Context(), there)
 		return deviceConn{t, here, bufio.NewScanner(here)}

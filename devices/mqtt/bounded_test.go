@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestWriteEndsWhenNobodyReads checks a broker that does not read although its machine still answers. A write to this broker must end with
@@ -13,14 +15,10 @@ import (
 func TestWriteEndsWhenNobodyReads(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	raw, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer raw.Close()
 	ended := make(chan error, 1)
 	go func() {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // countingConn is a connection that counts its calls. Each write waits until the test allows it.
@@ -33,9 +35,7 @@ func (c *countingConn) Read(p []byte) (int, error) {
 func connPair(t *testing.T) (here, there net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	if here, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
@@ -68,9 +68,7 @@ func TestPacketsShareCallsOfTheSystem(t *testing.T) {
 	for range cap(raw.allowWrite) {
 		raw.allowWrite <- struct{}{}
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Close())
 	got, err := io.ReadAll(there)
 	if err != nil || !bytes.Equal(got, want) || raw.writes > 2 {
 		t.Errorf("%v, %d of %d bytes in %d writes, want at most 2", err, len(got), len(want), raw.writes)

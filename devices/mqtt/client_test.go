@@ -16,6 +16,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -225,12 +226,8 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 		close(left)
 		return devices.Reply{Reason: devices.ReasonUnavailable}
 	})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, c.Start(t.Context()))
 	await.True(t, "connected", c.Connected)
 	connectDevice(t, s, "a").sendReport(t, "x")
 	<-entered
@@ -249,9 +246,7 @@ func TestStopCancelsAHandlerThatHangs(t *testing.T) {
 func TestStopWithoutStart(t *testing.T) {
 	t.Parallel()
 	c, err := mqtt.New(mqtt.Options{URL: "mqtt://127.0.0.1:1", Handler: newHandler(echoID)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	stopClient(t, c)
 	stopClient(t, c)
 }

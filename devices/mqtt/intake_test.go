@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // fakeMessage is a paho.Message of a kind that a correct broker does not deliver over a shared subscription.
@@ -56,9 +57,7 @@ func TestReceiveDropsAndAcknowledges(t *testing.T) {
 	} {
 		counted := &reasonRecorder{}
 		options, err := Options{URL: "mqtt://h", Handler: counted}.withDefaults()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		in := newIntake(options, nil)
 		in.receiveReport(&test.message)
 		if test.message.acks != 1 || !slices.Equal(counted.reasons, []string{test.want}) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices/mqtt"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -18,9 +19,7 @@ import (
 func TestKeepaliveIsThatOfThePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	w := newPacketRecorder(t, servers.StartMosquitto(t).Addr)
 	startConnected(t, mqtt.Options{URL: "tcp://" + w.Addr, Handler: newHandler(echoID)})
 	w.mu.Lock()
@@ -49,15 +48,11 @@ func TestBrokersGiveUpASilentClient(t *testing.T) {
 			addr = after
 		}
 		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer conn.Close()
 		const keepalive = 1 // second
 		_, err = conn.Write([]byte("\x10\x13\x00\x04MQTT\x04\xc2\x00" + string(rune(keepalive)) + "\x00\x01a\x00\x01a\x00\x01x"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if got, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(got), "\x20\x02\x00\x00") {
 			t.Errorf("%q, %v; want to be admitted, and given up", got, err)

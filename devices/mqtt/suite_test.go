@@ -17,6 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices/broker"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -58,12 +59,8 @@ func (e *embeddedBroker) Start() {
 		Listener: listener, Internal: broker.Credentials{User: "$dispatcher", Password: "internal"},
 		Authenticate: func(context.Context, devices.ID, string) error { return nil },
 	})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if err := e.broker.Start(); err != nil {
-		e.t.Fatal(err)
-	}
+	must.Succeed(e.t, err)
+	must.Succeed(e.t, e.broker.Start())
 }
 
 func (e *embeddedBroker) Kill() {
@@ -163,12 +160,8 @@ func startClient(t *testing.T, o mqtt.Options) *mqtt.Client {
 		o.Patience = patience
 	}
 	c, err := mqtt.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, c.Start(t.Context()))
 	t.Cleanup(func() { stopClient(t, c) })
 	return c
 }

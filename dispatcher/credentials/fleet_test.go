@@ -9,6 +9,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -34,9 +35,7 @@ func newFleetRegistry(t *testing.T, size int) (*fleetLedger, *Registry) {
 	t.Helper()
 	f := &fleetLedger{size: size}
 	r := New(Config{Ledger: f, FleetMode: FleetAny, Meters: meters.New(nil), Now: func() time.Time { return time.Unix(1, 0) }})
-	if err := r.DropChangedTokens(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.DropChangedTokens(t.Context()))
 	return f, r
 }
 
@@ -46,9 +45,7 @@ func (f *fleetLedger) admitDevices(t *testing.T, r *Registry) {
 	for i := range f.size {
 		device := strconv.Itoa(i)
 		caller, err := r.Authenticate(t.Context(), devices.ID(device), device)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		r.RecordAdmission(caller, store.ReachNone)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	"github.com/fleetslots/dispatcher/internal/pace"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -61,9 +62,7 @@ func newRateBench(t *testing.T, mode credentials.FleetMode, rate pace.Options) *
 func (b *rateBench) report(token string, device devices.ID, isKnown bool) error {
 	b.Helper()
 	caller, err := b.Authenticate(b.Context(), device, token)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 	view := store.DeviceView{}
 	if isKnown {
 		view.Device = &store.Device{ID: string(device)}

@@ -12,6 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -74,9 +75,7 @@ func newReplica(t *testing.T, ledger credentials.Ledger) *replica {
 
 func (r *replica) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, err)
 }
 
 func (r *replica) followTokens() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -15,9 +16,7 @@ import (
 func TestEveryReasonHasARow(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../devices/reply.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	reasons := regexp.MustCompile(`(?m)^\tReason\w+ +Reason = "(\w+)"`).FindAllStringSubmatch(string(text), -1)
 	if len(reasons) < 10 {
 		t.Fatalf("found only %q", reasons)
@@ -33,9 +32,7 @@ func TestEveryReasonHasARow(t *testing.T) {
 func TestTheParkedReasonsAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, list, _ := strings.Cut(string(text), "A report is parked if the reason of its answer passes by itself:")
 	list, _, _ = strings.Cut(list, ". Other reasons are answered at once.")
 	parked := make(map[devices.Reason]bool)

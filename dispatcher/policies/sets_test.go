@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -67,16 +68,12 @@ func TestTakesSpareTheLedger(t *testing.T) {
 	readMax := func() int64 {
 		t.Helper()
 		v, err := sets.Take(t.Context(), "sms", []Take{{Cost: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return v[0].Rules[0].Max
 	}
 	follow := func() {
 		t.Helper()
-		if err := sets.ForgetChanged(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, sets.ForgetChanged(t.Context()))
 	}
 	for range 100 {
 		readMax()
@@ -120,9 +117,7 @@ func TestASetReadBeforeItsChangeIsNotKept(t *testing.T) {
 	sets := newSets(Config{Ledger: l, Meters: meters.New(nil)})
 	drops := sets.drops
 	set, err := sets.readSet(t.Context(), "sms")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	sets.Forget("sms")
 	if sets.cacheSet(set, drops); sets.byName["sms"] != nil {
 		t.Error("kept")

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/limits/policy"
 	"github.com/fleetslots/dispatcher/store"
@@ -35,9 +36,7 @@ func (refusingTakes) Take(_ context.Context, _ string, takings []limits.Taking) 
 func refusedSeries(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	found := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -85,9 +84,7 @@ func (s *refusingReplica) expectRefused(set string) {
 
 func (s *refusingReplica) followSets() {
 	s.Helper()
-	if err := s.ForgetChanged(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, s.ForgetChanged(s.Context()))
 }
 
 func (s *refusingReplica) expectSeries(want map[string]float64) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -44,9 +45,7 @@ func TestLastSeenIsWrittenInParts(t *testing.T) {
 		t.Error("a failure that is not told")
 	}
 	for range 2 { // a written part is not written again
-		if err := d.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Flush(t.Context()))
 	}
 	if want := []int{maxDevicesPerWrite, maxDevicesPerWrite, maxDevicesPerWrite, 1}; !slices.Equal(ledger.sizes, want) {
 		t.Errorf("parts %v, want %v: the second failed", ledger.sizes, want)
@@ -83,9 +82,7 @@ func TestTheListIsToldOfTheNewest(t *testing.T) {
 	list.down = false
 	d.Record("both", store.LastReport{At: time.Unix(4, 0)})
 	d.Record("new", store.LastReport{At: time.Unix(3, 0)})
-	if err := d.FlushRecent(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.FlushRecent(t.Context()))
 	want := []Sighting{{Device: "both", At: time.Unix(4, 0)}, {Device: "new", At: time.Unix(3, 0)}, {Device: "old", At: time.Unix(1, 0)}}
 	if diff := cmp.Diff(want, list.added[0]); diff != "" {
 		t.Error(diff)
@@ -94,9 +91,7 @@ func TestTheListIsToldOfTheNewest(t *testing.T) {
 	for i := range 2 * MaxRecent {
 		d.Record(fmt.Sprint(i), store.LastReport{At: time.Unix(int64(i), 0)})
 	}
-	if err := d.FlushRecent(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.FlushRecent(t.Context()))
 	if got := list.added[0]; len(got) != MaxRecent || got[0].Device != "1999" || got[MaxRecent-1].Device != "1000" {
 		t.Errorf("told of %d", len(got))
 	}
@@ -129,9 +124,7 @@ func TestPollersAreWrittenOnceAMinute(t *testing.T) {
 			continue
 		}
 		clear(written)
-		if err := d.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Flush(t.Context()))
 		for device := range written {
 			count[device]++
 		}
@@ -155,16 +148,12 @@ func TestALaterPollIsWritten(t *testing.T) {
 	written := lastWrites{}
 	d := NewDevices(written, nil, time.Now)
 	d.Record("a", store.LastReport{At: time.Unix(1, 0)})
-	if err := d.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Flush(t.Context()))
 	d.RecordReach("a", store.LastReport{At: time.Unix(2, 0), Reach: store.ReachPush})
 	d.Record("a", store.LastReport{At: time.Unix(3, 0)})
 	d.Record("b", store.LastReport{At: time.Unix(3, 0)})
 	d.Record("b", store.LastReport{At: time.Unix(4, 0)})
-	if err := d.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Flush(t.Context()))
 	want := lastWrites{"a": {At: time.Unix(3, 0)}, "b": {At: time.Unix(4, 0)}}
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Error(diff)
@@ -182,9 +171,7 @@ func TestAnOrderedSilenceIsWrittenAtOnce(t *testing.T) {
 	written := lastWrites{}
 	d := NewDevices(written, nil, time.Now)
 	d.Record("a", store.LastReport{At: time.Unix(1, 0)})
-	if err := d.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Flush(t.Context()))
 	sleeps := store.LastReport{At: time.Unix(2, 0), QuietUntil: time.Unix(302, 0)}
 	d.Record("a", sleeps)
 	if err := d.Flush(t.Context()); err != nil || written["a"] != sleeps {
@@ -226,9 +213,7 @@ func TestALaterWayToBeToldIsWrittenSoon(t *testing.T) {
 				reports()
 			}
 			for range 2 {
-				if err := d.FlushReached(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, d.FlushReached(t.Context()))
 			}
 			if got := written.lastWrites["a"]; got != later {
 				t.Errorf("written %+v, want %+v", got, later)

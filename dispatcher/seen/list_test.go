@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -32,17 +33,13 @@ func newSighting(device string, ms int64) seen.Sighting {
 
 func addSightings(t *testing.T, l *seen.List, all ...seen.Sighting) {
 	t.Helper()
-	if err := l.Add(t.Context(), all); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Add(t.Context(), all))
 }
 
 func readNewest(t *testing.T, l *seen.List) []seen.Sighting {
 	t.Helper()
 	all, err := l.Newest(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return all
 }
 

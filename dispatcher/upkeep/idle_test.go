@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -50,9 +51,7 @@ func TestIdleCountGoesOn(t *testing.T) {
 		{[]string{"big", "big", "big"}, 2, 0, 1},
 	} {
 		ledger.checks = nil
-		if err := k.continueWaitingCounts(t.Context(), open); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, k.continueWaitingCounts(t.Context(), open))
 		if !slices.Equal(ledger.checks, want.checked) {
 			t.Errorf("pass %d checked %v, want %v", i, ledger.checks, want.checked)
 		}
@@ -74,9 +73,7 @@ func TestIdleCountEndsWithTheFreeSlots(t *testing.T) {
 	ledger := &walkedLedger{clock: time.Unix(1_800_000_000, 0), pools: map[string][]bool{"a": {true, true, true}}}
 	k := &Keeper{config: Config{Ledger: ledger, Now: func() time.Time { return ledger.clock }}, idle: newIdleCounts()}
 	for range 2 {
-		if err := k.continueWaitingCounts(t.Context(), []store.OpenPool{{Name: "a", Free: 2}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, k.continueWaitingCounts(t.Context(), []store.OpenPool{{Name: "a", Free: 2}}))
 	}
 	if got := k.idle.lapOf("a").waitingDevices(2); got != 2 || len(ledger.checks) != 4 {
 		t.Errorf("%d devices wait after %d checks, want 2 after 4", got, len(ledger.checks))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -40,12 +41,8 @@ func TestSealingIsBoundedAndWaitsForOpenTransactions(t *testing.T) {
 	k := &Keeper{config: Config{Ledger: l}, minutes: &minuteProgress{}}
 	run := func(want int64) {
 		t.Helper()
-		if err := k.CountEventsByMinute(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := k.SealEvents(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, k.CountEventsByMinute(t.Context()))
+		must.Succeed(t, k.SealEvents(t.Context()))
 		if l.sealed != want {
 			t.Errorf("%d events sealed, want %d", l.sealed, want)
 		}

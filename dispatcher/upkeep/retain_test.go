@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -32,9 +33,7 @@ func TestDeletedRowsOfEveryKindAreCounted(t *testing.T) {
 	}
 	k := &Keeper{config: Config{Ledger: &pagedDeletions{pages: []store.DeletedCounts{full, last}}}}
 	total, err := k.DeleteOldRows(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i := range reflect.TypeFor[store.DeletedCounts]().NumField() {
 		if got := reflect.ValueOf(total).Field(i).Int(); got != rowsPerRetain+int64(i) {
 			t.Errorf("%s: %d, want %d", reflect.TypeFor[store.DeletedCounts]().Field(i).Name, got, rowsPerRetain+i)

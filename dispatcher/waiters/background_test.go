@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // Background work panics. The panic must be reported, and no other work may end.
@@ -14,9 +15,7 @@ func TestPanicsAreTold(t *testing.T) {
 	reported := make(chan string, 1)
 	b := &background{ctx: t.Context(), crew: rescue.ReportingGroup{OnPanic: func(doing string, _ *rescue.Panic) { reported <- doing }}}
 	b.start(func(context.Context) { panic("by the test") })
-	if err := b.stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.stop(t.Context()))
 	if doing := <-reported; doing != "handing off slots" {
 		t.Errorf("told of %q", doing)
 	}

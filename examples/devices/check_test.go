@@ -3,6 +3,7 @@ package devices_test
 import (
 	"slices"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -19,9 +20,7 @@ func (r *trial) check() {
 	}
 	for id, kind := range r.kinds {
 		task, err := r.server.admin.Tasks.Get(r.Context(), id)
-		if err != nil {
-			r.Fatal(err)
-		}
+		must.Succeed(r, err)
 		r.checkTask(task, kind)
 		r.checkAttempts(task, kind, worked)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -25,9 +26,7 @@ const (
 func TestSnippetsAreFromTheFiles(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if words := len(strings.Fields(string(text))); words > maxPageWords {
 		t.Errorf("%s has %d words, at most %d", page, words, maxPageWords)
 	}
@@ -37,9 +36,7 @@ func TestSnippetsAreFromTheFiles(t *testing.T) {
 	}
 	for _, s := range snippets {
 		source, err := os.ReadFile(filepath.FromSlash(s[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if !strings.Contains(string(source), s[2]) {
 			t.Errorf("%s does not contain:\n%s", s[1], s[2])
 		}
@@ -56,9 +53,7 @@ func TestTheFirstStepsWork(t *testing.T) {
 	t.Parallel()
 	servers.RequireProgram(t, "python3")
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	commands := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(string(text))
 	if commands == nil {
 		t.Fatalf("%s has no commands", page)
@@ -66,15 +61,9 @@ func TestTheFirstStepsWork(t *testing.T) {
 	dir := t.TempDir()
 	server := startServer(t, filepath.Join(dir, ".dispatcher"))
 	absolute, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(program.Path(t), filepath.Join(dir, "bin", "dispatcher")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
+	must.Succeed(t, os.Symlink(program.Path(t), filepath.Join(dir, "bin", "dispatcher")))
 	script := strings.NewReplacer("http://127.0.0.1:8080", server.url, "examples/devices", absolute+"/examples/devices").Replace(commands[1])
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

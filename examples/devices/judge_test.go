@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // grantKey names a grant: the number of a task and the fencing token.
@@ -35,9 +37,7 @@ type judge struct {
 func newJudge(t *testing.T, onEnter, onLeave func(stay)) *judge {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	j := &judge{addr: listener.Addr().String(), onEnter: onEnter, onLeave: onLeave}
 	j.running.Go(func() {
 		for {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -115,9 +116,7 @@ func (p deviceProgram) install(t *testing.T) []string {
 		requireInstalled(t, name, file)
 	}
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(p.dir())); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.CopyFS(dir, os.DirFS(p.dir())))
 	if build := inDir(p.build, dir); build != nil {
 		if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", build, err, out)
@@ -168,9 +167,7 @@ func TestProgramsAreShort(t *testing.T) {
 		lines := 0
 		for _, file := range p.sources() {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			lines += strings.Count(string(text), "\n")
 		}
 		if lines == 0 || lines > p.maxLines {

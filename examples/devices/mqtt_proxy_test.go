@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // Types of MQTT packets, with the flags that the tests use.
@@ -30,9 +32,7 @@ type mqttProxy struct {
 // newMQTTProxy starts a proxy, and returns its address. If certificate is nil, it has no TLS.
 func newMQTTProxy(t *trial, target string, certificate *tls.Config) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if certificate != nil {
 		listener = tls.NewListener(listener, certificate)
 	}

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestAKilledProgramLeavesBeforeItReportsThat checks a program that is killed alone while its task runs, and started again. When it reports
@@ -23,9 +25,7 @@ func TestAKilledProgramLeavesBeforeItReportsThat(t *testing.T) {
 	i := slices.IndexFunc(programs(), func(p deviceProgram) bool { return p.name == "shell-http" }) // the others have one process
 	command := programs()[i].install(t)
 	system, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer system.Close()
 	failures := make(chan struct{}, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,23 +45,17 @@ func TestAKilledProgramLeavesBeforeItReportsThat(t *testing.T) {
 	}))
 	defer server.Close()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(token, []byte("secret"), 0o600))
 	args := append(slices.Clone(command[1:]), "--server", server.URL, "--device", "d", "--token-file", token, "--journal", filepath.Join(t.TempDir(), "journal"))
 	start := func() *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), command[0], args...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, cmd.Start())
 		return cmd
 	}
 	first := start()
 	inside, err := system.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = first.Process.Kill()
 	_ = first.Wait()
 	second := start()

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // newCertificate returns the settings of a TLS server on the loopback, and the path of its certificate, for --ca-file.
@@ -19,9 +21,7 @@ func newCertificate(t *testing.T) (config *tls.Config, path string) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
 	path = filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
 	return &tls.Config{Certificates: server.TLS.Certificates}, path //nolint:gosec // a test server
 }
 
@@ -30,9 +30,7 @@ func checkCertificate(t *testing.T, program deviceProgram, command []string, tok
 	t.Helper()
 	config, _ := newCertificate(t)
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	device := &deviceProcess{command: program.start(command, program.transport+"s://"+listener.Addr().String(), "box", tokenFile, filepath.Join(t.TempDir(), "journal"))}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -62,13 +63,9 @@ func startServer(t *testing.T, data string) devServer {
 		return nil
 	})
 	token, err := os.ReadFile(filepath.Join(data, "admin-token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	admin, err := operators.New(operators.Config{URL: "http://" + addr, Token: strings.TrimSpace(string(token))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return devServer{url: "http://" + addr, mqtt: mqtt, fleetToken: filepath.Join(data, "fleet-token"), admin: admin}
 }
 
@@ -199,13 +196,9 @@ func (r *trial) queueTask(device, kind, payload string) {
 		Pool: r.pool, Kind: kind, Devices: []string{device}, MaxAttempts: attempts, RetryBackoffMS: new(int64(10)), LeaseMS: leaseMS,
 		Payload: json.RawMessage(fmt.Sprintf(`{"system":%q,%s}`, r.judge.addr, payload)),
 	}, operators.QueueMode{})
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	for task, err := range r.server.admin.Tasks.List(r.Context(), operators.TaskFilter{Batch: made.ID}) {
-		if err != nil {
-			r.Fatal(err)
-		}
+		must.Succeed(r, err)
 		r.mu.Lock()
 		r.kinds[task.ID] = kind
 		r.mu.Unlock()

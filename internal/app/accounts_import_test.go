@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -21,18 +22,14 @@ import (
 func (i *instance) importDevices(t *testing.T, existing string, lines ...string) (map[devices.ID]string, error) {
 	t.Helper()
 	client, err := operators.New(operators.Config{URL: i.url, Token: i.admin})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var answer strings.Builder
 	file := strings.NewReader(strings.Join(lines, "\n") + "\n")
 	if err := client.Devices.Import(t.Context(), file, operators.TypeCSV, existing, operators.TypeCSV, &answer); err != nil {
 		return nil, err
 	}
 	rows, err := csv.NewReader(strings.NewReader(answer.String())).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	tokens := map[devices.ID]string{}
 	for _, row := range rows[1:] {
 		if row[1] != "" {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -116,9 +117,7 @@ func (a *queriedDispatcher) getAll(t *testing.T, paths []string) (answers []time
 	}
 	err := group.Wait()
 	cancel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	slices.SortFunc(answers, func(a, b timedAnswer) int { return cmp.Compare(b.took, a.took) })
 	return answers, <-measured
 }
@@ -251,9 +250,7 @@ func (a *queriedDispatcher) repeatRequests(t *testing.T, list []timedAnswer) (an
 	t.Helper()
 	for _, one := range list {
 		one, err := a.getTimed(t.Context(), one.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		answers = append(answers, one)
 	}
 	return answers

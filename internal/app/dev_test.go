@@ -19,6 +19,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -33,18 +34,14 @@ func devOptions(data string) DevOptions {
 func startDev(t *testing.T, data string) (*instance, *DevServer) {
 	t.Helper()
 	d, err := NewDev(t.Context(), devOptions(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return startInstance(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run), d
 }
 
 func occupiedAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l.Addr().String()
 }
@@ -69,9 +66,7 @@ func TestDevRefusesAFolderOfOthers(t *testing.T) {
 	}
 	for _, name := range []string{"lock", "admin-token", "fleet-token", "ledger.db", "ledger.db-wal"} {
 		data, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "target")
-		if err := os.Symlink(elsewhere, filepath.Join(data, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(elsewhere, filepath.Join(data, name)))
 		if err := start(data); err == nil || !strings.Contains(err.Error(), name+" is a link") {
 			t.Errorf("%s is a link: %v", name, err)
 		}
@@ -91,9 +86,7 @@ func TestDevWarnsOfTheNetwork(t *testing.T) {
 		o, log := devOptions(t.TempDir()), &await.Output{}
 		o.Listen, o.MQTT, o.Logger = test.http, test.mqtt, slog.New(slog.NewTextHandler(log, nil))
 		d, err := NewDev(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if err := d.app.cleanup.closeAll(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
@@ -124,9 +117,7 @@ func TestDevMovesOnlyDefaultPorts(t *testing.T) {
 			}
 			set(&o, address, true)
 			d, err := NewDev(t.Context(), o) // the same folder: the failed start has released its lock
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if strings.HasSuffix(d.URL, address) || strings.HasSuffix(d.MQTTURL, address) {
 				t.Errorf("%s, %s: one is in use by another", d.URL, d.MQTTURL)
 			}
@@ -156,9 +147,7 @@ func TestDevFolderOfAnotherProcess(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another dispatcher") || !strings.Contains(err.Error(), data) {
 		t.Errorf("folder in use: %v; want an error that names it", err)
 	}
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 	startDev(t, data)
 }
 
@@ -175,9 +164,7 @@ func TestDevKeepsItsTokensToItself(t *testing.T) {
 	if status, _ := i.call(t, http.MethodGet, "/v1/pools/x", "wrong", ""); status != http.StatusUnauthorized {
 		t.Errorf("a wrong token: %d", status)
 	}
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 	_, second := startDev(t, data)
 	if first.AdminToken != second.AdminToken || first.FleetToken != second.FleetToken || first.AdminToken == first.FleetToken {
 		t.Error("the tokens are not those of before, or are the same")
@@ -194,9 +181,7 @@ func TestDevGoesOnWithItsData(t *testing.T) {
 	if grant == nil {
 		t.Fatal("a was not granted")
 	}
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 
 	i, _ = startDev(t, data)
 	if got := i.sendReport(t, "b", `{"id":"1"}`).Reason; got != devices.ReasonFull {
@@ -370,9 +355,7 @@ func TestDevBannerSignsIn(t *testing.T) {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	follow := func(url string) string {
 		response, err := client.Get(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		response.Body.Close()
 		return fmt.Sprint(response.StatusCode, " ", response.Header.Get("Location"), " ", len(response.Cookies()))
 	}
@@ -418,9 +401,7 @@ func TestDevEndsCleanly(t *testing.T) {
 func TestDevRefusesABrokenToken(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
-	if err := os.WriteFile(filepath.Join(data, "fleet-token"), []byte("short"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(data, "fleet-token"), []byte("short"), 0o600))
 	if d, err := NewDev(t.Context(), devOptions(data)); err == nil || !strings.Contains(err.Error(), "fleet_token") {
 		t.Errorf("%v, %v; want an error that names fleet_token", d, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // exchange is a script of the actions of a device and of operators, with the reply that the last report must get over
@@ -176,9 +178,7 @@ func outageExchanges() map[string]exchange {
 func reportExamples(t *testing.T) map[string]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	found := make(map[string]string)
 	for _, m := range regexp.MustCompile("(?s)<!-- example: (report[a-z-]*) -->\n```json\n(.*?)\n```").FindAllStringSubmatch(string(page), -1) {
 		found[m[1]] = m[2]

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestATooLargeFleetIsLogged checks the warning of the embedded mode about a fleet that is too large: it is logged once, and again only
@@ -17,9 +19,7 @@ func TestATooLargeFleetIsLogged(t *testing.T) {
 	w := &fleetSizeWatch{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, n := range []int{embeddedFleet, embeddedFleet + 7, embeddedFleet + 8, 10, embeddedFleet + 9} {
 		w.countReporting = func(context.Context, time.Duration) (int, error) { return n, nil }
-		if err := w.warnIfTooLarge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.warnIfTooLarge(t.Context()))
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], "devices=5007 carried=5000") || !strings.Contains(lines[1], "devices=5009") {

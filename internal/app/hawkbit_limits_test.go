@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -35,9 +36,7 @@ func TestALongFeedbackOverDDIEndsItsTask(t *testing.T) {
 			t.Errorf("task %d: %d %s", id+1, status, answer)
 		}
 		var task operators.Task
-		if err := json.Unmarshal(i.callOperator(t, "GET", fmt.Sprint("/v1/tasks/", id+1), ""), &task); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(i.callOperator(t, "GET", fmt.Sprint("/v1/tasks/", id+1), ""), &task))
 		isKept := string(task.Output) == `{"details":["`+c.detail+`"]}`
 		if task.State != c.state || task.Dropped != c.isOutputDropped || isKept == c.isOutputDropped || len(task.Error) != c.errorLength {
 			t.Errorf("task %d: %s, %d bytes of output, dropped %t, %d bytes of error", id+1, task.State, len(task.Output), task.Dropped, len(task.Error))
@@ -60,9 +59,7 @@ func TestADDIDeviceReplacesItsAttributes(t *testing.T) {
 		data, _ := json.Marshal(attributes) // texts always marshal
 		device.expect("PUT", "configData", `{"mode":"replace","data":`+string(data)+`}`, "200")
 		var stored operators.Device
-		if err := json.Unmarshal(i.callOperator(t, "GET", "/v1/devices/one", ""), &stored); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(i.callOperator(t, "GET", "/v1/devices/one", ""), &stored))
 		var got map[string]string
 		if err := json.Unmarshal(stored.Attributes, &got); err != nil || !maps.Equal(got, attributes) {
 			t.Errorf("%v, got %v, want %v", err, got, attributes)

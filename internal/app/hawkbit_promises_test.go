@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -416,9 +417,7 @@ type heldSlot struct {
 func (s *ddiServers) slotOf(t *testing.T, device string) heldSlot {
 	t.Helper()
 	var list struct{ Slots []heldSlot }
-	if err := json.Unmarshal(s.callOperator(t, "GET", "/v1/pools/p/slots", ""), &list); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(s.callOperator(t, "GET", "/v1/pools/p/slots", ""), &list))
 	at := slices.IndexFunc(list.Slots, func(h heldSlot) bool { return h.Device == device })
 	if at < 0 {
 		t.Fatal("no slot of " + device)
@@ -439,9 +438,7 @@ func TestAfterARestoreNoDDINumberComesAgain(t *testing.T) {
 	backup := stopAndCopy(t, dsn, i)
 	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
 	lostLink := newDDIDevice(t, i, "lost").awaitAction("deploymentBase")
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 	config := serveConfig(t, backup, redis.URL())
 	config.AfterRestore = true
 	i, _ = startServing(t, config)

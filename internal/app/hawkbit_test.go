@@ -12,6 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // deploymentPayload is the payload of a batch for devices that speak DDI.
@@ -41,19 +42,13 @@ func (d *ddiDevice) send(method, resource, body string) (int, string) {
 		resource = "/" + resource
 	}
 	request, err := http.NewRequestWithContext(d.Context(), method, d.url+"/DEFAULT/controller/v1/"+d.id+resource, bytes.NewReader([]byte(body)))
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, err)
 	request.Header.Set("Authorization", d.authorization)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, err)
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		d.Fatal(err)
-	}
+	must.Succeed(d, err)
 	if len(content) > 1100 {
 		d.Errorf("%s %s: an answer of %d bytes", method, resource, len(content))
 	}
@@ -266,9 +261,7 @@ func TestATaskThatIsNoDeploymentIsNotSentOverDDI(t *testing.T) {
 	i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":1}`)
 	device := newDDIDevice(t, i, "one")
 	device.expect("GET", "", "", "200 *")
-	if err := d.app.dispatcher.Seen.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.app.dispatcher.Seen.Flush(t.Context()))
 	if got := string(i.callOperator(t, "GET", "/v1/devices/one", "")); !strings.Contains(got, `"wire":"hawkbit"`) {
 		t.Errorf("the wire of the device: %s", got)
 	}
@@ -302,9 +295,7 @@ func TestMetadataOnly(t *testing.T) {
 	i.callOperator(t, "POST", "/v1/devices", `{"id":"one","profile":"own"}`)
 	device := newDDIDevice(t, i, "one")
 	device.expect("GET", "", "", "200 *")
-	if err := d.app.dispatcher.Seen.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.app.dispatcher.Seen.Flush(t.Context()))
 	longest := `{"text":"` + strings.Repeat(`\\\"`, 61) + `x"}` // 256 bytes; each of the 61 * 4 becomes two
 	for _, batch := range []struct{ payload, task, chunk string }{
 		{`{"server": "a&b <1>"}`, "", `"name":"task","metadata":[{"key":"payload","value":"{\"server\": \"a&b <1>\"}"}]`},

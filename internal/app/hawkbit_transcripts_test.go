@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestDDITranscripts plays the transcripts in testdata/ddi. They contain the requests of clients that no other test runs, in the order in
@@ -23,9 +24,7 @@ func TestDDITranscripts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			t.Parallel()
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			i, _ := startDev(t, t.TempDir())
 			i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":1,"lease_ms":60000}`)
 			newDDIDevice(t, i, "rauc").play(file, strings.Split(string(text), "\n"))

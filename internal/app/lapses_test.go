@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestSlotsAreTakenBackWhenTheirLeaseEnds checks a replica whose pass for ended leases runs only once an hour.
@@ -16,9 +17,7 @@ import (
 func TestSlotsAreTakenBackWhenTheirLeaseEnds(t *testing.T) {
 	t.Parallel()
 	d, err := NewDev(t.Context(), devOptions(t.TempDir()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, p := range d.app.passes.all {
 		if p.name == "reap" {
 			p.every = time.Hour

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // canary is a secret in the tests. No message of the program may contain it or a part of it.
@@ -141,9 +143,7 @@ func TestEverySettingIsRead(t *testing.T) {
 func writeTempFile(tb testing.TB, content string) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -152,9 +152,7 @@ func TestLaterLayersWin(t *testing.T) {
 	const file = "reap_interval: 2s\nreconcile_interval: 2s\nlease_margin: 2s\nmqtt_user: file\n"
 	environ := []string{"DISPATCHER_RECONCILE_INTERVAL=3s", "DISPATCHER_LEASE_MARGIN=3s", "DISPATCHER_MQTT_USER="}
 	got, err := Load([]byte(file), environ, map[string]string{"lease-margin": "4s"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got.ReportPeriod != 30*time.Second || got.ReapInterval != 2*time.Second ||
 		got.ReconcileInterval != 3*time.Second || got.LeaseMargin != 4*time.Second {
 		t.Errorf("defaults < file < environment < flags: %s, %s, %s, %s; want 30s, 2s, 3s, 4s",
@@ -329,9 +327,7 @@ func TestLoggedConfigurationHoldsNoSecret(t *testing.T) {
 		}
 	}
 	config, err := Load(nil, environ, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, handler := range []func(*bytes.Buffer) slog.Handler{
 		func(b *bytes.Buffer) slog.Handler { return slog.NewTextHandler(b, nil) },
 		func(b *bytes.Buffer) slog.Handler { return slog.NewJSONHandler(b, nil) },

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // metricNameSet is a Prometheus registerer that records the names of the registered metrics.
@@ -76,9 +77,7 @@ func monitoringQueries(t *testing.T) map[string]string {
 	}
 	decoder := yaml.NewDecoder(strings.NewReader(readRepoFile(t, "deploy/prometheus/alerts.yaml")))
 	decoder.KnownFields(true)
-	if err := decoder.Decode(&alerts); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, decoder.Decode(&alerts))
 	for _, g := range alerts.Groups {
 		for _, r := range g.Rules {
 			if all[r.Alert] != "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
@@ -96,9 +95,7 @@ func monitoringQueries(t *testing.T) map[string]string {
 			} `json:"targets"`
 		} `json:"panels"`
 	}
-	if err := json.Unmarshal([]byte(readRepoFile(t, "deploy/grafana/dispatcher.json")), &board); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal([]byte(readRepoFile(t, "deploy/grafana/dispatcher.json")), &board))
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
 			all[p.Title+" "+target.Ref] = target.Expr
@@ -110,9 +107,7 @@ func monitoringQueries(t *testing.T) map[string]string {
 func readRepoFile(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("../..", path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(content)
 }
 

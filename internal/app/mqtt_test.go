@@ -9,6 +9,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/mqtt"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -36,18 +37,12 @@ func TestBrokerWithTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			options, err := test.config.BrokerOptions()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			failed := newMessageWatch("no connection to the MQTT broker; retrying")
 			options.Handler, options.Logger = nilHandler{}, slog.New(failed)
 			client, err := mqtt.New(options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := client.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
+			must.Succeed(t, client.Start(t.Context()))
 			defer func() {
 				if err := client.Stop(context.Background()); err != nil {
 					t.Error(err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -157,16 +158,12 @@ func (s *noisySite) senderOverHTTP(id string) (send func() error) {
 func (s *noisySite) openRawSession(t *testing.T, id string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.mqttURL, "mqtt://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	connect := &packets.ConnectPacket{
 		FixedHeader: packets.FixedHeader{MessageType: packets.Connect}, ProtocolName: "MQTT", ProtocolVersion: 4, CleanSession: true, ClientIdentifier: id,
 		UsernameFlag: true, Username: id, PasswordFlag: true, Password: []byte(s.tokens[id]),
 	}
-	if err := connect.Write(conn); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, connect.Write(conn))
 	var answer [4]byte
 	if _, err := io.ReadFull(conn, answer[:]); err != nil || answer != [4]byte{packets.Connack << 4, 2, 0, packets.Accepted} {
 		t.Fatalf("%s: %x, %v", id, answer, err)
@@ -260,9 +257,7 @@ func (s *noisySite) waitForNoisy(t *testing.T, noisy int) {
 	var list operators.EventList
 	await.True(t, "an event device.noisy of each noisy device", func() bool {
 		list = operators.EventList{}
-		if err := json.Unmarshal(s.callOperator(t, http.MethodGet, "/v1/events?kind=device.noisy", ""), &list); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(s.callOperator(t, http.MethodGet, "/v1/events?kind=device.noisy", ""), &list))
 		return len(list.Events) >= noisy
 	})
 	var named []string

@@ -13,6 +13,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -21,9 +22,7 @@ func (i *instance) startLongPoll(t *testing.T, device string) <-chan devices.Rep
 	t.Helper()
 	replies := make(chan devices.Reply, 1)
 	request, err := http.NewRequest(http.MethodPost, i.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"waits"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	request.Header.Set("Authorization", "Bearer "+i.fleet)
 	request.Header.Set("Prefer", "wait=60")
 	go func() {
@@ -50,9 +49,7 @@ func (i *instance) startBreakableLongPoll(t *testing.T, device string) (cut func
 	t.Helper()
 	link := servers.NewProxy(t, strings.TrimPrefix(i.url, "http://"))
 	request, err := http.NewRequest(http.MethodPost, "http://"+link.Addr+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"breaks"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	request.Header.Set("Authorization", "Bearer "+i.fleet)
 	request.Header.Set("Prefer", "wait=60")
 	ended := make(chan struct{})

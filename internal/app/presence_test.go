@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -26,9 +27,7 @@ func TestReplicasKnowOneAnother(t *testing.T) {
 		return found && strings.Contains(row, which.Addr()) && strings.Contains(row, "✓ ok") && !strings.Contains(row, "none yet")
 	}
 	await.True(t, "both replicas, with a pass of the reaper each", func() bool { return shows(a) && shows(b) })
-	if err := two.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, two.stop())
 	if text := getPage(t, one.url+"/system", cookie); strings.Contains(text, b.presence.id) {
 		t.Error("a replica that was stopped is still there")
 	}
@@ -39,9 +38,7 @@ func signIn(t *testing.T, i *instance) *http.Cookie {
 	t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	response, err := client.Post(i.url+"/sign-in", "application/x-www-form-urlencoded", strings.NewReader("token="+i.admin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer response.Body.Close()
 	if len(response.Cookies()) != 1 {
 		t.Fatalf("sign-in: %s", response.Status)
@@ -52,18 +49,12 @@ func signIn(t *testing.T, i *instance) *http.Cookie {
 func getPage(t *testing.T, url string, cookie *http.Cookie) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.AddCookie(cookie)
 	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -26,9 +27,7 @@ import (
 func TestServeWithTheLeastRights(t *testing.T) {
 	t.Parallel()
 	users, err := filepath.Abs(filepath.Join("..", "..", "deploy", "redis", "users.acl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	certificate, key, _ := selfSigned(t)
 	_, port, _ := strings.Cut(servers.FreeAddr(t), ":")
 	plain := servers.StartRedis(t, "--aclfile", users, "--tls-port", port, "--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no")
@@ -72,9 +71,7 @@ func TestRedisThatCannotBeUsedIsSaid(t *testing.T) {
 	log := newMessageWatch("Redis cannot be used: results are recorded, but NOTHING IS GRANTED")
 	config := serveConfig(t, sharedPostgres.NewLedger(t), "redis://:"+canary+"@"+server.Addr)
 	a, err := newServerApp(t.Context(), config, slog.New(log), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	startApp(t, a)
 	<-log.logged
 }
@@ -116,9 +113,7 @@ func TestHealthSaysWhichPoolsAreServed(t *testing.T) {
 		Pools  struct{ Served, Known int }
 	}
 	await.True(t, "health that says it", func() bool {
-		if err := json.Unmarshal(i.callOperator(t, http.MethodGet, "/readyz", ""), &ready); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(i.callOperator(t, http.MethodGet, "/readyz", ""), &ready))
 		return ready.Checks["redis"] == "degraded"
 	})
 	if p := ready.Pools; p.Known != pools || p.Served == 0 || p.Served >= pools {

@@ -14,6 +14,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // lacksLine reports whether the log has no line with all these parts.
@@ -33,9 +34,7 @@ func TestRefusedSessionsAreSeen(t *testing.T) {
 	o, log := devOptions(t.TempDir()), &await.Output{}
 	o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	d, err := NewDev(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	i := startInstance(t, instance{url: d.URL, admin: d.AdminToken, fleet: d.FleetToken}, d.Run)
 	i.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"blocked"}`)
 	i.callOperator(t, http.MethodPost, "/v1/devices/blocked/block", ``)
@@ -73,9 +72,7 @@ func TestGuessesOfDeviceTokensAreSlowed(t *testing.T) {
 	tokens := map[string]string{}
 	for _, device := range []string{"victim", "cold", "other"} {
 		var made struct{ Token string }
-		if err := json.Unmarshal(i.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"`+device+`"}`), &made); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(i.callOperator(t, http.MethodPost, "/v1/devices", `{"id":"`+device+`"}`), &made))
 		tokens[device] = made.Token
 	}
 	report := func(device, token string) int {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -45,9 +46,7 @@ func startRestored(t *testing.T, afterRestore bool) *restoredLedger {
 		task := i.sendReport(t, device, `{"id":"1"}`).Task
 		r.unknownTasks, r.assignedTokens = append(r.unknownTasks, *task), append(r.assignedTokens, task.Token)
 	}
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 	config := serveConfig(t, r.dsn, redis.URL())
 	config.AfterRestore = afterRestore
 	r.first, r.app = startServing(t, config)
@@ -120,15 +119,11 @@ func TestARestoreThatNobodyIsToldOfLetsTooManyIn(t *testing.T) {
 // stopAndCopy stops a replica. It returns the DSN of a copy of the replica's database.
 func stopAndCopy(t *testing.T, dsn string, i *instance) (copyDSN string) {
 	t.Helper()
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 	copyDSN = sharedPostgres.NewDatabase(t)
 	from, to := databaseName(t, dsn), databaseName(t, copyDSN)
 	db, err := sql.Open("postgres", strings.Replace(dsn, "/"+from, "/postgres", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	for _, statement := range []string{"DROP DATABASE " + to, "CREATE DATABASE " + to + " TEMPLATE " + from} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
@@ -141,9 +136,7 @@ func stopAndCopy(t *testing.T, dsn string, i *instance) (copyDSN string) {
 func databaseName(t *testing.T, dsn string) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return strings.TrimPrefix(u.Path, "/")
 }
 
@@ -159,16 +152,12 @@ func TestAfterARestoreEachPoolWaitsForItsOwnLeases(t *testing.T) {
 		i.callOperator(t, http.MethodPost, "/v1/batches", fmt.Sprintf(`{"pool":%q,"kind":"k","devices":["of-%s"]}`, pool, pool))
 	}
 	var token struct{ Token string }
-	if err := json.Unmarshal(i.callOperator(t, http.MethodPost, "/v1/tokens", `{"name":"ci","role":"caller","pools":["ci-*"]}`), &token); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(i.callOperator(t, http.MethodPost, "/v1/tokens", `{"name":"ci","role":"caller","pools":["ci-*"]}`), &token))
 	backup := stopAndCopy(t, dsn, i)
 
 	i, _ = startServing(t, serveConfig(t, dsn, redis.URL()))
 	i.waitForLease(t, "ci-runners", token.Token, `{"holder":"job","lease_ms":86400000}`)
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 	config := serveConfig(t, backup, redis.URL())
 	config.AfterRestore = true
 	i, _ = startServing(t, config)

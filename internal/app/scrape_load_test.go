@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -29,9 +30,7 @@ func TestScrapeOfManyPools(t *testing.T) {
 	dsn := sharedPostgres.NewLedger(t)
 	i, _ := startServing(t, serveConfig(t, dsn, servers.StartRedis(t).URL()))
 	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	for _, statement := range []string{
 		`INSERT INTO pools (name, capacity, lease_ms, created_at, updated_at) SELECT 'p-' || n, 30, 3600000, now(), now() FROM generate_series(1, 3000) n`,
@@ -102,8 +101,6 @@ func processCPU(t *testing.T, text []byte) float64 {
 	_, rest, _ := bytes.Cut(text, []byte("\nprocess_cpu_seconds_total "))
 	value, _, _ := bytes.Cut(rest, []byte("\n"))
 	seconds, err := strconv.ParseFloat(string(value), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return seconds
 }

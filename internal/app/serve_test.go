@@ -24,6 +24,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -36,9 +37,7 @@ func serveConfig(t *testing.T, dsn, redisURL string, settings ...string) Config 
 		"DISPATCHER_ADMIN_TOKEN=" + adminToken, "DISPATCHER_FLEET_TOKEN=" + fleetToken, "DISPATCHER_REPORT_RATE=0",
 	}, settings...)
 	config, err := Load(nil, environ, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return config
 }
 
@@ -46,9 +45,7 @@ func serveConfig(t *testing.T, dsn, redisURL string, settings ...string) Config 
 func startServing(t *testing.T, config Config) (*instance, *App) {
 	t.Helper()
 	a, err := newServerApp(t.Context(), config, discardLogger(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return startApp(t, a), a
 }
 
@@ -131,9 +128,7 @@ func TestServeWithoutMigrations(t *testing.T) {
 		t.Fatalf("empty database: %v; want an error that says what to do", err)
 	}
 	i, _ := startServing(t, serveConfig(t, dsn, redis))
-	if err := i.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, i.stop())
 	i, _ = startServing(t, off)
 	exchangeTask(t, i, i)
 }
@@ -258,33 +253,23 @@ func TestServeWithTLS(t *testing.T) {
 func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	public, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	files := make(map[string]string)
 	for kind, content := range map[string][]byte{"CERTIFICATE": public, "PRIVATE KEY": secret} {
 		files[kind] = filepath.Join(t.TempDir(), "pem")
-		if err := os.WriteFile(files[kind], pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(files[kind], pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), 0o600))
 	}
 	roots = x509.NewCertPool()
 	parsed, err := x509.ParseCertificate(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	roots.AddCert(parsed)
 	return files["CERTIFICATE"], files["PRIVATE KEY"], roots
 }
@@ -293,9 +278,7 @@ func selfSigned(t *testing.T) (certificate, key string, roots *x509.CertPool) {
 func TestFailedListenerEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	a, err := newServerApp(t.Context(), serveConfig(t, sharedPostgres.NewLedger(t), servers.StartRedis(t).URL()), discardLogger(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- a.run(context.Background()) }()
 	a.servers[0].listener.Close()
@@ -335,9 +318,7 @@ func TestAnswersWhileItWaitsForPostgres(t *testing.T) {
 		t.Errorf("readyz: %d %s, want 503 that names postgres", status, body)
 	}
 	response, err := http.Post(i.url+"/v1/devices/d/report", "application/json", strings.NewReader(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	body, _ := io.ReadAll(response.Body)
 	response.Body.Close()
 	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" ||

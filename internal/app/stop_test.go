@@ -15,6 +15,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -174,14 +175,10 @@ type claimLocks struct{ conn *sql.Conn }
 func lockClaims(t *testing.T, dsn string, pools ...string) *claimLocks {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, pool := range pools {
 		if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock(20060, hashtext($1))`, pool); err != nil {
 			t.Fatal(err)
@@ -195,9 +192,7 @@ func (h *claimLocks) waitingClaims(t *testing.T) (n int) {
 	t.Helper()
 	err := h.conn.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks
 		WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return n
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -162,9 +163,7 @@ func (s *proxiedDispatcher) runScript(t *testing.T, name, script string, connect
 		case "cancel":
 			s.callOperator(t, http.MethodPost, fmt.Sprintf("/v1/tasks/%d/cancel", p.grant.ID), "")
 		case "block":
-			if err := s.store.SetBlocked(t.Context(), "test", device, true, ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, s.store.SetBlocked(t.Context(), "test", device, true, ""))
 		case "sql":
 			s.execSQL(t, what)
 		case "lapsed":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -41,9 +42,7 @@ func TestWaitingIsCountedInTurns(t *testing.T) {
 		w := &waitingCounts{pools: source, readTime: share, current: map[string]int{}, previous: map[string]int{}}
 		read := func() map[string]int {
 			counts, err := w.readCounts(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return counts
 		}
 		for i := range readings {

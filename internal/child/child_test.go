@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/child"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 const (
@@ -52,9 +53,7 @@ func startScript(t *testing.T, term time.Duration, script string) (*child.Child,
 	t.Helper()
 	out, in := newPipe(t)
 	c, err := child.Start(newConfig(in, term, "sh", "-c", script))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = in.Close()
 	return c, out
 }
@@ -64,13 +63,9 @@ func startScript(t *testing.T, term time.Duration, script string) (*child.Child,
 func newPipe(t *testing.T) (*bufio.Scanner, *os.File) {
 	t.Helper()
 	out, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = out.Close() })
-	if err := out.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, out.SetReadDeadline(time.Now().Add(patience)))
 	return bufio.NewScanner(out), in
 }
 
@@ -107,9 +102,7 @@ func TestCodeIsThatOfTheCommand(t *testing.T) {
 func TestACommandThatCannotBeStarted(t *testing.T) {
 	t.Parallel()
 	plain := filepath.Join(t.TempDir(), "plain")
-	if err := os.WriteFile(plain, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(plain, nil, 0o600))
 	for program, want := range map[string]int{"no-such-program": 127, "./no/such/program": 127, plain: 126} {
 		_, err := child.Start(newConfig(os.Stdout, time.Hour, program))
 		if err == nil || child.StartErrorCode(err) != want {
@@ -184,12 +177,8 @@ func TestTheGroupEndsWithItsGuard(t *testing.T) {
 	t.Parallel()
 	c, lines := startScript(t, time.Hour, `trap '' TERM; sleep 600 & read -r _ _ _ _ group _ < /proc/$$/stat; echo $group; while :; do sleep 0.05; done`)
 	guard, err := strconv.Atoi(nextLine(t, lines))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, syscall.Kill(guard, syscall.SIGKILL))
 	expectAllEnded(t, lines)
 	if got := c.WaitExitCode(); got != 137 {
 		t.Errorf("code %d", got)
@@ -206,9 +195,7 @@ func TestATermThatIsOver(t *testing.T) {
 	if errors.Is(err, child.ErrDeadlinePassed) { // the guard ended before the shell began
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	expectAllEnded(t, lines)
 	if got := c.WaitExitCode(); got != 137 && got != 143 {
 		t.Errorf("code %d", got)
@@ -224,14 +211,10 @@ func TestTheGroupEndsWithItsParent(t *testing.T) {
 			out, in := newPipe(t)
 			parent := exec.CommandContext(t.Context(), os.Args[0], "parent")
 			parent.Stdout = in
-			if err := parent.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, parent.Start())
 			_ = in.Close()
 			nextLine(t, out)
-			if err := parent.Process.Signal(kill); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, parent.Process.Signal(kill))
 			_ = parent.Wait()
 			expectAllEnded(t, out)
 		})

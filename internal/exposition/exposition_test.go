@@ -20,6 +20,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/exposition"
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // sampleRegistry returns a registry with metrics of each type. They include text that must be escaped and special
@@ -134,8 +135,6 @@ func plainBody(t *testing.T, w *httptest.ResponseRecorder) string {
 		}
 	}
 	text, err := io.ReadAll(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }

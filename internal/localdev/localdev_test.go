@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // announce writes the notice of a running server and keeps it reachable until the test ends. Otherwise the garbage
@@ -12,9 +14,7 @@ import (
 func announce(t *testing.T, s Server, dirs ...string) *Announcement {
 	t.Helper()
 	n, err := Announce(s, dirs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = n.Withdraw() })
 	return n
 }
@@ -33,9 +33,7 @@ func TestAnnouncedServerIsFoundUntilWithdrawn(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v: it holds a token", info.Mode(), err)
 	}
-	if err := n.Withdraw(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, n.Withdraw())
 	if _, err := Find(first, second); !errors.Is(err, ErrNoServer) {
 		t.Errorf("%v, want ErrNone", err)
 	}
@@ -51,9 +49,7 @@ func TestLeftFileIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	dead, alive := t.TempDir(), t.TempDir()
 	n := announce(t, Server{URL: "http://127.0.0.1:1", Token: "old"}, dead)
-	if err := n.locks[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, n.locks[0].Close())
 	_, err := Find(dead)
 	stale, ok := errors.AsType[*StaleError](err)
 	if !ok || stale.File != filepath.Join(dead, fileName) || stale.URL != "http://127.0.0.1:1" {
@@ -74,9 +70,7 @@ func TestTheLaterOneKeepsItsFile(t *testing.T) {
 	dir := t.TempDir()
 	earlier := announce(t, Server{URL: "http://127.0.0.1:1"}, dir)
 	announce(t, Server{URL: "http://127.0.0.1:2"}, dir)
-	if err := earlier.Withdraw(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, earlier.Withdraw())
 	if got, err := Find(dir); err != nil || got.URL != "http://127.0.0.1:2" {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -85,9 +79,7 @@ func TestTheLaterOneKeepsItsFile(t *testing.T) {
 func TestWhatCannotBeWrittenSpoilsNothing(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, nil, 0o600))
 	good := t.TempDir()
 	if _, err := Announce(Server{URL: "u"}, filepath.Join(file, "below"), good); err == nil {
 		t.Error("no error")
@@ -95,9 +87,7 @@ func TestWhatCannotBeWrittenSpoilsNothing(t *testing.T) {
 	if _, err := Find(good); err != nil {
 		t.Error(err)
 	}
-	if err := os.WriteFile(filepath.Join(good, fileName), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(good, fileName), []byte("{"), 0o600))
 	if _, err := Find(good); err == nil || errors.Is(err, ErrNoServer) {
 		t.Errorf("%v, want what is wrong with the file", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fleetslots/dispatcher/internal/memoryredis"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // callLua is a script that runs the Redis command in ARGV.
@@ -23,9 +24,7 @@ const callLua = `return redis.pcall(unpack(ARGV))`
 func TestTheIndexAnswersLikeMiniredis(t *testing.T) {
 	t.Parallel()
 	indexed, err := memoryredis.Start("secret")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(indexed.Close)
 	plain := miniredis.RunT(t)
 	newClient := func(addr, password string) *redis.Client {

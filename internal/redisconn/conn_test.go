@@ -11,15 +11,14 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
 func openConn(t *testing.T, url string) *redisconn.Conn {
 	t.Helper()
 	options, err := redisconn.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := redisconn.Open(options)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -99,9 +98,7 @@ func TestDatabaseIsSelected(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
 	second, first := openConn(t, server.URL()+"/2"), openConn(t, server.URL())
-	if err := second.Client.Set(t.Context(), "key", "1", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, second.Client.Set(t.Context(), "key", "1", 0).Err())
 	if n := first.Client.Exists(t.Context(), "key").Val(); n != 0 {
 		t.Error("the key is in the first database")
 	}
@@ -144,9 +141,7 @@ func TestNothingIsAskedAfterClose(t *testing.T) {
 	t.Parallel()
 	c := openConn(t, servers.StartRedis(t).URL())
 	waitUntilWritable(t, c, "key")
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Close())
 	if err := c.ReadTopology(t.Context()); !errors.Is(err, redis.ErrClosed) {
 		t.Errorf("%v, want ErrClosed", err)
 	}
@@ -182,9 +177,7 @@ func TestWhatIsLostIsSentOnce(t *testing.T) {
 			return err
 		},
 	} {
-		if err := send("warm"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, send("warm"))
 		way.DropReplies(1)
 		if err := send(name); !redisconn.IsUnanswered(err) {
 			t.Errorf("%s: %v, and the answer was lost", name, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -127,9 +128,7 @@ func TestLostScriptsAreSentAgain(t *testing.T) {
 func openSingleConn(t *testing.T, url string) *redisconn.Conn {
 	t.Helper()
 	options, err := redisconn.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	options.PoolSize = 1
 	c := redisconn.Open(options)
 	t.Cleanup(func() { _ = c.Close() })
@@ -164,9 +163,7 @@ func TestAPipelineToAServerThatDoesNotServe(t *testing.T) {
 	way := servers.NewProxy(t, server.Addr)
 	c := openConn(t, "redis://"+way.Addr)
 	waitUntilWritable(t, c, "key")
-	if err := openConn(t, server.URL()).Client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, openConn(t, server.URL()).Client.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
 	asked := make(chan struct{}, 100)
 	way.OnRequest(func(b []byte) {
 		if bytes.Contains(bytes.ToLower(b), []byte("cluster")) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -168,13 +169,9 @@ func TestExamineCluster(t *testing.T) {
 func TestUsersHaveTheLeastRights(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(filepath.Join("..", "..", "deploy", "redis", "users.acl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	needed, err := os.ReadFile(filepath.Join("lua", "needed.lua"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	outside := []string{"ping", "info", "cluster|slots", "cluster|info", "asking", "select", "eval", "evalsha", "publish", "subscribe", "unsubscribe"}
 	for line := range strings.Lines(string(content)) {
 		if !strings.HasPrefix(line, "user dispatcher ") {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/rescue"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestPanicsAreToldAndEndNothing(t *testing.T) {
@@ -64,9 +65,7 @@ func TestNoGoroutineEndsTheProcess(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 }
 
@@ -74,9 +73,7 @@ func expectNoBareGoroutines(t *testing.T, path string) {
 	t.Helper()
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	bare := map[string]bool{
 		"sync.WaitGroup": true, "time.AfterFunc": true, "context.AfterFunc": true, "errgroup.Group": true, "errgroup.WithContext": true,
 	}

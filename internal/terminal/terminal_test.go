@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestSafeEscapesWhatIsNotPrinted(t *testing.T) {
@@ -59,16 +61,10 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 		var out bytes.Buffer
 		table := NewTable(&out, "HEAD", "OTHER")
 		table.AddRow(text, text)
-		if err := table.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, table.Flush())
 		object, err := json.Marshal(map[string]string{"field": text})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := WriteFields(&out, object, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
+		must.Succeed(t, WriteFields(&out, object, nil))
 		for _, r := range strings.ReplaceAll(out.String(), "\n", "") {
 			if !unicode.IsPrint(r) || r == utf8.RuneError && !strings.ContainsRune(text, r) && utf8.ValidString(text) {
 				t.Fatalf("%q is written as %q", text, out.String())
@@ -87,9 +83,7 @@ func TestTableAlignsAndCutsItsColumns(t *testing.T) {
 	table.AddRow("1", "杭州", "x")
 	table.AddRow("2", "", "")
 	table.AddRow("3", strings.Repeat("n", 70), strings.Repeat("l", 500))
-	if err := table.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, table.Flush())
 	want := "ID  NAME" + strings.Repeat(" ", 58) + "LAST\n" +
 		"1   杭州" + strings.Repeat(" ", 58) + "x\n2\n3   " +
 		strings.Repeat("n", 57) + "...  " + strings.Repeat("l", 397) + "...\n"

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
@@ -114,9 +115,7 @@ func genSet(t *rapid.T) windows.Set {
 		hour = (hour + length/2) % 24
 	}
 	set, err := windows.Parse(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Logf("%v", list)
 	return set
 }

@@ -5,24 +5,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/internal/windows"
 )
 
 func parseWindows(t *testing.T, list ...windows.Window) windows.Set {
 	t.Helper()
 	s, err := windows.Parse(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
 func parseTime(t *testing.T, text string) time.Time {
 	t.Helper()
 	parsed, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return parsed
 }
 
@@ -87,9 +84,7 @@ func TestOpeningsFollowOneAnother(t *testing.T) {
 	t.Parallel()
 	set := parseWindows(t, windows.Window{Cron: "30 2 * * *", Duration: "2h", Timezone: "Europe/Berlin"})
 	zone, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	now, days := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), map[string]bool{}
 	for now.Year() == 2026 {
 		next := set.Opening(now)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
@@ -220,9 +221,7 @@ func TestOnlyTheseRoutesAreNoOperations(t *testing.T) {
 	const direct = "&op" // registered by registerDirect, which also documents it
 	allowed := []string{direct, "GET /metrics", "POST /v1/devices/{device}/report", "GET /healthz", "GET /readyz"}
 	files, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	route := regexp.MustCompile(`\.Handle(?:Func)?\(([^,]*),`)
 	found := 0
 	for _, file := range files {
@@ -230,9 +229,7 @@ func TestOnlyTheseRoutesAreNoOperations(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(file.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, match := range route.FindAllSubmatch(text, -1) {
 			found++
 			if pattern := strings.Trim(string(match[1]), `"`); !slices.Contains(allowed, pattern) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -34,9 +35,7 @@ func TestAFieldOfABatchIsInTheSchemaAndThePatch(t *testing.T) {
 	for text, want := range map[string]string{`{}`: "as it was", `{"owner":null}`: "nobody", `{"owner":"me"}`: "me"} {
 		stored := "as it was"
 		patch.Owner = operators.Change[string]{}
-		if err := json.Unmarshal([]byte(text), &patch); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(text), &patch))
 		if applyChange(patch.Owner, &stored, "nobody"); stored != want {
 			t.Errorf("%s: %s, want %s", text, stored, want)
 		}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // hostileTexts are texts that spreadsheets interpret as formulas, at the start of a cell or behind a separator.
@@ -24,13 +26,9 @@ func TestNoCellIsAFormula(t *testing.T) {
 	t.Parallel()
 	for _, hostile := range hostileTexts() {
 		asJSON, err := json.Marshal(map[string]string{hostile: hostile})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		asText, err := json.Marshal(hostile)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var line bytes.Buffer
 		w := csv.NewWriter(&line)
 		_ = w.Write([]string{"7", cellText(asText), escapeFormula("output." + hostile), cellText(asJSON), "x"})
@@ -61,9 +59,7 @@ func spreadsheetCells(t *testing.T, text, separator string) []string {
 	if separator == "," {
 		r := csv.NewReader(strings.NewReader(text))
 		cells, err := r.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return cells
 	}
 	return strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(separator+"\r\n", r) })

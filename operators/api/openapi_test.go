@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -72,14 +73,10 @@ func TestOpenAPIDocumentIsTheGoldenOne(t *testing.T) {
 	t.Parallel()
 	got := indentJSON(t, startEmbedded(t).Call("GET", "/openapi.json", "", nil).Expect(200).Body)
 	if flag.Lookup("update").Value.String() == "true" {
-		if err := os.WriteFile(goldenDocument, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(goldenDocument, got, 0o644))
 	}
 	want, err := os.ReadFile(goldenDocument)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if !bytes.Equal(got, want) {
 		t.Errorf("the contract changed; v1 only grows. After a look: go test ./operators/api -run OpenAPI -update\n%s", cmp.Diff(string(want), string(got)))
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -25,9 +26,7 @@ const protocolPage = "../../docs/protocol.md"
 func readProtocolPage(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(protocolPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }
 
@@ -242,9 +241,7 @@ func checkReply(t *testing.T, name, text string) {
 func TestProtocolListsTheCodes(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "codes.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var want []string
 	ast.Inspect(file, func(node ast.Node) bool {
 		if value, ok := node.(*ast.ValueSpec); ok {
@@ -282,9 +279,7 @@ func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 	_, listed, _ := strings.Cut(readProtocolPage(t), "Kinds (more may follow): ")
 	listed, _, _ = strings.Cut(listed, "`actor`")
 	files, err := filepath.Glob("../../store/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	written := regexp.MustCompile(`["']((?:access|batch|device|ledger|limit_set|pool|profile|result|slot|task|token)\.[a-z_]+)["']`)
 	found := map[string]bool{}
 	for _, file := range files {
@@ -292,9 +287,7 @@ func TestProtocolListsTheKindsOfEvents(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, match := range written.FindAllSubmatch(text, -1) {
 			found[string(match[1])] = true
 		}
@@ -339,18 +332,14 @@ func TestProtocolMarksWhatIsNotYet(t *testing.T) {
 func TestProblemsAreMadeOfKnownCodes(t *testing.T) {
 	t.Parallel()
 	names, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	literal := regexp.MustCompile(`(newProblem\([^,]+, "|\bCode = ")`)
 	for _, entry := range names {
 		if strings.HasSuffix(entry.Name(), "_test.go") || !strings.HasSuffix(entry.Name(), ".go") {
 			continue
 		}
 		text, err := os.ReadFile(entry.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for line := range bytes.Lines(text) {
 			if literal.Match(line) {
 				t.Errorf("%s: %s", entry.Name(), line)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -152,9 +153,7 @@ func (b *testAPI) createDevice(id string) string {
 func indentJSON(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if err := json.Indent(&out, text, "", "  "); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Indent(&out, text, "", "  "))
 	return append(bytes.TrimSpace(out.Bytes()), '\n')
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -47,9 +48,7 @@ func TestTheFollowerMissesNoEvent(t *testing.T) {
 	told := func() (ids []int64) {
 		t.Helper()
 		events, _, err := n.readNewEvents(t.Context(), true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, e := range events {
 			ids = append(ids, e.ID)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -21,9 +22,7 @@ func TestFormsHaveTheRulesOfTheAPI(t *testing.T) {
 	t.Parallel()
 	shown := objectForm{Values: url.Values{}}
 	pool, err := (&poolPages{pageSender: newPageSender(Options{})}).loadCreatePage(httptest.NewRequest(http.MethodGet, "/new-pool", http.NoBody))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	newPool, _ := pool.data.(map[string]any)
 	newPool["Admin"] = true
 	changedPool := map[string]any{"Admin": true, "Form": shown, "Pool": operators.Pool{}, "Back": ""}
@@ -39,9 +38,7 @@ func TestFormsHaveTheRulesOfTheAPI(t *testing.T) {
 func renderForm(t *testing.T, templateName string, data any) (html string) {
 	t.Helper()
 	var text strings.Builder
-	if err := newPageSender(Options{}).set.ExecuteTemplate(&text, templateName, map[string]any{"Data": data}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, newPageSender(Options{}).set.ExecuteTemplate(&text, templateName, map[string]any{"Data": data}))
 	return text.String()
 }
 

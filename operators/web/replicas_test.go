@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/meters"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -16,9 +17,7 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 	h, read := newRecentPoolCounts(), tallyReader{}
 	says := func(replica string, running time.Duration, counts map[string]meters.Tally) store.Tallies {
 		text, err := json.Marshal(counts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return store.Tallies{Replica: replica, Uptime: running, Counts: text}
 	}
 	type counts = map[string]meters.Tally
@@ -29,9 +28,7 @@ func TestCountsOfReplicasAreAddedUpOnce(t *testing.T) {
 		{says("b", 14*time.Second, counts{"p": {Denied: 5, Conflicts: 1}, "q": {Denied: 7}})},                                   // a ended
 		{says("b", 20*time.Second, counts{"p": {Denied: 2}, "q": {Denied: 7}}), says("c", time.Hour, counts{"q": {Denied: 9}})}, // p was created again; c is read for the first time
 	} {
-		if err := read.addTallyGrowth(reading, h); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, read.addTallyGrowth(reading, h))
 	}
 	h.endInterval(time.Now())
 	if got, want := h.recentCounts("p"), (poolCounts{Denied: 3 + 4 + 1 + 2, Conflicts: 1, Drift: 2}); got != want {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/operators/gate"
@@ -164,9 +165,7 @@ func (b *testReplica) signInVisitors(t *testing.T, next http.Handler) http.Handl
 	t.Helper()
 	secret, token := rand.Text(), sha256.Sum256([]byte(adminToken))
 	hash := sha256.Sum256([]byte(secret))
-	if err := b.store.OpenSession(t.Context(), "the suite", "unknown", hash[:], token[:], time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.store.OpenSession(t.Context(), "the suite", "unknown", hash[:], token[:], time.Hour))
 	b.visitorCookie = http.Cookie{Name: "__Host-dispatcher", Value: secret}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := r.Cookie(b.visitorCookie.Name); err != nil && b.visitorCookie.Name != "" {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -98,9 +99,7 @@ func (r *replica) nextMessage() string {
 func (r *replica) parkReport(device string) int64 {
 	r.t.Helper()
 	number, _, err := r.RegisterNewestReport(r.t.Context(), device, time.Minute)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, err)
 	return number
 }
 
@@ -117,9 +116,7 @@ func (r *replica) reportGone(number int64) (isNewest bool) {
 
 func (r *replica) sendWakes(calls ...parked.WakeMessage) {
 	r.t.Helper()
-	if err := r.Wake(r.t.Context(), calls); err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, r.Wake(r.t.Context(), calls))
 }
 
 // A device parks a new report. Only the replica that parked the previous report of this device must be notified. The numbers of the
@@ -155,9 +152,7 @@ func TestGapIsToldOnceToWhoParksNext(t *testing.T) {
 		gap := func(r *replica) (number int64, gap bool) {
 			t.Helper()
 			number, gap, err := r.RegisterNewestReport(t.Context(), "a", time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return number, gap
 		}
 		first, _ := gap(one)
@@ -192,9 +187,7 @@ func TestNumbersRiseOverALossOfRedis(t *testing.T) {
 		client := at.Client(t)
 		r := newReplica(t, client)
 		before := r.parkReport("a")
-		if err := client.FlushDB(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, client.FlushDB(t.Context()).Err())
 		if after := r.parkReport("a"); after <= before {
 			t.Errorf("%d after %d", after, before)
 		}
@@ -294,9 +287,7 @@ func TestUnknownMessagesAreIgnored(t *testing.T) {
 	client := servers.InProcessRedis(t).Client(t)
 	r := newReplica(t, client)
 	for _, message := range []string{"", "later", "newer", "newer x a", "newer 5", "wake", "wake {", "wake 7"} {
-		if err := client.Publish(t.Context(), "parked:0", message).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, client.Publish(t.Context(), "parked:0", message).Err())
 	}
 	r.sendWakes(parked.WakeMessage{Device: "a"})
 	for {

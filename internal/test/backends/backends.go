@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -57,9 +58,7 @@ func writeEmptyLedger(tb testing.TB, path string) {
 	if err == nil {
 		err = os.WriteFile(path, content, 0o600)
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 }
 
 // OpenPostgres opens a ledger in the database dsn, which must have the schema (servers.SharedPostgres.NewLedger).
@@ -71,9 +70,7 @@ func OpenPostgres(tb testing.TB, dsn string) *store.Store {
 
 func closeWithTest(tb testing.TB, s *store.Store, err error) *store.Store {
 	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	tb.Cleanup(func() { _ = s.Close() })
 	return s
 }

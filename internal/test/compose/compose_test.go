@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // These flags are set by `make compose-test`.
@@ -38,13 +40,9 @@ func TestCompose(t *testing.T) {
 	defer cancel()
 	d := &deployment{dir: *folder, project: filepath.Join(*folder, "dispatcher"), log: t.Logf}
 	removeWork(t, d.dir)
-	if err := os.MkdirAll(d.project, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(d.project, 0o755))
 	stop, err := startEngine(ctx, d.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer removeWork(t, d.dir)
 	defer stop()
 	list, passed := runSteps(ctx, d.steps())

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 const standinsFolder = "standins"
@@ -149,13 +151,9 @@ func (d *deployment) downloadModules(ctx context.Context, target string) error {
 func TestEachPartHasAStandin(t *testing.T) {
 	t.Parallel()
 	services, err := readServices[service](filepath.Join(root, "docker-compose.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	standins, err := readServices[standin](filepath.Join(standinsFolder, "images.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	stages := readStages(t)
 	used := map[string]bool{}
 	for _, image := range baseImages(t) {
@@ -233,8 +231,6 @@ func baseImages(t *testing.T) (images []string) {
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(content)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 var update = flag.Bool("update", false, "write what is counted into testdata/cost.txt") //nolint:gochecknoglobals // a flag of the test
@@ -48,15 +50,11 @@ func TestCost(t *testing.T) {
 	thousand := numberedNames("b", 1000)
 	count("batch of 1,000", 1, func(int) { p.createBatch("a", thousand) })
 	if *update {
-		if err := os.WriteFile(costFile, formatFigures(now), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(costFile, formatFigures(now), 0o600))
 		return
 	}
 	before, err := os.ReadFile(costFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	moved := compareFigures(parseFigures(t, string(before)), now)
 	for _, line := range moved {
 		t.Error(line)

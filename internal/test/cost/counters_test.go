@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/migrations"
 )
@@ -40,15 +41,11 @@ func newCountedDatabase(t *testing.T) *countedDatabase {
 	t.Helper()
 	server := servers.StartPostgres(t)
 	look, err := sql.Open("postgres", server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = look.Close() })
 	l := &countedDatabase{t: t, statsDB: look}
 	var there bool
-	if err := look.QueryRowContext(t.Context(), "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_stat_statements')").Scan(&there); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, look.QueryRowContext(t.Context(), "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_stat_statements')").Scan(&there))
 	if !there && os.Getenv("CI") == "" {
 		t.Skip("pg_stat_statements is not installed")
 	}
@@ -64,9 +61,7 @@ func newCountedDatabase(t *testing.T) *countedDatabase {
 	l.dsn = server.NewDatabase(t)
 	l.name = regexp.MustCompile(`/(\w+)\?`).FindStringSubmatch(l.dsn)[1]
 	db, err := sql.Open("postgres", l.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer func() { _ = db.Close() }()
 	if _, err := migrations.Up(t.Context(), db, migrations.Postgres); err != nil {
 		t.Fatal(err)
@@ -91,9 +86,7 @@ type counterValues struct {
 func (p *testDispatcher) readCounters() (s counterValues) {
 	p.t.Helper()
 	row := p.ledger.statsDB.QueryRowContext(p.t.Context(), "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_wal_insert_lsn() - '0/0'")
-	if err := row.Scan(&s.xid, &s.wal); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, row.Scan(&s.xid, &s.wal))
 	s.statements, s.commands = p.ledger.statementCalls(), p.commandCalls()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
@@ -104,22 +97,16 @@ func (p *testDispatcher) readCounters() (s counterValues) {
 func (l *countedDatabase) statementCalls() map[string]int64 {
 	l.t.Helper()
 	rows, err := l.statsDB.QueryContext(l.t.Context(), `SELECT query, sum(calls) FROM pg_stat_statements JOIN pg_database d ON d.oid = dbid WHERE d.datname = $1 GROUP BY query`, l.name)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, err)
 	defer rows.Close()
 	calls := make(map[string]int64)
 	for rows.Next() {
 		var text string
 		var n int64
-		if err := rows.Scan(&text, &n); err != nil {
-			l.t.Fatal(err)
-		}
+		must.Succeed(l.t, rows.Scan(&text, &n))
 		calls[strings.Join(strings.Fields(text), " ")] += n
 	}
-	if err := rows.Err(); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, rows.Err())
 	return calls
 }
 
@@ -128,9 +115,7 @@ func (l *countedDatabase) statementCalls() map[string]int64 {
 func (p *testDispatcher) commandCalls() map[string]int64 {
 	p.t.Helper()
 	info, err := p.redis.Info(p.t.Context(), "commandstats").Result()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	calls := make(map[string]int64)
 	for line := range strings.Lines(info) {
 		var n int64

@@ -22,6 +22,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher/policies"
 	"github.com/fleetslots/dispatcher/dispatcher/seen"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/limits"
 	"github.com/fleetslots/dispatcher/slots"
@@ -75,9 +76,7 @@ func (p *testDispatcher) runStartPasses() {
 	if _, err := p.dispatcher.Upkeep.Reconcile(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := p.dispatcher.Marks.FollowNews(p.t.Context()); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, p.dispatcher.Marks.FollowNews(p.t.Context()))
 }
 
 // warmUp makes the ledger plan its statements and makes Redis load its scripts, so that this is not counted.
@@ -114,17 +113,13 @@ func (p *testDispatcher) createBatch(pool string, names []string) {
 			}
 		}
 	}})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 }
 
 func (p *testDispatcher) sendReport(device, body string) (reply []byte) {
 	p.t.Helper()
 	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, "/v1/devices/"+device+"/report", strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	request.Header = p.header
 	answer := httptest.ResponseRecorder{Body: new(bytes.Buffer)}
 	p.handler.ServeHTTP(&answer, request)

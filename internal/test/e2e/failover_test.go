@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -13,15 +14,11 @@ import (
 func (x *experiment) useRedis(url string) {
 	x.t.Helper()
 	options, err := redisconn.ParseURL(url)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	conn := redisconn.Open(options)
 	x.t.Cleanup(func() { _ = conn.Close() })
 	// The client must learn the other nodes of the Cluster before the node in the URL fails.
-	if err := conn.Client.Ping(x.t.Context()).Err(); err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, conn.Client.Ping(x.t.Context()).Err())
 	x.redisURL, x.slots = url, slots.New(conn.Client)
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // These are the minimum numbers of moments (positions of the event log) at which each page must be compared with the API.
@@ -235,9 +237,7 @@ func (x *pausableExperiment) startFailingTasks() int64 {
 	}
 	var made struct{ ID int64 }
 	answer := x.sendRequest(http.MethodPost, "/v1/batches", map[string]any{"name": "failing", "pool": "small", "kind": "k", "max_attempts": 1, "devices": devices})
-	if err := json.Unmarshal(answer, &made); err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, json.Unmarshal(answer, &made))
 	x.failedBatch = made.ID
 	ctx, cancel := context.WithCancel(x.t.Context())
 	done := make(chan struct{})
@@ -309,25 +309,17 @@ func (x *pausableExperiment) checkValues(r *replica) pageValues {
 func (x *pausableExperiment) replicaTimeValues(r *replica) pageValues {
 	s := pageValues{}
 	rows, err := x.db.QueryContext(x.t.Context(), `SELECT id, seen_at, reaped_at FROM replicas WHERE reaped_at IS NOT NULL`)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var id string
 		var seen, reaped time.Time
-		if err := rows.Scan(&id, &seen, &reaped); err != nil {
-			x.t.Fatal(err)
-		}
+		must.Succeed(x.t, rows.Scan(&id, &seen, &reaped))
 		s["replica-"+id+"/Last seen"], s["replica-"+id+"/Slots last taken back"] = timeText(&seen), timeText(&reaped)
 	}
-	if err := rows.Err(); err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, rows.Err())
 	reaped, err := r.readMetric(x.t.Context(), "dispatcher_reaper_last_success_timestamp_seconds")
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	for _, at := range reaped {
 		s["pass-reap/Last"] = at
 	}

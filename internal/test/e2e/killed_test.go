@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -196,9 +197,7 @@ func (k *killedReplica) postBatch() (a batchResponse, err error) {
 func (k *killedReplica) sendRequest(method, path, contentType, body string) {
 	k.t.Helper()
 	response, err := k.doRequest(method, path, contentType, body)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must.Succeed(k.t, err)
 	defer response.Body.Close()
 	if response.StatusCode > 299 {
 		k.t.Fatalf("%s %s: %s", method, path, response.Status)
@@ -218,9 +217,7 @@ func (k *killedReplica) doRequest(method, path, contentType, body string) (*http
 
 func (k *killedReplica) queryCount(query string, args ...any) (n int64) {
 	k.t.Helper()
-	if err := k.db.QueryRowContext(k.t.Context(), query, args...).Scan(&n); err != nil {
-		k.t.Fatal(err)
-	}
+	must.Succeed(k.t, k.db.QueryRowContext(k.t.Context(), query, args...).Scan(&n))
 	return n
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestLong runs an installation at its real pace for the time in E2E_LONG. It has 2,000 devices on both transports, two replicas with
@@ -36,9 +37,7 @@ func TestLong(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), x.fleet.Timeout+time.Minute)
 	defer cancel()
 	summary, err := simulator.Run(ctx, x.fleet, testWriter{t})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	granted, err1 := x.grantCounts(ctx)
 	conflicts, err2 := x.conflictCount(ctx)
 	t.Logf("reports granted: %v (%v); conflicts: %v (%v)", granted, err1, conflicts, err2)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -125,14 +126,10 @@ func (x *attack) createTokens(role string, count int) (tokens []string) {
 	x.Helper()
 	for n := range count {
 		r, err := http.NewRequest(http.MethodPost, x.url+"/v1/tokens", strings.NewReader(fmt.Sprintf(`{"name":"%s-%d","role":"%s"}`, role, n, role)))
-		if err != nil {
-			x.Fatal(err)
-		}
+		must.Succeed(x, err)
 		r.Header.Set("Authorization", "Bearer "+adminToken)
 		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			x.Fatal(err)
-		}
+		must.Succeed(x, err)
 		var made struct{ Token string }
 		if err := json.NewDecoder(response.Body).Decode(&made); err != nil || made.Token == "" {
 			x.Fatalf("%s: %v", response.Status, err)
@@ -226,8 +223,6 @@ func peakMemory(t *testing.T, pid int) int {
 	}
 	_, after, _ := strings.Cut(string(status), "VmHWM:")
 	kib, err := strconv.Atoi(strings.Fields(after)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return kib
 }

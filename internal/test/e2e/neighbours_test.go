@@ -19,6 +19,7 @@ import (
 	paho "github.com/eclipse/paho.mqtt.golang"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -118,9 +119,7 @@ func (x *crowd) createTokens() {
 		"caller":   `{"name":"caller","role":"caller","pools":["aside"]}`,
 	} {
 		var created struct{ Token string }
-		if err := json.Unmarshal(x.replicas[0].callOperator(x.t, http.MethodPost, "/v1/tokens", body), &created); err != nil {
-			x.t.Fatal(err)
-		}
+		must.Succeed(x.t, json.Unmarshal(x.replicas[0].callOperator(x.t, http.MethodPost, "/v1/tokens", body), &created))
 		x.secrets[name] = created.Token
 	}
 	options := paho.NewClientOptions().AddBroker(x.broker.URL).SetClientID(neighbourName).SetUsername(neighbourName).SetPassword(fleetToken)

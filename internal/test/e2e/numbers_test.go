@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -140,14 +141,10 @@ type (
 func readAPI[T any](x *experiment, r *replica, path string) (answer T) {
 	x.t.Helper()
 	request, err := http.NewRequestWithContext(x.t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	request.Header.Set("Authorization", "Bearer "+adminToken)
 	response, err := (&http.Client{Timeout: recoveryLimit}).Do(request)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		x.t.Fatalf("%s: %s", path, response.Status)
@@ -378,20 +375,14 @@ func (x *experiment) systemValues(r *replica) pageValues {
 		s["system/"+name] = "✓ " + state
 	}
 	rows, err := x.db.QueryContext(x.t.Context(), `SELECT id, version, started_at FROM replicas`)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var id, version string
 		var started time.Time
-		if err := rows.Scan(&id, &version, &started); err != nil {
-			x.t.Fatal(err)
-		}
+		must.Succeed(x.t, rows.Scan(&id, &version, &started))
 		s["replica-"+id+"/Version"], s["replica-"+id+"/Started"] = version, timeText(&started)
 	}
-	if err := rows.Err(); err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, rows.Err())
 	return s
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -33,18 +34,14 @@ func newBrowser(t *testing.T) *browser {
 // openBlank opens a tab that lives as long as ctx.
 func (b *browser) openBlank(ctx context.Context) {
 	b.t.Helper()
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Succeed(b.t, chromedp.Do(ctx, chromedp.Navigate("about:blank")))
 }
 
 func (b *browser) runActions(ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Succeed(b.t, chromedp.Do(ctx, actions...))
 }
 
 // tab is an open page of the dashboard.

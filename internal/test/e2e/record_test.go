@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // apiSnapshot is the API's answer for a page at one position of the event log. The newest events were the same
@@ -71,9 +73,7 @@ func (s *screen) withEventless(readEventless func(*replica) pageValues) *screen 
 func (x *experiment) eventPosition() (name string) {
 	x.t.Helper()
 	err := x.db.QueryRowContext(x.t.Context(), `SELECT max(id) || '.' || min(id) FROM (SELECT id FROM events ORDER BY id DESC LIMIT 64) AS newest`).Scan(&name)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	return name
 }
 

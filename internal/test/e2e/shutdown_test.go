@@ -14,6 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -100,9 +101,7 @@ func startHangingReplica(t *testing.T) *replica {
 	r := startReplica(t, strings.ReplaceAll(server.NewDatabase(t), server.Addr(), proxy.Addr), servers.StartRedis(t).URL())
 	request, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost,
 		"http://"+r.addr+"/v1/devices/slow-device/report", strings.NewReader(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	request.Header.Set("Authorization", "Bearer "+fleetToken)
 	cut := make(chan struct{})
 	go func() {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -125,9 +126,7 @@ func (x *pausableExperiment) createSmallPools() {
 	x.sendRequest(http.MethodPut, "/v1/pools/small", map[string]any{"capacity": 2, "lease_ms": x.fleet.Lease.Milliseconds()})
 	answer := x.sendRequest(http.MethodPost, "/v1/batches", map[string]any{"name": "small", "pool": "small", "kind": "k", "max_attempts": 1, "devices": []string{"x-1", "x-2", "x-3"}})
 	var made struct{ ID int64 }
-	if err := json.Unmarshal(answer, &made); err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, json.Unmarshal(answer, &made))
 	x.failedBatch = made.ID
 	granted := x.waitForGrant("x-1")
 	result := map[string]any{"task": granted.ID, "token": granted.Token, "status": "rejected", "error": "no <b>route</b>"}
@@ -162,9 +161,7 @@ func (x *pausableExperiment) waitForGrant(device string) grantedTask {
 func (x *pausableExperiment) sendRequest(method, path string, body any) []byte {
 	x.t.Helper()
 	answer, err := x.doRequest(x.t.Context(), method, path, body)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must.Succeed(x.t, err)
 	return answer
 }
 

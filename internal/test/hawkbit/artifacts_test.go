@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // artifactServer sends the image slowly to the devices, and counts the open downloads, which are the devices in the external system. It does not
@@ -44,9 +46,7 @@ const (
 func startArtifacts(t *testing.T, of image) *artifactServer {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	address := listener.Addr().String()
 	a := &artifactServer{url: "http://" + address, address: address, image: of, devices: map[string]*download{}, open: map[string]int{}}
 	a.Handler, a.ReadHeaderTimeout = http.HandlerFunc(a.send), time.Minute

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/internal/app"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // fleet is an installation with instances of swupdate in one pool.
@@ -67,9 +68,7 @@ func (f *fleet) startDispatcher() {
 		Listen: "127.0.0.1:0", MQTT: "127.0.0.1:0", Data: f.TempDir(), ReportPeriod: time.Second, Version: "test",
 		Logger: slog.New(slog.NewTextHandler(f.log, nil)),
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	started, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- f.dev.Run(ctx, func() { close(started) }) }()
@@ -86,9 +85,7 @@ func (f *fleet) startDispatcher() {
 func newProxy(t *testing.T, target string) http.Handler {
 	t.Helper()
 	address, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(address)
@@ -101,15 +98,11 @@ func newProxy(t *testing.T, target string) http.Handler {
 func (f *fleet) callOperatorAPI(method, path, body string) string {
 	f.Helper()
 	request, err := http.NewRequestWithContext(context.WithoutCancel(f.Context()), method, f.dev.URL+path, strings.NewReader(body))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	request.Header.Set("Authorization", "Bearer "+f.dev.AdminToken)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode/100 != 2 {

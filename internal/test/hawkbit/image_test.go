@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // image is a signed update for swupdate.
@@ -33,14 +35,10 @@ func newImage(t *testing.T, size int) image {
 `, sha256.Sum256(payload))
 	description = bytes.ReplaceAll(description, []byte("@TARGET@"), []byte(filepath.Join(dir, "installed")))
 	plain, signature := filepath.Join(dir, "sw-description"), filepath.Join(dir, "sw-description.sig")
-	if err := os.WriteFile(plain, description, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(plain, description, 0o600))
 	runOpenSSL(t, "cms", "-sign", "-in", plain, "-out", signature, "-signer", certificate, "-inkey", key, "-outform", "DER", "-nosmimecap", "-binary")
 	signed, err := os.ReadFile(signature)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var archive bytes.Buffer
 	for i, file := range []struct {
 		name    string

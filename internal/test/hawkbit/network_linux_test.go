@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // network is a network namespace with a loopback interface. swupdate binds an abstract socket with one of 11 names, and ends with status 2 if
@@ -70,8 +72,6 @@ func (n *network) listen(t *testing.T, address string) (listener net.Listener) {
 	t.Helper()
 	var err error
 	n.runInside(func() { listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return listener
 }

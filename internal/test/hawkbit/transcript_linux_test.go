@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 var update = flag.Bool("update", false, "write the requests of swupdate into testdata/swupdate.txt") //nolint:gochecknoglobals // a flag of the test
@@ -113,22 +114,16 @@ func TestTheRequestsOfSwupdate(t *testing.T) {
 		t.Skip("swupdate ended itself and began again: the transcript is of no use")
 	}
 	if *update {
-		if err := os.WriteFile(transcriptFile, []byte(recorded.text()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(transcriptFile, []byte(recorded.text()), 0o600))
 	}
 	want, err := os.ReadFile(transcriptFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got := recorded.text(); got != string(want) {
 		t.Errorf("swupdate sent\n%swant\n%s", got, want)
 	}
 	simulated := startRecorder(f)
 	external, err := simulator.NewExternal(t.Context(), "", 1, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer external.Close()
 	f.queueBatch("simulated")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // These flags are set by `make bench-makespan`.
@@ -85,9 +86,7 @@ func measure(ctx context.Context, t *testing.T, r row, size scale) (done result,
 		var said bytes.Buffer
 		_ = done.Print(&said)
 		t.Logf("%s\n%s", r.title(), said.String())
-		if err := errors.Join(done.Err(), context.Cause(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(done.Err(), context.Cause(ctx)))
 		ok = true
 	})
 	return done, ok

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/internal/test/pages"
 )
 
@@ -18,9 +19,7 @@ const root = "../../.."
 func read(t *testing.T) map[string]string {
 	t.Helper()
 	all, err := pages.Read(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return all
 }
 
@@ -63,9 +62,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 func TestNamedTestsExist(t *testing.T) {
 	t.Parallel()
 	declared, err := pages.TestNames(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	all, count := read(t), 0
 	anchors := map[string]map[string]bool{} // by page: a page has many links to it
 	for name, text := range all {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // expectHeaders checks the header of the program in each archive of a release: it is a program for the platform in the
@@ -47,14 +49,10 @@ func expectHeaders(t *testing.T, dist string) {
 func extractProgram(t *testing.T, archive string) []byte {
 	t.Helper()
 	file, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer file.Close()
 	unzipped, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for files := tar.NewReader(unzipped); ; {
 		header, err := files.Next()
 		if err != nil {
@@ -62,9 +60,7 @@ func extractProgram(t *testing.T, archive string) []byte {
 		}
 		if filepath.Base(header.Name) == "dispatcher" && header.Typeflag == tar.TypeReg {
 			program, err := io.ReadAll(files)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return program
 		}
 	}

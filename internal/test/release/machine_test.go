@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -95,17 +96,13 @@ func (m *machine) runCommand(words ...string) string {
 
 func (m *machine) writeFile(name, text string, mode fs.FileMode) {
 	m.t.Helper()
-	if err := os.WriteFile(filepath.Join(m.root(), name), []byte(text), mode); err != nil {
-		m.t.Fatal(err)
-	}
+	must.Succeed(m.t, os.WriteFile(filepath.Join(m.root(), name), []byte(text), mode))
 }
 
 func (m *machine) readFile(name string) string {
 	m.t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.root(), name))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	must.Succeed(m.t, err)
 	return string(text)
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -131,9 +132,7 @@ func (r replica) installInto(release string) string {
 func (r replica) upgrade(release string) string {
 	r.t.Helper()
 	content, err := os.ReadFile(release + "." + r.format)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, err)
 	r.writeFile("/root/package", string(content), 0o600)
 	if r.format == "rpm" {
 		return r.runCommand("rpm", "--dbpath", rpmDatabase, "--nodeps", "--upgrade", "/root/package")
@@ -215,9 +214,7 @@ func (r replica) expectRunning(version string) {
 func (r replica) expectConfined() {
 	r.t.Helper()
 	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
 	process := strings.TrimSpace(r.runCommand("systemctl", "show", "--property=MainPID", "--value", "dispatcher"))
 	uid := strings.TrimSpace(r.runCommand("id", "-u", "dispatcher"))
 	text := r.runCommand("cat", "/proc/"+process+"/status", "/proc/"+process+"/limits")
@@ -263,9 +260,7 @@ func startFleet(t *testing.T, release, broker string, replicas []replica) func()
 	cmd.Env = append(os.Environ(), "DISPATCHER_TOKEN="+adminToken)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	t.Cleanup(cancel)
 	return func() {
 		t.Helper()

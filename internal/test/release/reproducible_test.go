@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestReleaseIsReproducible builds the release of this commit twice: as root, and as a new user with another folder,
@@ -17,9 +19,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	requireFullRun(t)
 	dir, err := os.MkdirTemp("", "release-check-") //nolint:usetesting // another user must be able to read it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	user, home := fmt.Sprintf("release-%d", os.Getpid()), filepath.Join(dir, "folder-of-another-user")
 	first, second := filepath.Join(dir, "source"), filepath.Join(home, "source")
@@ -34,9 +34,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 	runCommand(t, nil, "runuser", "-u", user, "--", "env", "-i", "HOME="+home, "PATH="+os.Getenv("PATH"), "PLATFORMS="+os.Getenv("PLATFORMS"),
 		"GOFLAGS=-modcacherw", "TZ=Asia/Tokyo", "LANG=de_DE.UTF-8", "sh", "-c", "umask 077 && exec "+filepath.Join(second, "scripts/release"))
 	sums, err := os.ReadFile(filepath.Join(first, "dist/SHA256SUMS"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	again, err := os.ReadFile(filepath.Join(second, "dist/SHA256SUMS"))
 	if diff := cmp.Diff(string(sums), string(again)); diff != "" || err != nil {
 		t.Errorf("the hashes differ: %v\n%s", err, diff)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -32,9 +33,7 @@ type Client struct {
 func NewClient(t *testing.T, url, admin, fleet string) Client {
 	t.Helper()
 	operator, err := operators.New(operators.Config{URL: url, Token: admin, MaxTries: math.MaxInt})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return Client{Test: Test{t}, URL: url, Admin: admin, Fleet: fleet, operator: operator}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -76,9 +77,7 @@ func (s *Servers) runOnServers(t *testing.T, test func(t *testing.T, at Stores))
 func (s Stores) OpenDB(t *testing.T) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", s.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // Test is a running test, with the two checks that most steps of a test need.
@@ -18,7 +19,5 @@ func (t Test) Await(what string, holds func() bool, seen ...any) {
 // Must fails the test if err is not nil.
 func (t Test) Must(err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // MosquittoServer is an MQTT broker that belongs to one test.
@@ -99,7 +101,5 @@ func mqttReady(addr string) error {
 
 func writeFile(tb testing.TB, path, text string) {
 	tb.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, os.WriteFile(path, []byte(text), 0o600))
 }

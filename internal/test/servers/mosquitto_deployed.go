@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // The account of the dispatchers at the deployed brokers.
@@ -52,9 +54,7 @@ func StartMosquittoPasswords(tb testing.TB, devices map[string]string) *Deployed
 	program := RequireProgram(tb, "mosquitto")
 	m := copyDeployment(tb, "passwords")
 	acl, err := os.ReadFile(filepath.Join(repositoryPath(tb), "deploy", "mosquitto", "passwords", "acl"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	writeFile(tb, filepath.Join(m.folder, "acl"), string(acl))
 	m.runPasswd(tb, "-c", "-b", "passwords", DispatcherUser, DispatcherPassword)
 	for device, password := range devices {
@@ -85,9 +85,7 @@ func copyDeployment(tb testing.TB, variant string) *DeployedMosquitto {
 	tb.Helper()
 	RequireProgram(tb, "mosquitto")
 	config, err := os.ReadFile(filepath.Join(repositoryPath(tb), "deploy", "mosquitto", variant, "mosquitto.conf"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	m := &DeployedMosquitto{Addr: FreeAddr(tb), folder: tb.TempDir()}
 	inside := FreeAddr(tb)
 	m.DispatcherURL = "mqtt://" + inside
@@ -121,9 +119,7 @@ func (m *DeployedMosquitto) start(tb testing.TB, command func() *exec.Cmd) {
 func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
 	tb.Helper()
 	content, err := os.ReadFile(filepath.Join(m.folder, "dynamic-security.json"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	var list struct{ Clients []struct{ Username string } }
 	if json.Unmarshal(content, &list) != nil {
 		return nil
@@ -138,9 +134,7 @@ func (m *DeployedMosquitto) Accounts(tb testing.TB) (names []string) {
 func repositoryPath(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "deploy")); err == nil {
 			return dir

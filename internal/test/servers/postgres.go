@@ -20,6 +20,8 @@ import (
 	"time"
 
 	_ "github.com/lib/pq" // the driver of the readiness check and of NewDatabase
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // PostgresServer is a Postgres server that belongs to the tests. Its durability settings are the same as in
@@ -43,9 +45,7 @@ func StartPostgres(tb testing.TB) *PostgresServer {
 func StartDeployedPostgres(tb testing.TB) *PostgresServer {
 	tb.Helper()
 	settings, err := os.ReadFile(filepath.Join(repositoryPath(tb), "deploy", "postgres", "postgresql.conf"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return startTestPostgres(tb, string(settings))
 }
 
@@ -80,9 +80,7 @@ func startPostgres(tb testing.TB, settings string) (s *PostgresServer, remove fu
 	if out, err := init.CombinedOutput(); err != nil {
 		tb.Fatalf("initdb: %v\n%s", err, out)
 	}
-	if err := appendTo(filepath.Join(data, "postgresql.conf"), settings); err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, appendTo(filepath.Join(data, "postgresql.conf"), settings))
 	s = &PostgresServer{addr: FreeAddr(tb), databases: &atomic.Int64{}}
 	_, port, _ := net.SplitHostPort(s.addr)
 	s.Process = &Process{tb: tb, ready: s.checkAnswers, command: func() *exec.Cmd {
@@ -170,9 +168,7 @@ func (s *PostgresServer) copyDatabase(tb testing.TB, template string) string {
 func (s *PostgresServer) createDatabase(tb testing.TB, name, template string) {
 	tb.Helper()
 	db, err := sql.Open("postgres", s.DSN("postgres"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	defer func() { _ = db.Close() }()
 	// FILE_COPY needs half of the processor time of the default strategy, which writes each page to the write-ahead log.
 	if _, err := db.ExecContext(tb.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY FILE_COPY"); err != nil {
@@ -199,9 +195,7 @@ func ClusterDir(tb testing.TB) string {
 	parent := fastDir()
 	removeOrphans(parent)
 	dir, err := os.MkdirTemp(parent, fmt.Sprintf("%s%s-%d-", clusterPrefix, strings.ToLower(filepath.Base(os.Args[0])), os.Getpid()))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return dir
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/migrations"
 )
 
@@ -50,14 +51,10 @@ func (s *SharedPostgres) NewCopy(tb testing.TB, original string, fill func(*sql.
 	once.(*sync.Once).Do(func() { //nolint:errcheck // the map has only values of this type
 		server.createDatabase(tb, original, "template0")
 		db, err := sql.Open("postgres", server.DSN(original))
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must.Succeed(tb, err)
 		err = fill(db)
 		_ = db.Close() // a database with connections cannot be copied
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must.Succeed(tb, err)
 	})
 	return server.copyDatabase(tb, original)
 }

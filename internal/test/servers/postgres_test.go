@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -15,9 +16,7 @@ func TestPostgresKeepsWhatItCommitted(t *testing.T) {
 	t.Parallel()
 	pg := servers.StartPostgres(t)
 	db, err := sql.Open("postgres", pg.NewDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	exec := func(query string) {
 		t.Helper()
@@ -46,9 +45,7 @@ func TestPostgresIsDurable(t *testing.T) {
 		t.Fatalf("two tests share the database %s", one)
 	}
 	db, err := sql.Open("postgres", one)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	for _, setting := range []string{"fsync", "synchronous_commit"} {
 		var value string
@@ -63,13 +60,9 @@ func TestClustersOfKilledTestsAreRemoved(t *testing.T) {
 	own := servers.ClusterDir(t)
 	t.Cleanup(func() { _ = os.RemoveAll(own) })
 	ended := exec.CommandContext(t.Context(), "true")
-	if err := ended.Run(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, ended.Run())
 	orphan := filepath.Join(filepath.Dir(own), fmt.Sprintf("postgres-killed.test-%d-1", ended.Process.Pid))
-	if err := os.Mkdir(orphan, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(orphan, 0o700))
 	next := servers.ClusterDir(t)
 	t.Cleanup(func() { _ = os.RemoveAll(next) })
 	if _, err := os.Stat(orphan); !os.IsNotExist(err) {

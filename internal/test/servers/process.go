@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // startTimeout is the longest time after which a started server must answer, even on a busy machine.
@@ -190,13 +192,9 @@ func FreeAddr(tb testing.TB) string {
 func reservePort(tb testing.TB, port int) bool {
 	tb.Helper()
 	dir := filepath.Join(os.TempDir(), "dispatcher-test-ports") //nolint:usetesting // all tests of the machine share it
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, os.MkdirAll(dir, 0o700))
 	lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(port)), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = lock.Close()
 		return false

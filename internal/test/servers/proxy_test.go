@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -15,9 +16,7 @@ func TestProxyCutAndHeal(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
 	c := newClient(t, proxy.Addr)
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Ping(t.Context()).Err())
 	proxy.Cut()
 	for range 2 { // the open connection, then a new one
 		if err := c.Ping(t.Context()).Err(); err == nil {
@@ -25,9 +24,7 @@ func TestProxyCutAndHeal(t *testing.T) {
 		}
 	}
 	proxy.EndCut()
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Ping(t.Context()).Err())
 }
 
 func TestProxyDropsRepliesOfExecutedCommands(t *testing.T) {
@@ -55,9 +52,7 @@ func TestProxyPointsElsewhere(t *testing.T) {
 	one, two := servers.StartRedis(t), servers.StartRedis(t)
 	proxy := servers.NewProxy(t, one.Addr)
 	c := newClient(t, proxy.Addr)
-	if err := c.Set(t.Context(), "k", "one", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Set(t.Context(), "k", "one", 0).Err())
 	proxy.PointTo(two.Addr)
 	_ = c.Ping(t.Context()).Err() // may find that the old connection is closed
 	if err := c.Get(t.Context(), "k").Err(); !errors.Is(err, redis.Nil) {
@@ -74,9 +69,7 @@ func TestProxyHoldsReplies(t *testing.T) {
 	t.Parallel()
 	proxy := servers.NewProxy(t, servers.StartRedis(t).Addr)
 	c := newClient(t, proxy.Addr)
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Ping(t.Context()).Err())
 	proxy.HoldReplies()
 	if err := c.Ping(withTimeout(t, 100*time.Millisecond)).Err(); err == nil {
 		t.Fatal("a reply came while they were held")
@@ -84,9 +77,7 @@ func TestProxyHoldsReplies(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() { answered <- newClient(t, proxy.Addr).Ping(t.Context()).Err() }()
 	proxy.ReleaseReplies()
-	if err := <-answered; err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, <-answered)
 }
 
 // TestProxyDelays checks a proxy with a delay: the server behind it answers late, and all data in flight arrives in
@@ -97,9 +88,7 @@ func TestProxyDelays(t *testing.T) {
 	proxy.Delay(40 * time.Millisecond)
 	c := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: time.Minute, MaxRetries: -1})
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Ping(t.Context()).Err())
 	began := time.Now()
 	answer, err := c.Pipelined(t.Context(), func(p redis.Pipeliner) error {
 		for range 100 {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // RedisServer is a redis-server that belongs to one test. It keeps its port and its folder over Kill, Stop and
@@ -119,9 +121,7 @@ func (r *RedisServer) snapshotFile() string { return filepath.Join(r.dir, "dump.
 func startRedisAt(tb testing.TB, addr string, checkReady func(*redis.Client) error, args []string) *RedisServer {
 	tb.Helper()
 	path, dir := RequireProgram(tb, "redis-server"), filepath.Join(tb.TempDir(), "redis")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, os.Mkdir(dir, 0o700))
 	args = append([]string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(portNumber(tb, addr)), "--dir", dir,
 		"--save", "", "--appendonly", "no",

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // masterName is the name under which the Sentinels of the tests know the master.
@@ -108,9 +110,7 @@ func startSentinel(tb testing.TB, host, masterPort, password string) *RedisServe
 		settings += "requirepass " + password + "\n"
 	}
 	file := filepath.Join(tb.TempDir(), "sentinel-"+strconv.Itoa(portNumber(tb, addr))+".conf") // Sentinel writes into this file
-	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, os.WriteFile(file, []byte(settings), 0o600))
 	process := StartProcess(tb,
 		func() *exec.Cmd { return exec.Command(path, file, "--sentinel") },
 		func() error { return withRedis(addr, ping) })

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/memoryredis"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // SharedRedis is one Redis and one Cluster node that all tests of a package share, because starting a node takes
@@ -80,9 +81,7 @@ func (s *SharedRedis) Cluster(tb testing.TB) RedisAt {
 func InProcessRedis(tb testing.TB) RedisAt {
 	tb.Helper()
 	server, err := memoryredis.Start("")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	tb.Cleanup(server.Close)
 	return RedisAt{Addr: server.Addr(), InProcess: true}
 }
@@ -155,9 +154,7 @@ func (s *serverTB) Cleanup(end func()) { s.lasting.cleanups = append(s.lasting.c
 func (s *serverTB) TempDir() string {
 	s.Helper()
 	dir, err := os.MkdirTemp("", "redis-")
-	if err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }

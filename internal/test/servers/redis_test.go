@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -31,9 +32,7 @@ func TestRedisComesBackEmptyOnTheSamePort(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
 	c := newClient(t, server.Addr)
-	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Set(t.Context(), "k", "v", 0).Err())
 	server.Kill()
 	if err := c.Get(t.Context(), "k").Err(); err == nil {
 		t.Fatal("a killed server answered")
@@ -48,9 +47,7 @@ func TestRedisArgsTurnPersistenceOn(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t, "--appendonly", "yes")
 	c := newClient(t, server.Addr)
-	if err := c.Set(t.Context(), "k", "v", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Set(t.Context(), "k", "v", 0).Err())
 	server.Stop()
 	server.Start()
 	if got, err := newClient(t, server.Addr).Get(t.Context(), "k").Result(); got != "v" || err != nil {
@@ -64,9 +61,7 @@ func TestRedisStartsWithAnOlderSnapshot(t *testing.T) {
 	c := newClient(t, server.Addr)
 	set := func(value string) {
 		t.Helper()
-		if err := c.Set(t.Context(), "k", value, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.Set(t.Context(), "k", value, 0).Err())
 	}
 	set("old")
 	snapshot := server.Snapshot(t)
@@ -88,17 +83,13 @@ func TestRedisPauseAnswersNothingUntilResume(t *testing.T) {
 	t.Parallel()
 	server := servers.StartRedis(t)
 	c := newClient(t, server.Addr)
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Ping(t.Context()).Err())
 	server.Pause()
 	if err := c.Ping(withTimeout(t, 100*time.Millisecond)).Err(); err == nil {
 		t.Fatal("a paused server answered")
 	}
 	server.Resume()
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Ping(t.Context()).Err())
 }
 
 func TestRedisClusterOwnsAllSlotsAlsoAfterARestart(t *testing.T) {

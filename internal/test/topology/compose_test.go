@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // root is the path of the repository.
@@ -83,13 +85,9 @@ func (s service) mounts() map[string]string {
 func loadComposition(t *testing.T, lookup func(string) string) composition {
 	t.Helper()
 	var tree any
-	if err := yaml.Unmarshal(readRepoFile(t, "docker-compose.yml"), &tree); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, yaml.Unmarshal(readRepoFile(t, "docker-compose.yml"), &tree))
 	resolved, err := yaml.Marshal(interpolateAll(t, tree, lookup))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var c composition
 	decoder := yaml.NewDecoder(strings.NewReader(string(resolved)))
 	decoder.KnownFields(true)
@@ -161,8 +159,6 @@ func parseDotenv(content []byte) map[string]string {
 func readRepoFile(t *testing.T, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return content
 }

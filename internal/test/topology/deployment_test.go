@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fleetslots/dispatcher/internal/app"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // defaultComposition returns the composition of docker-compose.yml, with a value for each variable that has no
@@ -110,9 +111,7 @@ func TestEnvIsWrittenOnce(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return parseDotenv(content)
 	}
 	file := filepath.Join(t.TempDir(), ".env")

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // image has the instructions of the Dockerfile in their order.
@@ -93,9 +95,7 @@ func embeddedFiles(t *testing.T) (files []string) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{range .EmbedFiles}}{{$.ImportPath}}/{{.}}{{"\n"}}{{end}}`, "./...")
 	cmd.Dir = root
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for file := range strings.Lines(string(out)) {
 		files = append(files, strings.TrimPrefix(strings.TrimSpace(file), "github.com/fleetslots/dispatcher/"))
 	}

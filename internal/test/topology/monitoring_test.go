@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -133,9 +134,7 @@ func TestPrometheusTakesItsFiles(t *testing.T) {
 	t.Parallel()
 	promtool := servers.RequireProgram(t, "promtool")
 	folder, err := filepath.Abs(filepath.Join(root, "deploy/prometheus"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, words := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}, {"check", "config", "--syntax-only", "prometheus.yml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, words...)
 		cmd.Dir = folder

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestHealthCheckShowsNoPassword checks the health check of the broker: the password is not in the arguments of a
@@ -14,9 +16,7 @@ func TestHealthCheckShowsNoPassword(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	stub := "#!/bin/sh\necho \"$@\" >\"" + folder + "/arguments\"\ncat \"$XDG_CONFIG_HOME/mosquitto_sub\" >\"" + folder + "/options\"\n"
-	if err := os.WriteFile(filepath.Join(folder, "mosquitto_sub"), []byte(stub), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(folder, "mosquitto_sub"), []byte(stub), 0o755))
 	script := exec.CommandContext(t.Context(), "sh", filepath.Join(root, "deploy", "mosquitto", "healthcheck.sh"))
 	script.Env = []string{"PATH=" + folder + ":" + os.Getenv("PATH"), "DISPATCHER_MQTT_PASSWORD=a secret", "TMPDIR=" + folder}
 	if out, err := script.CombinedOutput(); err != nil {
