@@ -170,5 +170,5 @@ func runDemoFleet(ctx context.Context, server *app.DevServer, deviceCount int, o
 		return err
 	}
 	_, _ = fmt.Fprintln(out)
-	return errors.Join(summary.Print(out), summary.Err())
+	return errors.Join(summary.PrintShort(out), summary.Err())
 }

@@ -91,7 +91,7 @@ func TestDemonstrationFillsItsSlotsAndNoMore(t *testing.T) {
 		if code := d.signalAndWait(t, syscall.SIGINT); code != 0 {
 			t.Errorf("exit %d after Ctrl-C", code)
 		}
-		d.waitForOutput(t, `high-water mark ([3-6]\d) of 60, 0 over-limit`)
+		d.waitForOutput(t, `at most ([3-6]\d) devices at once, limit 60, never over`)
 	}
 }
 

@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -77,12 +78,12 @@ func (l *resultLog) wasRecordedBefore(grant grantKey, deadline time.Time) bool {
 	})
 }
 
-// dropAcknowledgedResults deletes the acknowledged results of tasks with id <= lastTask, so that the memory of an endless run
+// dropAcknowledgedResults deletes the starts and the acknowledged results of tasks with id <= lastTask, so that the memory of an endless run
 // does not grow.
 func (l *resultLog) dropAcknowledgedResults(lastTask int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	clear(l.starts) // endless runs do not read the starts
+	maps.DeleteFunc(l.starts, func(_ int64, s Start) bool { return s.Task <= lastTask })
 	for task, records := range l.tasks {
 		if task <= lastTask && !slices.ContainsFunc(records, func(r record) bool { return r.outcome == "" }) {
 			delete(l.tasks, task)

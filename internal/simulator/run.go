@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/fleetslots/dispatcher/operators"
@@ -195,7 +196,7 @@ func (s *simulation) isFilling() bool {
 }
 
 // compareOldestBatch compares the results of the oldest batch in the ledger with the journals of the devices, if all of
-// its tasks have ended, and then drops the batch. It adds the differences to s.summary.
+// its tasks have ended, and then drops the batch. It adds the differences and the longest wait to s.summary.
 func (s *simulation) compareOldestBatch(ctx context.Context) {
 	if len(s.work.batches) == 0 || !isBatchFinished(s.work.batches[0]) {
 		return
@@ -207,6 +208,9 @@ func (s *simulation) compareOldestBatch(ctx context.Context) {
 		return
 	}
 	s.summary.add(found)
+	starts := slices.DeleteFunc(s.fleet.results.startsByTask(), func(start Start) bool { return start.Task > last })
+	_, wait := longestDelays(starts, b.Created.Time, 0)
+	s.summary.LongestWait = max(s.summary.LongestWait, wait)
 	s.fleet.results.dropAcknowledgedResults(last)
 	s.work.batches = s.work.batches[1:]
 	s.work.droppedTasks += b.Total

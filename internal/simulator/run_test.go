@@ -175,8 +175,13 @@ func TestEndlessKeepsTheQueueFilled(t *testing.T) {
 	if err := s.Err(); err != nil {
 		t.Errorf("Err: %v", err)
 	}
-	if !s.Interrupted || s.Compared == 0 || s.Ended < 20 {
-		t.Errorf("interrupted %t, compared %d, ended %d", s.Interrupted, s.Compared, s.Ended)
+	var out bytes.Buffer
+	if err := s.PrintShort(&out); err != nil || !s.Interrupted || s.Compared == 0 || s.Ended < 20 || s.LongestWait <= 0 || !strings.Contains(out.String(), "longest wait of a task") {
+		t.Errorf("%v: interrupted %t, compared %d, ended %d, longest wait %s\n%s", err, s.Interrupted, s.Compared, s.Ended, s.LongestWait, out.String())
+	}
+	out.Reset()
+	if err := s.Print(&out); err != nil || strings.Contains(out.String(), "makespan") || strings.Contains(out.String(), "due time") {
+		t.Errorf("%v: figures that an endless run does not have:\n%s", err, out.String())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -32,7 +33,7 @@ type Summary struct {
 		Between time.Duration // between two visits to a slot
 		End     time.Duration // from the last visit to a slot until the end of the run
 	}
-	LongestWait time.Duration // longest time from the allowed start of the tasks to a task's first grant; 0 in a run for which SlotIdle is 0
+	LongestWait time.Duration // longest time from the allowed start of a task to its first grant; with Config.Endless only of compared batches; 0: not measured
 	MaxDelay    time.Duration // longest delay of a task's first grant after its due time (see longestDelays); 0 in a run for which SlotIdle is 0
 
 	Comparison
@@ -97,11 +98,16 @@ func (s *Summary) countUnfinishedTasks() int64 {
 	return s.Tasks - s.Ended
 }
 
-// Print writes the summary to out, as text for people.
+// Print writes the summary to out, as text for people who measure. It omits figures that the run did not measure.
 func (s *Summary) Print(out io.Writer) error {
 	f, x, b := s.Fleet, s.External, s.Breaches
 	empty := max(s.TasksWaited*time.Duration(s.Capacity)-s.InsideWhileTasksWaited, 0) // slot-time that was empty while tasks were waiting
-	for _, line := range []string{
+	idle, waits := "", ""
+	if s.Makespan > 0 && s.LongestWait > 0 {
+		idle = fmt.Sprintf("; at the start %.1f, between visits %.1f, at the end %.1f", s.SlotIdle.Start.Seconds(), s.SlotIdle.Between.Seconds(), s.SlotIdle.End.Seconds())
+		waits = fmt.Sprintf("; longest wait %s, at most %s after its due time", s.LongestWait.Round(10*time.Millisecond), s.MaxDelay.Round(10*time.Millisecond))
+	}
+	lines := []string{
 		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),
 		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),
 		fmt.Sprintf("grants     %d started, %d redelivered, %d dropped, %d renewals, %d cancels", f.Grants, f.Redeliveries, f.Dropped, f.Renewals, f.Cancels),
@@ -111,20 +117,43 @@ func (s *Summary) Print(out io.Writer) error {
 			f.Silent, f.LeasesEnded, max(f.Overstay, 0).Round(time.Millisecond), f.Reboots, f.GarbageRefused, f.GarbageSent),
 		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens; within leases %d, %d and %d of these",
 			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens, b.OverCapacity, b.Shared, b.Stale),
-		fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.TasksWaited.Round(10*time.Millisecond)),
-		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
-			empty.Seconds(), s.SlotIdle.Start.Seconds(), s.SlotIdle.Between.Seconds(), s.SlotIdle.End.Seconds()),
+		s.slotUseLine(),
+		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited%s", empty.Seconds(), idle),
 		fmt.Sprintf("handoff    slot left to next inside: %s; steps: notified %s, granted %s, entered %s; in the dispatcher %s",
 			s.Handoff.Total, s.Handoff.Notified, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
-		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its due time",
-			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.MaxDelay.Round(10*time.Millisecond)),
-		fmt.Sprintf("makespan   %s, bound %s: %.3f of it; %s without any time between tasks",
-			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.BoundRatio(), s.Ideal.Round(10*time.Millisecond)),
-		fmt.Sprintf("outputs    %d compared, %d differ, %d tasks lost", s.Compared, s.Differing, s.Lost),
-	} {
-		if _, err := fmt.Fprintln(out, line); err != nil {
-			return err
-		}
+		fmt.Sprintf("waits      %.2f reports without a slot for each grant%s", s.DeniedPerGrant(), waits),
 	}
-	return nil
+	if s.Makespan > 0 {
+		lines = append(lines, fmt.Sprintf("makespan   %s, bound %s: %.3f of it; %s without any time between tasks",
+			s.Makespan.Round(10*time.Millisecond), s.Bound.Round(10*time.Millisecond), s.BoundRatio(), s.Ideal.Round(10*time.Millisecond)))
+	}
+	return writeLines(out, append(lines, fmt.Sprintf("outputs    %d compared, %d differ, %d tasks lost", s.Compared, s.Differing, s.Lost)))
+}
+
+// PrintShort writes the figures of the summary that a new user needs to out.
+func (s *Summary) PrintShort(out io.Writer) error {
+	over := "never over the limit"
+	if n := s.External.OverLimitInstants; n > 0 {
+		over = fmt.Sprintf("%d times over the limit, %d of these within leases", n, s.Breaches.OverCapacity)
+	}
+	lines := []string{
+		fmt.Sprintf("tasks      %d done, %d still open", s.Ended, s.Tasks-s.Ended),
+		fmt.Sprintf("inside     at most %d devices at once, limit %d, %s", s.External.HighWater, s.Capacity, over),
+	}
+	if s.TasksWaited > 0 {
+		lines = append(lines, s.slotUseLine())
+	}
+	if s.LongestWait > 0 {
+		lines = append(lines, fmt.Sprintf("waits      longest wait of a task in the queue: %s", s.LongestWait.Round(100*time.Millisecond)))
+	}
+	return writeLines(out, lines)
+}
+
+func (s *Summary) slotUseLine() string {
+	return fmt.Sprintf("slot use   %.1f %% while tasks waited (%s)", 100*s.SlotUse(), s.TasksWaited.Round(10*time.Millisecond))
+}
+
+func writeLines(out io.Writer, lines []string) error {
+	_, err := fmt.Fprintln(out, strings.Join(lines, "\n"))
+	return err
 }

@@ -97,7 +97,7 @@ func (w *workload) createBatch(ctx context.Context, fromTask, toTask int) error 
 	}
 	w.batchesMade++
 	w.planned += planned
-	w.batches = append(w.batches, &operators.Batch{ID: made.ID, Total: total, Counts: map[string]int64{operators.Pending: total}})
+	w.batches = append(w.batches, &operators.Batch{ID: made.ID, Created: operators.Time{Time: w.queued}, Total: total, Counts: map[string]int64{operators.Pending: total}})
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (w *workload) refreshCounts(ctx context.Context) {
 			w.err = err
 			return
 		}
-		now.ID, now.Total = b.ID, b.Total // every queued task must end, even if the API reports another total
+		now.ID, now.Total, now.Created = b.ID, b.Total, b.Created // every queued task must end, even if the API reports another total
 		*b = now
 	}
 }
