@@ -6,6 +6,7 @@ FUZZTIME ?= 30s
 BENCH ?= .
 SIMULATE ?= 200
 ROWS ?=
+PKG ?= ./...
 ROUNDS ?= 3
 SEED ?= 1
 N ?= 300
@@ -54,8 +55,8 @@ RACE := -race -trimpath -gcflags='modernc.org/...=-race=false' -gcflags='github.
 
 # GOGC makes the tests collect garbage less often. GORACE makes a test binary end at once: by default it waits
 # a second for data races of goroutines that still run.
-test test-long test-slowest: export GOGC = 400
-test test-long test-slowest: export GORACE = atexit_sleep_ms=0
+test test-long test-slowest test-stalled: export GOGC = 400
+test test-long test-slowest test-stalled: export GORACE = atexit_sleep_ms=0
 
 .PHONY: test
 test: deps ## Run the tests of every change, with the race detector
@@ -67,6 +68,10 @@ test-long: deps ## Run all tests: also many cases, large numbers and long faults
 	go test -vet=off $(RACE) -p 2 -timeout 60m $$(go list ./... | grep -v internal/test/e2e)
 	go test -vet=off $(RACE) -parallel 1 -timeout 90m ./internal/test/e2e # its fleets need two cores to themselves
 	cd bench && go test -vet=off $(RACE) ./...
+
+.PHONY: test-stalled
+test-stalled: deps ## Run tests while their process is stopped again and again, as on a busy machine (PKG=./slots SEED=1)
+	go test -short -vet=off -count=1 $(RACE) -p 1 -timeout 30m -exec "'$(CURDIR)/scripts/stalled' $(SEED)" $(PKG)
 
 .PHONY: test-slowest
 test-slowest: deps ## Run the tests anew and show the 20 slowest, in seconds
