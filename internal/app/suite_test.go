@@ -124,6 +124,9 @@ func (i *instance) sendReport(t *testing.T, device, body string) devices.Reply {
 	var reply devices.Reply
 	await.True(t, "an answer", func() bool {
 		status, content := i.call(t, http.MethodPost, "/v1/devices/"+device+"/report", i.fleet, body)
+		if status == http.StatusServiceUnavailable {
+			return false
+		}
 		if status != http.StatusOK {
 			t.Fatalf("report of %s: %d %s", device, status, content)
 		}

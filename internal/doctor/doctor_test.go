@@ -137,7 +137,7 @@ func TestALedgerThatIsNotAsItShouldBe(t *testing.T) {
 		},
 		"a reaper that stands still": {
 			"INSERT INTO replicas VALUES ('a', '', '', 'v1', now(), now(), now() - interval '1 hour', '{}', '{}')",
-			"reaper", doctor.Warning, "1h0m0s ago",
+			"reaper", doctor.Warning, "ended 1h",
 		},
 		"nobody": {"SELECT 1", "replicas", doctor.Warning, "no replica"},
 	} {
