@@ -34,24 +34,25 @@ func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := startScene(t, Faults{}, answer)
-			for range 4 { // the grants have begun and their results are in the journal
-				s.nextReport()
-			}
-			atOnce, last := 0, s.nextReport().arrivedAt
-			for range 8 {
-				h := s.nextReport()
-				if len(h.Results) == 0 {
-					t.Fatalf("%+v, want the result", h.report)
+			runScene(t, Faults{}, answer, func(t *testing.T, s *deviceScene) {
+				for range 4 { // the grants have begun and their results are in the journal
+					s.nextReport()
 				}
-				if h.arrivedAt.Sub(last) < 150*time.Millisecond {
-					atOnce++
+				atOnce, last := 0, s.nextReport().arrivedAt
+				for range 8 {
+					h := s.nextReport()
+					if len(h.Results) == 0 {
+						t.Fatalf("%+v, want the result", h.report)
+					}
+					if h.arrivedAt.Sub(last) < 150*time.Millisecond {
+						atOnce++
+					}
+					last = h.arrivedAt
 				}
-				last = h.arrivedAt
-			}
-			if atOnce > 1 {
-				t.Errorf("%d of 8 reports were sent at once, want 1 at most", atOnce)
-			}
+				if atOnce > 1 {
+					t.Errorf("%d of 8 reports were sent at once, want 1 at most", atOnce)
+				}
+			})
 		})
 	}
 }

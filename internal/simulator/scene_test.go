@@ -6,8 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -24,64 +24,58 @@ type deviceScene struct {
 	external *External
 	fleet    *Fleet
 	reports  chan arrivedReport
-	began    time.Time // before the device sent its first report
+	answer   func(n int, r report) any
+	answered int // number of answered reports; the device sends one report at a time
 }
 
-// startScene starts a device and a server that follows a script: answer returns the answer to the n-th report,
-// counted from 1, or nil to close the connection.
-func startScene(t *testing.T, faults Faults, answer func(n int, r report) any) *deviceScene {
+// runScene starts a device and a server that follows a script, and calls check. answer returns the answer to the n-th
+// report, counted from 1, or nil to fail the request. The scene runs in the virtual time of synctest, so its durations are
+// exact on a busy machine. Reports stay within the process. The external system is outside of the virtual time, which stands still during
+// a call to it.
+func runScene(t *testing.T, faults Faults, answer func(n int, r report) any, check func(t *testing.T, s *deviceScene)) {
 	t.Helper()
-	return startSceneResending(t, time.Minute, faults, answer) // a slow machine must not make the device report again
-}
-
-// startSceneResending does the same as startScene. resend is the time after which the device sends an unanswered
-// report again.
-func startSceneResending(t *testing.T, resend time.Duration, faults Faults, answer func(n int, r report) any) *deviceScene {
-	t.Helper()
-	s := &deviceScene{t: t, external: newTestExternal(t, 1, nil, nil), reports: make(chan arrivedReport, 1000), began: time.Now()}
-	var n atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var h arrivedReport
-		body, _ := io.ReadAll(r.Body)
-		if err := json.Unmarshal(body, &h.report); err != nil {
-			t.Errorf("report %.100q: %v", body, err)
-		}
-		h.arrivedAt, h.devicesInside = time.Now(), s.external.Stats().Inside
-		select {
-		case s.reports <- h:
-		case <-t.Context().Done(): // the test reads no more reports; without this case, the server could not close
-		}
-		switch a := answer(int(n.Add(1)), h.report).(type) {
-		case nil:
-			panic(http.ErrAbortHandler)
-		case int:
-			w.WriteHeader(a)
-		default:
-			writeJSON(w, http.StatusOK, a)
-		}
-	}))
-	server.Config.ErrorLog = nil
-	fleet := newFleet(Config{
-		URL: server.URL, FleetToken: testFleetToken, Devices: 1, Pool: "sim",
-		Work: time.Millisecond, Period: 30 * time.Millisecond, ResendAfter: resend, FirstRetry: 5 * time.Millisecond,
-		Faults: faults, Seed: 1,
-	}, s.external.Addr(), nil, newLeases())
-	s.fleet = fleet
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		fleet.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-		server.Close()
-		if got := s.external.Stats().Inside; got != 0 {
-			t.Errorf("inside %d after the fleet ended", got)
-		}
+	external := newTestExternal(t, 1, nil, nil)
+	synctest.Test(t, func(t *testing.T) {
+		s := &deviceScene{t: t, external: external, reports: make(chan arrivedReport, 1000), answer: answer}
+		s.fleet = newFleet(Config{
+			URL: "http://scripted", FleetToken: testFleetToken, Devices: 1, Pool: "sim",
+			Work: time.Millisecond, Period: 30 * time.Millisecond, ResendAfter: time.Minute, FirstRetry: 5 * time.Millisecond,
+			Faults: faults, Seed: 1,
+		}, external.Addr(), nil, newLeases())
+		s.fleet.client.Transport = s
+		ctx, cancel := context.WithCancel(t.Context())
+		defer func() {
+			cancel()
+			synctest.Wait()
+			if got := external.Stats().Inside; got != 0 {
+				t.Errorf("inside %d after the fleet ended", got)
+			}
+		}()
+		go s.fleet.Run(ctx)
+		check(t, s)
 	})
-	return s
+}
+
+// RoundTrip answers a report as the script says.
+func (s *deviceScene) RoundTrip(r *http.Request) (*http.Response, error) {
+	var h arrivedReport
+	body, _ := io.ReadAll(r.Body)
+	if err := json.Unmarshal(body, &h.report); err != nil {
+		s.t.Errorf("report %.100q: %v", body, err)
+	}
+	h.arrivedAt, h.devicesInside = time.Now(), s.external.Stats().Inside
+	s.reports <- h
+	s.answered++
+	w := httptest.NewRecorder()
+	switch a := s.answer(s.answered, h.report).(type) {
+	case nil:
+		return nil, io.ErrUnexpectedEOF
+	case int:
+		w.WriteHeader(a)
+	default:
+		writeJSON(w, http.StatusOK, a)
+	}
+	return w.Result(), nil
 }
 
 // nextReport waits for the next report of the device.
@@ -90,7 +84,7 @@ func (s *deviceScene) nextReport() arrivedReport {
 	select {
 	case h := <-s.reports:
 		return h
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Hour):
 		s.t.Fatal("no report")
 		return arrivedReport{}
 	}
@@ -130,13 +124,4 @@ func grantReply(r report, leaseMS, workMS int64) map[string]any {
 		"id": 7, "token": 70, "pool": "sim", "slot": 0, "lease_ms": leaseMS, "payload": map[string]any{"work_ms": workMS},
 	}
 	return a
-}
-
-// expectBetween checks the time from the sending of the first report to the time happened. The exact time of the sending
-// is not known. It lies between s.began and arrived, because a busy machine may deliver the report late.
-func (s *deviceScene) expectBetween(minElapsed time.Duration, arrived, happened time.Time, maxElapsed time.Duration) {
-	s.t.Helper()
-	if longest, shortest := happened.Sub(s.began), happened.Sub(arrived); longest < minElapsed || shortest > maxElapsed {
-		s.t.Errorf("%s to %s after the first report, want %s to %s", shortest, longest, minElapsed, maxElapsed)
-	}
 }
