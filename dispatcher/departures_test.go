@@ -12,6 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -141,11 +142,7 @@ func (h *hookedParking) RegisterNewestReport(ctx context.Context, device string,
 
 func (b *testBench) awaitEndedCall(endedCalled <-chan struct{}) {
 	b.t.Helper()
-	select {
-	case <-endedCalled:
-	case <-time.After(patience):
-		b.t.Fatal("nobody looked who had gone")
-	}
+	await.Receive(b.t, endedCalled, "nobody looked who had gone")
 }
 
 func (h *hookedParking) RecordClosedConnections(ctx context.Context, reports []parked.Report) ([]parked.Report, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/decision"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -109,11 +110,7 @@ func (b *testBench) startLeaseRequest(d *dispatcher.Dispatcher, r dispatcher.Lea
 // awaitGrant waits until the request gets its lease and returns the grant.
 func (a *leaseRequest) awaitGrant() store.Grant {
 	a.b.t.Helper()
-	select {
-	case <-a.done:
-	case <-time.After(patience):
-		a.b.t.Fatalf("%s was not answered", a.holder)
-	}
+	await.Receive(a.b.t, a.done, fmt.Sprintf("%s was not answered", a.holder))
 	if a.err != nil || a.got.Grant == nil {
 		a.b.t.Fatalf("%s: %+v, %v", a.holder, a.got.Cause, a.err)
 	}

@@ -2,12 +2,14 @@ package dispatcher_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -76,16 +78,11 @@ func (w *pendingReport) awaitParked() {
 
 func (w *pendingReport) awaitAnswer() reportAnswer {
 	w.t.Helper()
-	select {
-	case a := <-w.answers:
-		if a.err != nil {
-			w.t.Fatalf("%s: %v", w.caller.Device, a.err)
-		}
-		return a
-	case <-time.After(patience):
-		w.t.Fatalf("%s: never answered", w.caller.Device)
-		return reportAnswer{}
+	a := await.Receive(w.t, w.answers, fmt.Sprintf("%s: never answered", w.caller.Device))
+	if a.err != nil {
+		w.t.Fatalf("%s: %v", w.caller.Device, a.err)
 	}
+	return a
 }
 
 func (w *pendingReport) expectStillParked() {
@@ -137,11 +134,7 @@ func (b *testBench) newParkingReplica(changes ...func(*dispatcher.Config)) *disp
 		stop()
 		<-ended
 	})
-	select {
-	case <-hears:
-	case <-time.After(patience):
-		b.t.Fatal("the replica hears nothing")
-	}
+	await.Receive(b.t, hears, "the replica hears nothing")
 	return d
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	backends "github.com/fleetslots/dispatcher/internal/test/backends"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
@@ -47,13 +48,9 @@ func TestASilentServerKeepsNoConnection(t *testing.T) {
 	}
 	underway.Wait()
 	for range conns {
-		select {
-		case err := <-ended:
-			if err == nil {
-				t.Error("a statement without an answer succeeded")
-			}
-		case <-time.After(2 * time.Minute):
-			t.Fatal("a statement waits for ever")
+		err := await.Receive(t, ended, "a statement waits for ever")
+		if err == nil {
+			t.Error("a statement without an answer succeeded")
 		}
 	}
 	proxy.OnRequest(nil)

@@ -4,9 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
-	backends "github.com/fleetslots/dispatcher/internal/test/backends"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/store"
@@ -34,13 +33,9 @@ func TestAServerThatHangsIsLeftAlone(t *testing.T) {
 		}()
 	}
 	for range callers {
-		select {
-		case err := <-ended:
-			if err == nil {
-				t.Error("a reading without an answer succeeded")
-			}
-		case <-time.After(backends.LongTimeout):
-			t.Fatal("a reading waits for ever")
+		err := await.Receive(t, ended, "a reading waits for ever")
+		if err == nil {
+			t.Error("a reading without an answer succeeded")
 		}
 	}
 	asked := make(chan struct{}, 100)

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
@@ -129,11 +128,6 @@ func (d *runningProgram) hasEnded() bool {
 func (d *runningProgram) signalAndWait(t *testing.T, signal syscall.Signal) int {
 	t.Helper()
 	must.Succeed(t, d.cmd.Process.Signal(signal))
-	select {
-	case <-d.ended:
-		return d.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
-		t.Fatal("did not end")
-		return -1
-	}
+	await.Receive(t, d.ended, "did not end")
+	return d.cmd.ProcessState.ExitCode()
 }

@@ -2,9 +2,9 @@ package broker_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
@@ -18,11 +18,7 @@ func TestDisconnectEndsAllSessionsOfADevice(t *testing.T) {
 	b.Disconnect("a")
 	b.Disconnect("nobody")
 	for _, c := range []*testClient{whole, part} {
-		select {
-		case <-c.lost:
-		case <-time.After(patience):
-			t.Fatal("a session goes on")
-		}
+		await.Receive(t, c.lost, "a session goes on")
 	}
 	if code := other.subscribe(t, devices.ReplyTopic("b")); code != 1 || !inside.IsConnectionOpen() {
 		t.Errorf("another session ended: %#x", code)

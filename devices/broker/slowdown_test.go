@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/devices"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // TestFastPublisherIsSlowedDown checks a device that publishes faster than the broker's limit: the broker reads from it more slowly. The broker
@@ -24,13 +25,9 @@ func TestFastPublisherIsSlowedDown(t *testing.T) {
 	quiet.Publish(devices.ReportTopic("quiet"), 1, false, "quiet")
 	received, quietAfter := 0, 0
 	for received < messages+1 {
-		select {
-		case message := <-dispatcher.received:
-			if received++; strings.HasPrefix(message, devices.ReportTopic("quiet")) {
-				quietAfter = received
-			}
-		case <-time.After(patience):
-			t.Fatalf("%d of %d messages arrived", received, messages+1)
+		message := await.Receive(t, dispatcher.received, fmt.Sprintf("%d of %d messages arrived", received, messages+1))
+		if received++; strings.HasPrefix(message, devices.ReportTopic("quiet")) {
+			quietAfter = received
 		}
 	}
 	t.Logf("%d messages in %s; the quiet device came as number %d", messages, time.Since(began), quietAfter)

@@ -135,13 +135,7 @@ func (c *testClient) publish(t *testing.T, topic, body string, qos byte) {
 
 func (c *testClient) nextMessage(t *testing.T) string {
 	t.Helper()
-	select {
-	case message := <-c.received:
-		return message
-	case <-time.After(patience):
-		t.Fatal("nothing was received")
-		return ""
-	}
+	return await.Receive(t, c.received, "nothing was received")
 }
 
 // expectEnd waits until the broker has ended the connection of this client. why names the reason for the failure

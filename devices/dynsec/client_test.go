@@ -13,6 +13,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/devices/dynsec"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
@@ -84,22 +85,12 @@ func (c *testClient) publish(t *testing.T, topic, body string) {
 
 func (c *testClient) nextMessage(t *testing.T) string {
 	t.Helper()
-	select {
-	case message := <-c.received:
-		return message
-	case <-time.After(patience):
-		t.Fatal("nothing was received")
-		return ""
-	}
+	return await.Receive(t, c.received, "nothing was received")
 }
 
 func (c *testClient) expectEnd(t *testing.T) {
 	t.Helper()
-	select {
-	case <-c.lost:
-	case <-time.After(patience):
-		t.Fatal("the session goes on")
-	}
+	await.Receive(t, c.lost, "the session goes on")
 }
 
 func TestAccountFollowsItsDevice(t *testing.T) {

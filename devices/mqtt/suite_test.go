@@ -230,15 +230,10 @@ func (d *fakeDevice) sendReport(t *testing.T, id string) {
 
 func (d *fakeDevice) nextReply(t *testing.T) devices.Reply {
 	t.Helper()
-	select {
-	case text := <-d.replies:
-		var reply devices.Reply
-		if err := json.Unmarshal([]byte(text), &reply); err != nil {
-			t.Fatalf("reply %q: %v", text, err)
-		}
-		return reply
-	case <-time.After(patience):
-		t.Fatal("no reply")
-		return devices.Reply{}
+	text := await.Receive(t, d.replies, "no reply")
+	var reply devices.Reply
+	if err := json.Unmarshal([]byte(text), &reply); err != nil {
+		t.Fatalf("reply %q: %v", text, err)
 	}
+	return reply
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
@@ -64,11 +65,7 @@ func TestAKilledProgramLeavesBeforeItReportsThat(t *testing.T) {
 		_ = syscall.Kill(-second.Process.Pid, syscall.SIGKILL)
 		_ = second.Wait()
 	}()
-	select {
-	case <-failures:
-	case <-time.After(time.Minute):
-		t.Fatal("the failure was not reported")
-	}
+	await.Receive(t, failures, "the failure was not reported")
 	_ = inside.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // a closed connection answers at once
 	for buffer := make([]byte, 100); ; {
 		if _, err := inside.Read(buffer); err != nil {

@@ -98,12 +98,8 @@ func (f *brokerDevice) reportUntilReply(t *testing.T) devices.Reply {
 func (f *brokerDevice) expectEnd(t *testing.T) {
 	t.Helper()
 	since := time.Now()
-	select {
-	case <-f.lost:
-		t.Logf("the session of %s ended after %s", f.id, time.Since(since))
-	case <-time.After(patience):
-		t.Fatal("the session goes on")
-	}
+	await.Receive(t, f.lost, "the session goes on")
+	t.Logf("the session of %s ended after %s", f.id, time.Since(since))
 }
 
 // waitUntilRefused tries to connect until the broker refuses the device. The promised limit is 5 s. This function

@@ -181,13 +181,9 @@ func TestWaitingForPostgresEndsWithTheProcess(t *testing.T) {
 	go func() { ended <- Serve(ctx, config, slog.New(log), "test") }()
 	<-log.logged
 	cancel()
-	select {
-	case err := <-ended:
-		if err == nil || leaksCanary(err.Error()) {
-			t.Errorf("%v, want an error without the password", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("still waiting")
+	err := await.Receive(t, ended, "still waiting")
+	if err == nil || leaksCanary(err.Error()) {
+		t.Errorf("%v, want an error without the password", err)
 	}
 }
 
@@ -234,8 +230,13 @@ func TestServeWithTLS(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	await.True(t, "answered over TLS", func() bool { // begin would poll without TLS
-		status, _ := call(t, client, http.MethodPost, "https://"+a.Addr()+"/v1/devices/a/report", fleetToken, `{"id":"1"}`)
-		return status == http.StatusOK
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+a.Addr()+"/v1/devices/a/report", strings.NewReader(`{"id":"1"}`))
+		must.Succeed(t, err)
+		request.Header.Set("Authorization", "Bearer "+fleetToken)
+		response, err := client.Do(request)
+		must.Succeed(t, err)
+		response.Body.Close()
+		return response.StatusCode == http.StatusOK
 	})
 	if response, err := http.Get("http://" + a.Addr() + "/healthz"); err == nil {
 		response.Body.Close()
@@ -282,13 +283,9 @@ func TestFailedListenerEndsTheProcess(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- a.run(context.Background()) }()
 	a.servers[0].listener.Close()
-	select {
-	case err := <-ended:
-		if err == nil || !strings.Contains(err.Error(), a.Addr()) {
-			t.Errorf("%v, want an error that names the address", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("goes on without its listener")
+	err = await.Receive(t, ended, "goes on without its listener")
+	if err == nil || !strings.Contains(err.Error(), a.Addr()) {
+		t.Errorf("%v, want an error that names the address", err)
 	}
 }
 

@@ -49,11 +49,7 @@ func startReportInFlight(t *testing.T) (i *instance, a *App, ledger *servers.Pro
 		response.Body.Close()
 		status <- response.StatusCode
 	}()
-	select {
-	case <-underway:
-	case <-time.After(time.Minute):
-		t.Fatal("the report never came to Postgres")
-	}
+	await.Receive(t, underway, "the report never came to Postgres")
 	return i, a, ledger, status
 }
 
@@ -156,15 +152,11 @@ func TestEndInOrder(t *testing.T) {
 func grantTokens(t *testing.T, replies <-chan devices.Reply, n int) (tokens []int64) {
 	t.Helper()
 	for range n {
-		select {
-		case reply := <-replies:
-			if reply.Task == nil {
-				t.Fatalf("in flight: %+v, want a grant", reply)
-			}
-			tokens = append(tokens, reply.Task.Token)
-		case <-time.After(patience):
-			t.Fatal("no answer to what was in flight")
+		reply := await.Receive(t, replies, "no answer to what was in flight")
+		if reply.Task == nil {
+			t.Fatalf("in flight: %+v, want a grant", reply)
 		}
+		tokens = append(tokens, reply.Task.Token)
 	}
 	return tokens
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
-	"github.com/fleetslots/dispatcher/internal/test/must"
+	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -85,55 +84,38 @@ func startInstance(t *testing.T, i instance, run func(ctx context.Context, start
 	return &i
 }
 
+// client returns a client of the dispatcher for this test.
+func (i *instance) client(t *testing.T) rig.Client {
+	t.Helper()
+	return rig.NewClient(t, i.url, i.admin, i.fleet)
+}
+
 // call sends a request with a token and returns the status and the body.
 func (i *instance) call(t *testing.T, method, path, token, body string) (int, []byte) {
 	t.Helper()
-	return call(t, http.DefaultClient, method, i.url+path, token, body)
-}
-
-func call(t *testing.T, client *http.Client, method, url, token, body string) (int, []byte) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader([]byte(body)))
-	must.Succeed(t, err)
-	request.Header.Set("Authorization", "Bearer "+token)
-	if body != "" {
-		request.Header.Set("Content-Type", "application/json")
-	}
-	response, err := client.Do(request)
-	must.Succeed(t, err)
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	must.Succeed(t, err)
-	return response.StatusCode, content
+	a := i.client(t).Call(method, path, token, bodyOrNone(body))
+	return a.Status, a.Body
 }
 
 // callOperator sends a request with the operator token. The request must succeed. callOperator returns the body of the
 // response.
 func (i *instance) callOperator(t *testing.T, method, path, body string) []byte {
 	t.Helper()
-	status, content := i.call(t, method, path, i.admin, body)
-	if status/100 != 2 {
-		t.Fatalf("%s %s: %d %s", method, path, status, content)
+	return i.client(t).Operate(method, path, bodyOrNone(body))
+}
+
+// bodyOrNone returns the body, or nil if it is empty.
+func bodyOrNone(body string) any {
+	if body == "" {
+		return nil
 	}
-	return content
+	return body
 }
 
 // sendReport sends a report of a device. While the dispatcher is not ready, it sends the report again.
 func (i *instance) sendReport(t *testing.T, device, body string) devices.Reply {
 	t.Helper()
-	var reply devices.Reply
-	await.True(t, "an answer", func() bool {
-		status, content := i.call(t, http.MethodPost, "/v1/devices/"+device+"/report", i.fleet, body)
-		if status == http.StatusServiceUnavailable {
-			return false
-		}
-		if status != http.StatusOK {
-			t.Fatalf("report of %s: %d %s", device, status, content)
-		}
-		reply = decodeReply(t, content)
-		return reply.Reason != devices.ReasonUnavailable
-	})
-	return reply
+	return i.client(t).Report(device, body)
 }
 
 func decodeReply(t *testing.T, content []byte) devices.Reply {

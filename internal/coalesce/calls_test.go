@@ -88,11 +88,7 @@ func (r *blockedCalls) callerCount(key string) int {
 func (r *blockedCalls) expectCall(want ...int) {
 	r.t.Helper()
 	var got []int
-	select {
-	case got = <-r.begunCalls:
-	case <-time.After(waitLimit):
-		r.t.Fatalf("no call with %v", want)
-	}
+	got = await.Receive(r.t, r.begunCalls, fmt.Sprintf("no call with %v", want))
 	got = slices.Sorted(slices.Values(got)) // the order of arrival is not fixed
 	if !slices.Equal(got, want) {
 		r.t.Errorf("a call with %v, want %v", got, want)

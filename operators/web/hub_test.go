@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -39,11 +40,7 @@ func TestPagesThatHangKeepToTheSlowLane(t *testing.T) {
 		for n := range 30 {
 			before := h.currentState(light)
 			h.startReads([]store.Event{{Kind: "task.granted"}}, false)
-			select {
-			case <-before.replaced:
-			case <-time.After(100 * time.Millisecond):
-				t.Fatalf("the page that is quick was not read at tick %d", n)
-			}
+			await.Receive(t, before.replaced, fmt.Sprintf("the page that is quick was not read at tick %d", n))
 			<-time.After(time.Second)
 		}
 		end()

@@ -96,26 +96,26 @@ var axeScript string
 func TestEveryScreen(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
-	tab := openTab(t)
 	for name, path := range createAllScreens(b) {
-		tab.open(b.URL + path)
-		tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
-		tab.checkScreen(name)
-		evalJS[bool](tab, axeScript+"; true")
-		for _, l := range []struct {
-			look  screenStyle
-			rules string
-		}{
-			{screenStyle{"light", "light", 1440, 1000, ""}, allRules},
-			{screenStyle{"dark", "dark", 1440, 1000, ""}, colourRules},
-			{screenStyle{"forced", "dark", 1440, 1000, "active"}, colourRules},
-			{screenStyle{"narrow", "light", 390, 860, ""}, narrowRules},
-		} {
-			tab.applyStyle(l.look)
-			if faults := tab.axeViolations(l.rules); len(faults) > 0 {
-				t.Errorf("%s, %s: %s", name, l.look.name, strings.Join(faults, "\n"))
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tab := openTab(t)
+			tab.open(b.URL + path)
+			tab.waitForJS(`document.querySelector("h1").textContent !== ""`)
+			tab.checkScreen(name)
+			evalJS[bool](tab, axeScript+"; true")
+			for look, rules := range map[screenStyle]string{
+				{"light", "light", 1440, 1000, ""}:       allRules,
+				{"dark", "dark", 1440, 1000, ""}:         colourRules,
+				{"forced", "dark", 1440, 1000, "active"}: colourRules,
+				{"narrow", "light", 390, 860, ""}:        narrowRules,
+			} {
+				tab.applyStyle(look)
+				if faults := tab.axeViolations(rules); len(faults) > 0 {
+					t.Errorf("%s: %s", look.name, strings.Join(faults, "\n"))
+				}
 			}
-		}
+		})
 	}
 	if status, _, _ := b.getPage("/pools/nowhere"); status != 404 {
 		t.Errorf("a pool that is not there: %d", status)
@@ -135,7 +135,7 @@ func (b *tab) axeViolations(rules string) []string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	list, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`axe.run(document, { runOnly: `+rules+` }).then((found) =>
+	list, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](`axe.run(document, { runOnly: `+rules+`, resultTypes: ["violations"] }).then((found) =>
 		found.violations.flatMap((v) => v.nodes.slice(0, 4).map((n) => v.id + ": " + n.html.slice(0, 160) + " | " + n.failureSummary.slice(0, 260))))`, chromedp.EvalAwaitPromise))
 	b.Must(err)
 	return list

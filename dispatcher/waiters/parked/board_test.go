@@ -78,22 +78,12 @@ func newImpatientReplica(t *testing.T, client redis.UniversalClient, quietTime t
 
 func (r *replica) awaitSubscribed() {
 	r.t.Helper()
-	select {
-	case <-r.subscribed:
-	case <-time.After(patience):
-		r.t.Fatal("hears nothing")
-	}
+	await.Receive(r.t, r.subscribed, "hears nothing")
 }
 
 func (r *replica) nextMessage() string {
 	r.t.Helper()
-	select {
-	case message := <-r.messages:
-		return message
-	case <-time.After(patience):
-		r.t.Fatal("heard nothing")
-		return ""
-	}
+	return await.Receive(r.t, r.messages, "heard nothing")
 }
 
 func (r *replica) parkReport(device string) int64 {
@@ -250,11 +240,7 @@ func TestSilentConnectionIsLeft(t *testing.T) {
 		return func([]byte) {}
 	})
 	link.HoldReplies()
-	select {
-	case <-again:
-	case <-time.After(patience):
-		t.Fatal("never left")
-	}
+	await.Receive(t, again, "never left")
 	link.ReleaseReplies()
 	await.True(t, "a message", func() bool { // a slow answer may count as silence once more
 		r.sendWakes(parked.WakeMessage{Device: "a"})

@@ -41,3 +41,15 @@ func lastState(seen []any) string {
 	}
 	return text.String()
 }
+
+// Receive returns the next value of the channel, or the zero value if the channel is closed. After Patience, it fails
+// the test with the message failure, which says what is wrong.
+func Receive[T any](tb testing.TB, channel <-chan T, failure string) (value T) {
+	tb.Helper()
+	select {
+	case value = <-channel:
+	case <-time.After(Patience):
+		tb.Fatalf("%s after %s", failure, Patience)
+	}
+	return value
+}

@@ -68,11 +68,7 @@ func TestEndTakesTheGraceLimitAtMost(t *testing.T) {
 				r.Signal(syscall.SIGTERM)
 				waitUntilClosed(t, r.addr) // the replica has received the first signal
 			}
-			select {
-			case <-r.Exited():
-			case <-time.After(time.Minute):
-				t.Fatal("goes on")
-			}
+			await.Receive(t, r.Exited(), "goes on")
 			t.Logf("ended after %s", time.Since(begin).Round(time.Millisecond))
 			if code := r.ExitCode(); code != 1 {
 				t.Errorf("status %d, want 1", code)
@@ -114,11 +110,7 @@ func startHangingReplica(t *testing.T) *replica {
 		r.Kill()
 		<-cut
 	})
-	select {
-	case <-underway:
-	case <-time.After(time.Minute):
-		t.Fatal("the report never came to Postgres")
-	}
+	await.Receive(t, underway, "the report never came to Postgres")
 	return r
 }
 

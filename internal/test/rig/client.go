@@ -29,17 +29,17 @@ type Client struct {
 	operator     *operators.Client
 }
 
-// NewClient returns a client for the replica at this URL.
-func NewClient(t *testing.T, url, admin, fleet string) Client {
+// NewClient returns a client for the replica at the URL base.
+func NewClient(t *testing.T, base, admin, fleet string) Client {
 	t.Helper()
-	operator, err := operators.New(operators.Config{URL: url, Token: admin, MaxTries: math.MaxInt})
+	operator, err := operators.New(operators.Config{URL: base, Token: admin, MaxTries: math.MaxInt, Transport: http.DefaultTransport})
 	must.Succeed(t, err)
-	return Client{Test: Test{t}, URL: url, Admin: admin, Fleet: fleet, operator: operator}
+	return Client{Test: Test{t}, URL: base, Admin: admin, Fleet: fleet, operator: operator}
 }
 
-// Do sends a request of the admin, which must succeed, and decodes the response into answer unless answer is nil.
-// A body that is a string is sent as it is, any other body as JSON.
-func (c Client) Do(method, path string, body, answer any) {
+// Operate sends a request of the admin, which must succeed, and returns the body of the response. A body that is a
+// string is sent as it is, any other body as JSON.
+func (c Client) Operate(method, path string, body any) []byte {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), await.Patience)
 	defer cancel()
@@ -50,8 +50,20 @@ func (c Client) Do(method, path string, body, answer any) {
 	if method == http.MethodPost {
 		request.Key = rand.Text()
 	}
-	if err := c.operator.Do(ctx, request, answer); err != nil {
+	answer, err := c.operator.Call(ctx, request)
+	if err != nil {
 		c.Fatalf("%s %s: %v", method, path, err)
+	}
+	return answer
+}
+
+// Do sends a request of the admin, like Operate, and decodes the response into answer unless answer is nil.
+func (c Client) Do(method, path string, body, answer any) {
+	c.Helper()
+	if text := c.Operate(method, path, body); answer != nil {
+		if err := json.Unmarshal(text, answer); err != nil {
+			c.Fatalf("%s %s: %v: %.300s", method, path, err, text)
+		}
 	}
 }
 
