@@ -103,6 +103,8 @@ func TestThePauseOfAllPoolsStopsTasksAndIsOneEntry(t *testing.T) {
 		expectContains(t, tab.elementText("#chart .acts"), "pools.paused", "because: the server is down")
 	}
 	tab.checkScreen("pool-acts")
+	_, text, _ = b.getPage("/pause-all")
+	expectContains(t, text, "0 pools are not paused", "You paused 2 pools")
 	if status, text, _ := b.postForm("/resume-mine", url.Values{}, nil); status != http.StatusSeeOther {
 		t.Errorf("%d %s", status, text)
 	}

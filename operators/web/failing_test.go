@@ -2,8 +2,6 @@ package web_test
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -153,38 +151,4 @@ func TestTheChartComparesWithTheDayBefore(t *testing.T) {
 		t.Errorf("the caption: %s", text)
 	}
 	tab.checkScreen("day-before")
-}
-
-// TestAllPoolsArePausedOnOnePage checks that an admin pauses all pools on one page, and resumes the pools that this admin paused.
-func TestAllPoolsArePausedOnOnePage(t *testing.T) {
-	t.Parallel()
-	b := startEmbedded(t)
-	b.createPool("p", 1)
-	b.createPool("q", 1)
-	isPaused := func() (paused int) {
-		var list operators.PoolList
-		b.Do("GET", "/v1/pools", nil, &list)
-		for _, pool := range list.Pools {
-			if pool.Paused {
-				paused++
-			}
-		}
-		return paused
-	}
-	_, text, _ := b.getPage("/pause-all")
-	expectContains(t, text, "2 pools are not paused", "You paused 0 pools")
-	if status, text, _ := b.postForm("/pause-all", url.Values{"reason": {"the server is down"}}, nil); status != http.StatusSeeOther {
-		t.Errorf("%d %s", status, text)
-	}
-	if n := isPaused(); n != 2 {
-		t.Errorf("%d pools paused, want 2", n)
-	}
-	_, text, _ = b.getPage("/pause-all")
-	expectContains(t, text, "0 pools are not paused", "You paused 2 pools")
-	if status, text, _ := b.postForm("/resume-mine", nil, nil); status != http.StatusSeeOther {
-		t.Errorf("%d %s", status, text)
-	}
-	if n := isPaused(); n != 0 {
-		t.Errorf("%d pools paused after the resumption", n)
-	}
 }
