@@ -128,12 +128,10 @@ func TestAccountsFollowTheDevices(t *testing.T) {
 	for _, blocked := range []bool{true, false} {
 		must.Succeed(t, b.Devices.SetBlocked(b.ctx, "op", "d1", blocked, ""))
 	}
-	if _, _, err := b.Devices.RotateToken(b.ctx, "op", "d1", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Devices.DeleteDevice(b.ctx, "op", "d1", false); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = b.Devices.RotateToken(b.ctx, "op", "d1", 0, "")
+	must.Succeed(t, err)
+	_, err = b.Devices.DeleteDevice(b.ctx, "op", "d1", false)
+	must.Succeed(t, err)
 	a.expectCalls(t, "disable d1", "enable d1", "set d1", "disconnect d1", "delete d1")
 }
 
@@ -268,9 +266,8 @@ func TestBlockingDoesNotNeedTheBroker(t *testing.T) {
 	t.Parallel()
 	b, a := newAccountsBench(t)
 	for _, id := range []devices.ID{"d1", "d2"} {
-		if _, _, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}, ""); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := b.Devices.CreateDevice(b.ctx, "op", id, store.DeviceSpec{}, "")
+		must.Succeed(t, err)
 	}
 	a.setDown(true)
 	if _, _, err := b.Devices.CreateDevice(b.ctx, "op", "d3", store.DeviceSpec{}, ""); !errors.Is(err, credentials.ErrBroker) {

@@ -95,9 +95,8 @@ func TestResultOverMQTTReadsTheRegistration(t *testing.T) {
 		}
 		s.takeCallCount("Registrations")
 		result := devices.Result{Task: granted.Task.ID, Token: granted.Task.Token, Status: devices.StatusSucceeded}
-		if _, err := b.HandleReport(b.ctx, session, devices.Report{ID: "r", Accept: true, Results: []devices.Result{result}}); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err = b.HandleReport(b.ctx, session, devices.Report{ID: "r", Accept: true, Results: []devices.Result{result}})
+		b.must(err)
 		if n := s.takeCallCount("Registrations"); n != 1 {
 			b.t.Errorf("%d registrations were read, want 1", n)
 		}

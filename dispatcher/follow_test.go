@@ -250,9 +250,8 @@ func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	b.createPool("a", 1, minute)
 	b.createPool("b", 1, minute)
 	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
-		if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {
-			t.Fatal(err)
-		}
+		_, err := d.Upkeep.Reconcile(b.ctx)
+		must.Succeed(t, err)
 		d.Waiters.Pools.RecordHoldTime("a", "", minute)
 		d.Waiters.Pools.RecordWaitingDevice("a")
 	}
@@ -260,9 +259,8 @@ func TestADeletedPoolLeavesEveryReplica(t *testing.T) {
 	must.Succeed(t, b.Upkeep.ForgetPool(b.ctx, "a"))
 	for _, d := range []*dispatcher.Dispatcher{b.Dispatcher, other} {
 		b.awaitCondition("replica that knows pool b alone", func() bool { // a concurrent round may add pool a again
-			if _, err := d.Upkeep.Reconcile(b.ctx); err != nil {
-				t.Fatal(err)
-			}
+			_, err := d.Upkeep.Reconcile(b.ctx)
+			must.Succeed(t, err)
 			known := d.Waiters.Pools.NameSet()
 			return len(known) == 1 && known["b"]
 		})

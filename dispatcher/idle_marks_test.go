@@ -124,9 +124,8 @@ func TestAMarkStaysForWhatWasQueuedDuringTheLook(t *testing.T) {
 	runWithMarks(t, func(b *testBench, s *storeSpies, _ *stoppedClock) {
 		b.t.Helper()
 		id := b.createBatch("a", nil, "d")
-		if _, err := b.store.CancelBatch(b.ctx, "test", id); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err := b.store.CancelBatch(b.ctx, "test", id)
+		b.must(err)
 		s.runAfter("Views", func() {
 			s.removeHooks()
 			b.createBatch("a", nil, "d")

@@ -36,9 +36,8 @@ func TestAShorterRenewalKeepsTheClockGuard(t *testing.T) {
 				b.createPool("a", 1, minute)
 				g := *b.acquireWithLength("job", time.Hour).Grant
 				b.ageGrants(step.before)
-				if _, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, minute/2); err != nil {
-					b.t.Fatal(err)
-				}
+				_, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, minute/2)
+				b.must(err)
 				b.ageGrants(step.after)
 				b.expectClockDistrusted()
 			})

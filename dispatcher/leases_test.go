@@ -383,16 +383,14 @@ func TestLeasesAreReleasedByForce(t *testing.T) {
 	runOnBackends(t, func(b *testBench) {
 		b.createPool("a", 2, minute)
 		g := b.expectLease("one")
-		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.ForcedRelease{Actor: "ops", Reason: "test"}); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err := b.ForceRelease(b.ctx, "a", g.Slot, store.ForcedRelease{Actor: "ops", Reason: "test"})
+		b.must(err)
 		var lost *dispatcher.LostError
 		if _, err := b.leases().Renew(b.ctx, testCaller(), "a", g.Task, g.Token, 0); !errors.As(err, &lost) || lost.Why != devices.CancelCancelled || !lost.Cancel {
 			b.t.Errorf("renewed: %+v", lost)
 		}
-		if _, err := b.ForceRelease(b.ctx, "a", g.Slot, store.ForcedRelease{Actor: "ops", Reason: "test", AtOnce: true}); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err = b.ForceRelease(b.ctx, "a", g.Slot, store.ForcedRelease{Actor: "ops", Reason: "test", AtOnce: true})
+		b.must(err)
 		b.expectLost(g, "released")
 		b.expectHeld(0)
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -118,9 +119,8 @@ func TestSleepersThatAreLimitedAreNotWoken(t *testing.T) {
 	b.createAccountDevice("before", "x")
 	b.createBatch("a", nil, "before")
 	b.sendResult("before", b.expectGrant("before"), "succeeded", "", devices.OutcomeRecorded)
-	if _, err := b.Policies.SettleAllReservations(b.ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.Policies.SettleAllReservations(b.ctx)
+	must.Succeed(t, err)
 	b.createBatch("a", nil, names...)
 	b.Waiters.Filler.FillPool("a")
 	b.awaitWoken(w, "free")

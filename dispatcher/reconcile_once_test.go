@@ -8,6 +8,7 @@ import (
 
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/internal/test/await"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
 
@@ -42,9 +43,8 @@ func TestReconcileTakesBackWhatEndedMeanwhile(t *testing.T) {
 	b.createBatch("a", nil, "d1")
 	g := b.expectGrant("d1")
 	b.redis.FlushDB(b.ctx)
-	if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil)
+	must.Succeed(t, err)
 	ended := false
 	spies.runBefore("Adopt", func() {
 		b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)

@@ -31,9 +31,8 @@ func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 	b := newLightBench(t)
 	own := credentials.NewToken()
 	hash := credentials.HashToken(own)
-	if _, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.store.CreateDevice(b.ctx, "test", "d1", store.DeviceSpec{}, hash[:], nil)
+	must.Succeed(t, err)
 	authenticate := func(device, token string) (devices.Caller, error) {
 		return b.Authenticate(b.ctx, devices.ID(device), token)
 	}
@@ -48,9 +47,8 @@ func TestTheFleetTokenHoldsUntilADeviceUsesItsOwn(t *testing.T) {
 	if err != nil || caller.Via != devices.ViaOwnToken {
 		t.Fatalf("own token: %+v, %v", caller, err)
 	}
-	if _, err := b.HandleReport(b.ctx, caller, devices.Report{Accept: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = b.HandleReport(b.ctx, caller, devices.Report{Accept: true})
+	must.Succeed(t, err)
 	if _, err := b.tryReport("d1", `{}`); !errors.Is(err, devices.ErrForbidden) {
 		t.Errorf("fleet token after the own one was used: %v", err)
 	}

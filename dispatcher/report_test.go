@@ -131,9 +131,8 @@ func TestResultsEndTasksAsTheySay(t *testing.T) {
 		}
 
 		stopping := b.expectGrant("cancelled")
-		if _, err := b.store.CancelTask(b.ctx, "test", stopping.ID); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err := b.store.CancelTask(b.ctx, "test", stopping.ID)
+		b.must(err)
 		b.expectState(stopping.ID, store.Dispatched)
 		notice := b.expectReason("cancelled", runningReport(stopping), devices.ReasonBusy)
 		if len(notice.Cancel) != 1 || notice.Cancel[0].Why != devices.CancelCancelled || len(notice.Renewed) != 0 {
@@ -253,9 +252,8 @@ func TestARefusalSaysItsReason(t *testing.T) {
 		b.expectReason("blocked", `{"accept":false}`, devices.ReasonDeclined) // this report registers the device
 		b.must(b.store.SetBlocked(b.ctx, "test", "blocked", true, ""))
 		b.expectReason("blocked", `{}`, devices.ReasonBlocked)
-		if _, _, err := b.store.PutPool(b.ctx, "test", "open", store.PoolSpec{Capacity: 5, Lease: minute, Paused: true}); err != nil {
-			b.t.Fatal(err)
-		}
+		_, _, err := b.store.PutPool(b.ctx, "test", "open", store.PoolSpec{Capacity: 5, Lease: minute, Paused: true})
+		b.must(err)
 		b.must(b.store.SetBlocked(b.ctx, "test", "blocked", false, ""))
 		b.expectReason("blocked", `{}`, devices.ReasonPaused)
 	})

@@ -140,9 +140,8 @@ func TestSharing(t *testing.T) {
 	c.sampleHeld(40) // start-up phase
 	c.expectShares("equal weights", c.sampleHeld(120), one, other, 30, 3)
 
-	if _, err := b.store.ChangeBatch(b.ctx, "test", one, func(b *store.Batch) error { b.Weight = 2; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.store.ChangeBatch(b.ctx, "test", one, func(b *store.Batch) error { b.Weight = 2; return nil })
+	must.Succeed(t, err)
 	c.sampleHeld(40) // devices that hold a slot keep it for a while after the change
 	c.expectShares("weights 2:1", c.sampleHeld(120), one, other, 40, 4)
 

@@ -201,9 +201,8 @@ func TestOnlyAPolicyThatRefusesDrops(t *testing.T) {
 		b.expectReason("d4", `{"id":"2"}`, devices.ReasonUnavailable)
 		b.expectState(b.deviceTaskIDs("d4")[0], store.Pending)
 		loses.isDown.Store(false)
-		if _, err := b.Policies.SettleAllReservations(b.ctx); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err := b.Policies.SettleAllReservations(b.ctx)
+		b.must(err)
 		b.expectReason("d4", `{"id":"3"}`, devices.ReasonNone)
 		b.expectSuppressed(b.deviceTaskIDs("d4")[0])
 	}, withLongPeriod, useLossyReservations)

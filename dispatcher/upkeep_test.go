@@ -123,9 +123,8 @@ func TestReconcileFreesOrphansButNotYoungOnes(t *testing.T) {
 			{Lease: "7.1.old", Device: "x", Slot: 1, Remaining: minute, Age: 11 * time.Second},
 			{Lease: fmt.Sprintf("%d.2.new", failed.ID), Device: "y", Slot: 2, Remaining: minute, Age: time.Second},
 		}
-		if _, err := b.semaphore.Adopt(b.ctx, "a", adopt); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err := b.semaphore.Adopt(b.ctx, "a", adopt)
+		b.must(err)
 		if r := b.reconcile(); r.Freed != 1 || r.Added != 0 || r.Drift() != 1 {
 			b.t.Errorf("reconciled %+v, want one freed", r)
 		}
@@ -153,9 +152,8 @@ func TestReconcileFreesAtOnceWhatHasEnded(t *testing.T) {
 		b.must(err)
 		b.sendResult("d1", g, "succeeded", "", devices.OutcomeRecorded)
 		stale := slots.LedgerGrant{Lease: before.Leases[0].ID, Device: "d1", Slot: 0, Remaining: minute, Age: time.Second}
-		if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.LedgerGrant{stale}); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err = b.semaphore.Adopt(b.ctx, "a", []slots.LedgerGrant{stale})
+		b.must(err)
 		b.expectReason("d2", `{}`, devices.ReasonFull)
 		if r := b.reconcile(); r.Freed != 1 {
 			b.t.Errorf("reconciled %+v, want one freed", r)
@@ -172,9 +170,8 @@ func TestReconcileFreesOrphansOfTheFuture(t *testing.T) {
 	b.createPool("a", 3, minute)
 	b.reconcile()
 	young := slots.LedgerGrant{Lease: "8.1.new", Device: "y", Slot: 2, Remaining: minute, Age: time.Second}
-	if _, err := b.semaphore.Adopt(b.ctx, "a", []slots.LedgerGrant{young}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.semaphore.Adopt(b.ctx, "a", []slots.LedgerGrant{young})
+	must.Succeed(t, err)
 	b.mini.SetTime(time.Now().Add(-time.Hour))
 	if r := b.reconcile(); r.Freed != 1 {
 		t.Errorf("reconciled %+v, want one freed", r)
@@ -190,9 +187,8 @@ func TestReconcileAddsWhatRedisDoesNotKnow(t *testing.T) {
 		b.expectGrant("d2")
 		// Redis is stale: it knows the pool, but shows it as empty.
 		b.redis.FlushDB(b.ctx)
-		if _, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil); err != nil {
-			b.t.Fatal(err)
-		}
+		_, err := b.semaphore.Restore(b.ctx, "a", slots.Config{Capacity: 2, Version: 1}, nil)
+		b.must(err)
 		// Device d3 reports. In this one report, the ledger refuses the claim and the pool is repaired.
 		b.expectReason("d3", `{}`, devices.ReasonFull)
 		b.expectHeld(2)

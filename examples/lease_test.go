@@ -114,9 +114,8 @@ func TestCallersStopWhenTheirSlotIsTaken(t *testing.T) {
 			s := newDevServer(t)
 			works := caller(s, "600")
 			works.waitForOutput("slot 0")
-			if _, err := s.admin.Pools.ReleaseSlot(t.Context(), pool, 0, operators.Release{Reason: "it hangs"}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.admin.Pools.ReleaseSlot(t.Context(), pool, 0, operators.Release{Reason: "it hangs"})
+			must.Succeed(t, err)
 			works.expectExit(map[string]int{"shell": 76, "go": 1}[name])
 			s.expectNoLease()
 		})

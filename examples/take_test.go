@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -17,9 +18,8 @@ func TestATakeWaitsUntilItIsAllowed(t *testing.T) {
 	set := operators.LimitSetSettings{Limits: []operators.Policy{
 		{Name: "per-phone", Per: "facts.phone", Algorithm: "sliding", Windows: []operators.PolicyWindow{{Max: 1, PerMS: period.Milliseconds()}}},
 	}}
-	if _, err := s.admin.Limits.Put(t.Context(), limitSet, set); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.admin.Limits.Put(t.Context(), limitSet, set)
+	must.Succeed(t, err)
 	send := func(phone string) *runningExample {
 		return s.startExample("./take.sh", limitSet, "phone="+phone, "user=ann", "--", "echo", "sent to", phone)
 	}

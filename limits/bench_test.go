@@ -252,9 +252,8 @@ func BenchmarkMemory(b *testing.B) {
 			now := time.Now().UnixMilli() + int64(i)
 			must.Succeed(b, s.client.Eval(b.Context(), severalWindowsFixed(), []string{"zset"}, now, 100, 3_600_000).Err())
 			must.Succeed(b, s.client.Eval(b.Context(), cappedList, []string{"list"}, now, 100, 3_600_000).Err())
-			if _, err := rate.Allow(b.Context(), "a", redis_rate.PerHour(100)); err != nil {
-				b.Fatal(err)
-			}
+			_, err := rate.Allow(b.Context(), "a", redis_rate.PerHour(100))
+			must.Succeed(b, err)
 		}
 		for name, key := range map[string]string{"zset-snippet": "zset", "list-snippet": "list", "redis_rate": "rate:a"} {
 			b.ReportMetric(float64(s.client.MemoryUsage(b.Context(), key).Val()), name+"-bytes")

@@ -89,9 +89,8 @@ func (m *restartModel) restartFromSnapshot(t *rapid.T) {
 
 // checkTop only checks that MostRefused returns no error. Its numbers are only for display and are not compared.
 func (m *restartModel) checkTop(t *rapid.T) {
-	if _, err := m.drawReplica(t).Refusals.MostRefused(context.Background(), "plain", 5); err != nil {
-		t.Fatal(err)
-	}
+	_, err := m.drawReplica(t).Refusals.MostRefused(context.Background(), "plain", 5)
+	must.Succeed(t, err)
 }
 
 // passTime advances the clock. If settled reservations have reappeared after a restart, it first waits until they are overdue and settles

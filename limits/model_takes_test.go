@@ -266,9 +266,8 @@ func (m *takesModel) changeEpoch(t *rapid.T) {
 // present time as Since.
 func (m *takesModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Takes.Peek(context.Background(), modelScope, m.newTakings(modelTake{account: "a", cost: 1})); err != nil {
-			t.Fatal(err)
-		}
+		_, err := r.Takes.Peek(context.Background(), modelScope, m.newTakings(modelTake{account: "a", cost: 1}))
+		must.Succeed(t, err)
 	}
 }
 

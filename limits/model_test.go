@@ -208,9 +208,8 @@ func (m *startsModel) reserveAgain(t *rapid.T) {
 // the reservation before it asks again.
 func (m *startsModel) detectRestart(t *rapid.T) {
 	for _, r := range m.replicas {
-		if _, err := r.Reservations.Peek(context.Background(), modelScope, m.newChecks(modelStart{lease: "x"})); err != nil {
-			t.Fatal(err)
-		}
+		_, err := r.Reservations.Peek(context.Background(), modelScope, m.newChecks(modelStart{lease: "x"}))
+		must.Succeed(t, err)
 	}
 }
 

@@ -203,9 +203,8 @@ func TestATakeOutlivesTheExpiryOfItsList(t *testing.T) {
 			for i := range takings {
 				takings[i] = limits.NewTaking("", 2, rules, accountFacts("a"))
 			}
-			if _, err := s.Takes.Take(t.Context(), s.scope, takings); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Takes.Take(t.Context(), s.scope, takings)
+			must.Succeed(t, err)
 		}
 	})
 }

@@ -12,9 +12,8 @@ import (
 func TestObjectsAreThoseOfAFreshLedger(t *testing.T) {
 	t.Parallel()
 	db := replicas(t, migrations.Postgres, 1)[0]
-	if _, err := migrations.Up(t.Context(), db, migrations.Postgres); err != nil {
-		t.Fatal(err)
-	}
+	_, err := migrations.Up(t.Context(), db, migrations.Postgres)
+	must.Succeed(t, err)
 	rows, err := db.QueryContext(t.Context(), `
 		SELECT 'index', indexname, tablename FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'goose_db_version'
 		UNION ALL

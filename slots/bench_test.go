@@ -22,9 +22,8 @@ func BenchmarkPair(b *testing.B) {
 	client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem, plain := slots.New(client), newCounter(client, "semaphore")
-	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, newHoldings("l", counterLimit/2)); err != nil {
-		b.Fatal(err)
-	}
+	_, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, newHoldings("l", counterLimit/2))
+	must.Succeed(b, err)
 	lease := 0
 	ours := func() error {
 		lease++
@@ -63,18 +62,15 @@ func BenchmarkBatch(b *testing.B) {
 	client := redis.NewUniversalClient(redisconn.Options(servers.StartRedis(b).Addr))
 	b.Cleanup(func() { _ = client.Close() })
 	sem := slots.New(client)
-	if _, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, nil); err != nil {
-		b.Fatal(err)
-	}
+	_, err := sem.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, nil)
+	must.Succeed(b, err)
 	leases := numberedNames("812.0123456789abcdef", 0, counterLimit)
 	reqs := newRequests(300*time.Second, leases...)
 	for b.Loop() {
-		if _, _, err := sem.Acquire(b.Context(), "pool", slots.Pace{}, reqs); err != nil {
-			b.Fatal(err)
-		}
-		if _, _, err := sem.Release(b.Context(), "pool", slots.Pace{}, leases); err != nil {
-			b.Fatal(err)
-		}
+		_, _, err := sem.Acquire(b.Context(), "pool", slots.Pace{}, reqs)
+		must.Succeed(b, err)
+		_, _, err = sem.Release(b.Context(), "pool", slots.Pace{}, leases)
+		must.Succeed(b, err)
 	}
 	b.ReportMetric(float64(b.N*counterLimit)/b.Elapsed().Seconds(), "pairs/s")
 }
@@ -102,21 +98,18 @@ func benchmarkBesideWaiters(b *testing.B, start func(b *testing.B) string) {
 			client := redis.NewUniversalClient(redisconn.Options(start(b)))
 			b.Cleanup(func() { _ = client.Close() })
 			s, pace := slots.New(client), slots.Pace{MeanHold: time.Minute, MinWait: time.Second, ReportPeriod: time.Hour, OfferTTL: time.Hour}
-			if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, newHoldings("l", counterLimit)); err != nil {
-				b.Fatal(err)
-			}
+			_, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: counterLimit, Version: 1}, newHoldings("l", counterLimit))
+			must.Succeed(b, err)
 			for part := range slices.Chunk(newJoiners(line.waiters, line.batches), 5000) {
-				if _, err := s.Join(b.Context(), "pool", pace, part); err != nil {
-					b.Fatal(err)
-				}
+				_, err := s.Join(b.Context(), "pool", pace, part)
+				must.Succeed(b, err)
 			}
 			n := 0
 			for b.Loop() {
 				n++
 				w := slots.Want{Lease: strconv.Itoa(n), TTL: time.Hour, Batch: 1, Task: int64(1_000_000 + n%100)}
-				if _, _, err := s.Acquire(b.Context(), "pool", pace, []slots.Request{{Device: fmt.Sprint("p", n%100), Wants: []slots.Want{w}}}); err != nil {
-					b.Fatal(err)
-				}
+				_, _, err := s.Acquire(b.Context(), "pool", pace, []slots.Request{{Device: fmt.Sprint("p", n%100), Wants: []slots.Want{w}}})
+				must.Succeed(b, err)
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N), "us/acquire")
 		})

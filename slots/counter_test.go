@@ -159,9 +159,8 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 		}
 	}
 
-	if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(20*time.Millisecond, "vanished")); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(20*time.Millisecond, "vanished"))
+	must.Succeed(t, err)
 	eventually(t, "the lease to end under traffic", func() bool {
 		s.tryEnter(t, pool, "other")
 		s.release(t, pool, "other")
@@ -193,9 +192,8 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 	}
 
 	for _, lease := range numberedNames("old", 0, counterLimit) {
-		if _, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(time.Millisecond, lease)); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(time.Millisecond, lease))
+		must.Succeed(t, err)
 	}
 	eventually(t, "all leases to end", func() bool {
 		for _, l := range s.readSnapshot(t, pool).Leases {

@@ -23,9 +23,8 @@ func BenchmarkWaitingFleet(b *testing.B) {
 	b.Cleanup(func() { _ = client.Close() })
 	s := slots.New(client)
 	pace := slots.Pace{MeanHold: 30 * time.Second, MinWait: time.Second, ReportPeriod: 30 * time.Second, OfferTTL: 3 * time.Second}
-	if _, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: 60, Version: 1}, newHoldings("l", 60)); err != nil {
-		b.Fatal(err)
-	}
+	_, err := s.Restore(b.Context(), "pool", slots.Config{Capacity: 60, Version: 1}, newHoldings("l", 60))
+	must.Succeed(b, err)
 	joiners := newJoiners(fleet, 1)
 	for i := range joiners {
 		joiners[i].Reach = slots.ReachNone
@@ -33,9 +32,8 @@ func BenchmarkWaitingFleet(b *testing.B) {
 	quiet := pace
 	quiet.ReportPeriod = 24 * time.Hour // no waiter is removed while the fleet is built
 	for part := range slices.Chunk(joiners, 5000) {
-		if _, err := s.Join(b.Context(), "pool", quiet, part); err != nil {
-			b.Fatal(err)
-		}
+		_, err := s.Join(b.Context(), "pool", quiet, part)
+		must.Succeed(b, err)
 	}
 	for _, longest := range []time.Duration{0, 10 * time.Minute} {
 		b.Run(fmt.Sprint("longest sleep ", longest), func(b *testing.B) {

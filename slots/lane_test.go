@@ -94,9 +94,8 @@ func TestAWaiterJoinsWithItsUrgentTask(t *testing.T) {
 		s.requestAllWakeable(t, pool, 1, 2, 3, 4)
 		join := func(device string, batch int64, lane int) {
 			joiner := slots.Joiner{Device: device, Want: slots.Want{Batch: batch, Task: 70, LanePercent: lane}, Reach: slots.ReachPush}
-			if _, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner})
+			must.Succeed(t, err)
 		}
 		join("d3", 5, 0)
 		join("d4", 6, 10)
@@ -189,9 +188,8 @@ func TestALaneThatChangesIsCounted(t *testing.T) {
 		expectEqual(t, "a queue that was lost", s.readLane(t, pool).Held, 0)
 		tasks(10, 41, 42) // the first task gets the free slot
 		expectEqual(t, "known again", s.readLane(t, pool), slots.UrgentLane{Held: 20, Room: -18, Waiting: 1})
-		if _, err := s.Adopt(t.Context(), pool, []slots.LedgerGrant{{Lease: "old", Device: "x", Slot: 30, Batch: 1}}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Adopt(t.Context(), pool, []slots.LedgerGrant{{Lease: "old", Device: "x", Slot: 30, Batch: 1}})
+		must.Succeed(t, err)
 		s.offerSlots(t, pool)
 		expectEqual(t, "holders that came beside the queue", s.readLane(t, pool), slots.UrgentLane{Held: 21, Room: -19, Waiting: 1})
 		tasks(0, 43, 43)

@@ -67,9 +67,8 @@ func TestAPausedBatchIsOpenedByItsDevices(t *testing.T) {
 		"joins": func(t *testing.T, s *redisSemaphore, pool string) int64 {
 			t.Helper()
 			joiner := slots.Joiner{Device: "d300", Want: slots.Want{Batch: 2, Task: 300}, Reach: slots.ReachPush}
-			if _, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Join(t.Context(), pool, offeringPace(), []slots.Joiner{joiner})
+			must.Succeed(t, err)
 			return 2
 		},
 		"may start again": func(t *testing.T, s *redisSemaphore, pool string) int64 {

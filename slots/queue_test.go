@@ -152,9 +152,8 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 		s.requestAllWakeable(t, pool, 1)
 		parked := newRequest("d2", slots.Want{Batch: 1, Task: 2, Lease: "2", TTL: time.Hour})
 		parked.Reach = slots.ReachPark
-		if _, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{parked}); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{parked})
+		must.Succeed(t, err)
 		first := s.releaseTask(t, pool, 1)
 		eventually(t, "the offer again", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 		for range 2 {
@@ -298,9 +297,8 @@ func TestPoolIsDueOnlyWhileSomethingCanBeHandedOn(t *testing.T) {
 		expect("an offer", 1, 1)
 		s.requestAllWakeable(t, pool, 7, 8)
 		expect("held again", 1, 0)
-		if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 2, Version: 9}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 2, Version: 9})
+		must.Succeed(t, err)
 		expect("grown, and nobody handed on yet", 1, 1)
 	})
 }

@@ -164,9 +164,8 @@ func TestWaitersOfAShrunkPoolAreRefreshed(t *testing.T) {
 			s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: task + 1})
 		}
 		s.requestForTask(t, pool, offeringPace(), slots.Want{Batch: 1, Task: 9})
-		if _, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 1, Version: 2}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Configure(t.Context(), pool, slots.Config{Capacity: 1, Version: 2})
+		must.Succeed(t, err)
 		s.releaseTask(t, pool, 1)
 		w := waitersBehind{redisSemaphore: s, pool: pool}
 		if w.refresh(t, "d9") == 0 {

@@ -76,9 +76,8 @@ func TestLongSleepsLeaveNoSlotIdle(t *testing.T) {
 		"the first batch is cancelled": func(f *simulatedFleet, first, _ []*simulatedDevice) {
 			silence(first)
 			for range 5 {
-				if _, err := f.OfferSlots(f.t.Context(), f.pool, f.pace, []slots.Update{{Kind: slots.BatchLeft, Batch: 1}}); err != nil {
-					f.t.Fatal(err)
-				}
+				_, err := f.OfferSlots(f.t.Context(), f.pool, f.pace, []slots.Update{{Kind: slots.BatchLeft, Batch: 1}})
+				must.Succeed(f.t, err)
 			}
 		},
 		"nine of ten fail": func(_ *simulatedFleet, first, last []*simulatedDevice) {
@@ -137,7 +136,6 @@ func silence(devices []*simulatedDevice) {
 
 func (f *simulatedFleet) resize(capacity int, version int64) {
 	f.t.Helper()
-	if _, err := f.Configure(f.t.Context(), f.pool, slots.Config{Capacity: capacity, Version: version}); err != nil {
-		f.t.Fatal(err)
-	}
+	_, err := f.Configure(f.t.Context(), f.pool, slots.Config{Capacity: capacity, Version: version})
+	must.Succeed(f.t, err)
 }

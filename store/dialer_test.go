@@ -71,9 +71,8 @@ func TestClosingWaitsForNoAnswer(t *testing.T) {
 	must.Succeed(t, err)
 	l := &ledger{TB: t, Store: s}
 	l.openConns(4)
-	if _, err := l.DeviceViews(t.Context(), []string{"d"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = l.DeviceViews(t.Context(), []string{"d"})
+	must.Succeed(t, err)
 	proxy.HoldReplies()
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()

@@ -17,9 +17,8 @@ func openMigrated(t *testing.T, path string) *store.Store {
 	t.Helper()
 	s, err := store.OpenSQLite(t.Context(), path)
 	must.Succeed(t, err)
-	if _, err := s.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Migrate(t.Context())
+	must.Succeed(t, err)
 	return s
 }
 

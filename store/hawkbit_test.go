@@ -12,9 +12,8 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 	t.Parallel()
 	runOnEachDialect(t, func(l *ledger) {
 		l.putPool("p", 4)
-		if _, err := l.EnsureDevices(l.Context(), "a", "b"); err != nil {
-			l.Fatal(err)
-		}
+		_, err := l.EnsureDevices(l.Context(), "a", "b")
+		l.must(err)
 		_, tasks := l.queueBatch(store.Batch{Pool: "p", IsDeployment: true, Payload: []byte(`{"deployment":{}}`)}, "a", "b")
 		expect := func(device string, task, token, id int64, state store.HawkbitState, overran bool) store.HawkbitAction {
 			l.Helper()
@@ -34,9 +33,8 @@ func TestDDIActionsAreNumberedPerDevice(t *testing.T) {
 		}
 		expect("a", 0, 0, 1, store.HawkbitOpen, false) // the grant is in force
 		l.must(l.RecordHawkbitAttributes(l.Context(), "a"))
-		if _, err := l.ProtectAfterRestore(l.Context(), "op", 0); err != nil {
-			l.Fatal(err)
-		}
+		_, err = l.ProtectAfterRestore(l.Context(), "op", 0)
+		l.must(err)
 		if got := expect("a", first.Task, first.Token, 1, store.HawkbitOpen, false); got.AsksAttributes {
 			l.Error("the device is asked for its attributes again")
 		}

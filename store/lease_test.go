@@ -249,9 +249,8 @@ func TestTheLengthOfALease(t *testing.T) {
 		}
 		expect(5*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute)
 		expect(2*time.Minute, 5*time.Minute, 5*time.Minute, 5*time.Minute) // The holder may rely on the five minutes.
-		if _, err := l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token + 1, Device: holder, Lease: time.Hour}}); err != nil {
-			l.Fatal(err)
-		}
+		_, err = l.Renew(l.Context(), []store.Renewal{{Task: g.Task, Token: g.Token + 1, Device: holder, Lease: time.Hour}})
+		l.must(err)
 		expect(0, 5*time.Minute, 5*time.Minute, 5*time.Minute) // The renewal with another token has not changed the lease.
 		l.ageGrants("p", 4*time.Minute)
 		expect(2*time.Minute, 2*time.Minute, 5*time.Minute, 2*time.Minute)

@@ -69,9 +69,8 @@ func migrateOpened(tb testing.TB) func(*store.Store, error) *ledger {
 		tb.Helper()
 		must.Succeed(tb, err)
 		tb.Cleanup(func() { _ = s.Close() })
-		if _, err := s.Migrate(tb.Context()); err != nil {
-			tb.Fatal(err)
-		}
+		_, err = s.Migrate(tb.Context())
+		must.Succeed(tb, err)
 		return &ledger{tb, s, &atomic.Int64{}}
 	}
 }

@@ -29,9 +29,8 @@ func TestEventsVerify(t *testing.T) {
 	defer db.Close()
 	change := func(statement string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		_, err := db.ExecContext(t.Context(), statement)
+		must.Succeed(t, err)
 	}
 	verify := func(flags, problem, count string) {
 		t.Helper()

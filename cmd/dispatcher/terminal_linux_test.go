@@ -70,9 +70,8 @@ func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 // typeText writes text to the terminal as a person types it.
 func (d *runningProgram) typeText(t *testing.T, text string) {
 	t.Helper()
-	if _, err := d.terminal.WriteString(text); err != nil {
-		t.Fatal(err)
-	}
+	_, err := d.terminal.WriteString(text)
+	must.Succeed(t, err)
 }
 
 // startOnTerminal runs a command on its own terminal.

@@ -224,9 +224,8 @@ func TestStopEndsHandshakes(t *testing.T) {
 	silent, err := net.Dial("tcp", b.Addr().String())
 	must.Succeed(t, err)
 	defer silent.Close()
-	if _, err := silent.Write([]byte{0x10}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = silent.Write([]byte{0x10})
+	must.Succeed(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // less than the timeout of the handshake
 	defer cancel()
 	if err := b.Stop(ctx); err != nil {
@@ -243,9 +242,8 @@ func TestDeafDeviceDoesNotStallTheOthers(t *testing.T) {
 	other.subscribe(t, devices.ReplyTopic("other"))
 	deaf := rawConnect(t, b.Addr().String(), "deaf1", passwordPrefix+"deaf1")
 	defer deaf.Close()
-	if _, err := deaf.Write([]byte("\x82\x19\x00\x01\x00\x14fleet/v1/deaf1/reply\x01")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := deaf.Write([]byte("\x82\x19\x00\x01\x00\x14fleet/v1/deaf1/reply\x01"))
+	must.Succeed(t, err)
 	var suback [5]byte
 	if _, err := io.ReadFull(deaf, suback[:]); err != nil || suback[4] != 1 {
 		t.Fatalf("SUBACK %x, %v", suback, err)

@@ -156,9 +156,8 @@ func rawConnect(t *testing.T, addr, id, password string) net.Conn {
 	must.Succeed(t, err)
 	text := func(s string) string { return string([]byte{0, byte(len(s))}) + s }
 	packet := text("MQTT") + "\x04\xc2\x00\x3c" + text(id) + text(id) + text(password)
-	if _, err := conn.Write(append([]byte{0x10, byte(len(packet))}, packet...)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = conn.Write(append([]byte{0x10, byte(len(packet))}, packet...))
+	must.Succeed(t, err)
 	var answer [4]byte
 	if _, err := io.ReadFull(conn, answer[:]); err != nil || answer[3] != 0 {
 		t.Fatalf("CONNACK %x, %v", answer, err)

@@ -61,9 +61,8 @@ func TestPacketsShareCallsOfTheSystem(t *testing.T) {
 	for i := range byte(100) {
 		packet := bytes.Repeat([]byte{i}, 50)
 		want = append(want, packet...)
-		if _, err := b.Write(packet); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.Write(packet)
+		must.Succeed(t, err)
 	}
 	for range cap(raw.allowWrite) {
 		raw.allowWrite <- struct{}{}
@@ -87,13 +86,11 @@ func TestPacketsAreReadAhead(t *testing.T) {
 	raw := &countingConn{Conn: here}
 	b := newBufferedConn(raw)
 	defer b.Close()
-	if _, err := there.Write(make([]byte, 1000)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := there.Write(make([]byte, 1000))
+	must.Succeed(t, err)
 	for range 1000 {
-		if _, err := b.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.Read(make([]byte, 1))
+		must.Succeed(t, err)
 	}
 	if raw.reads > 3 {
 		t.Errorf("%d reads for 1000 bytes that came in one write", raw.reads)

@@ -152,9 +152,8 @@ func TestReportsWithTokensCostNoLookUp(t *testing.T) {
 	}
 	for round := range 10_000 / fleet {
 		for i, token := range tokens {
-			if _, err := r.Authenticate(t.Context(), devices.ID(fmt.Sprint(i)), token); err != nil {
-				t.Fatal(err)
-			}
+			_, err := r.Authenticate(t.Context(), devices.ID(fmt.Sprint(i)), token)
+			must.Succeed(t, err)
 		}
 		if want := fleet; r.ledger.lookUps != want {
 			t.Fatalf("%d look-ups after round %d, want %d", r.ledger.lookUps, round, want)

@@ -169,9 +169,8 @@ const failingAttempts = 2
 func (r *trial) queueAllTasks() {
 	r.Helper()
 	settings := operators.PoolSettings{Capacity: 1, LeaseMS: new(lease.Milliseconds())}
-	if _, err := r.server.admin.Pools.Put(r.Context(), r.pool, settings); err != nil {
-		r.Fatal(err)
-	}
+	_, err := r.server.admin.Pools.Put(r.Context(), r.pool, settings)
+	must.Succeed(r, err)
 	for name := range r.devices {
 		r.queueTask(name, kindShort, `"seconds":0.4`)
 		r.queueTask(name, kindLong, fmt.Sprintf(`"seconds":%v`, longWork))

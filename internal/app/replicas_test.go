@@ -64,9 +64,8 @@ func alterLedger(t *testing.T, dsn, statement string) {
 	db, err := sql.Open("postgres", dsn)
 	must.Succeed(t, err)
 	defer db.Close()
-	if _, err := db.ExecContext(t.Context(), statement); err != nil {
-		t.Fatal(err)
-	}
+	_, err = db.ExecContext(t.Context(), statement)
+	must.Succeed(t, err)
 }
 
 // TestRedisThatComesBackIsReconciledAtOnce checks a Redis that restarts without its data. All pools must be reconciled

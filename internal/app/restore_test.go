@@ -126,9 +126,8 @@ func stopAndCopy(t *testing.T, dsn string, i *instance) (copyDSN string) {
 	must.Succeed(t, err)
 	defer db.Close()
 	for _, statement := range []string{"DROP DATABASE " + to, "CREATE DATABASE " + to + " TEMPLATE " + from} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		_, err := db.ExecContext(t.Context(), statement)
+		must.Succeed(t, err)
 	}
 	return copyDSN
 }

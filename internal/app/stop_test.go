@@ -172,9 +172,8 @@ func lockClaims(t *testing.T, dsn string, pools ...string) *claimLocks {
 	conn, err := db.Conn(t.Context())
 	must.Succeed(t, err)
 	for _, pool := range pools {
-		if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock(20060, hashtext($1))`, pool); err != nil {
-			t.Fatal(err)
-		}
+		_, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock(20060, hashtext($1))`, pool)
+		must.Succeed(t, err)
 	}
 	return &claimLocks{conn}
 }
@@ -190,9 +189,8 @@ func (h *claimLocks) waitingClaims(t *testing.T) (n int) {
 
 func (h *claimLocks) release(t *testing.T) {
 	t.Helper()
-	if _, err := h.conn.ExecContext(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := h.conn.ExecContext(t.Context(), `SELECT pg_advisory_unlock_all()`)
+	must.Succeed(t, err)
 	_ = h.conn.Close()
 }
 

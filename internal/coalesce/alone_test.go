@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestACallerThatIsAloneMakesTheCallItself checks a caller while no other caller waits: it makes its call in its
@@ -21,9 +23,8 @@ func TestACallerThatIsAloneMakesTheCallItself(t *testing.T) {
 		return all, nil
 	}, 3, 0)
 	for range 3 {
-		if _, err := c.Do(t.Context(), "a", 1); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.Do(t.Context(), "a", 1)
+		must.Succeed(t, err)
 	}
 	if own != 3 || len(c.queues) > 0 {
 		t.Errorf("%d of 3 calls were made by their caller; %d queues are left", own, len(c.queues))

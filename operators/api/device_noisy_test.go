@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/pace"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
@@ -43,9 +44,8 @@ func TestNoisyDevicesAreListed(t *testing.T) {
 	for i := range 3 {
 		b.Call("POST", "/v1/devices", adminToken, fmt.Sprintf(`{"id":"d-%d"}`, i)).Expect(201)
 	}
-	if _, err := b.store.RecordNoisy(b.Context(), "d-1", "rate=900/s limit=20/s via=mqtt"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.store.RecordNoisy(b.Context(), "d-1", "rate=900/s limit=20/s via=mqtt")
+	must.Succeed(t, err)
 	for query, want := range map[string]string{"noisy=true": "d-1", "noisy=false": "d-0 d-2", "noisy=true&prefix=d-2": "", "noisy=true&part=1": "d-1"} {
 		got := ""
 		for _, d := range listField(b.Get("/v1/devices?"+query).Expect(200).Object(), "devices") {

@@ -21,9 +21,8 @@ func (b *testAPI) reapAll() {
 	settle := func(store.EndedGrantFacts) store.NextTaskState {
 		return store.NextTaskState{State: store.TimedOut, Counted: true}
 	}
-	if _, err := b.store.Reap(b.Context(), cutoffs, 10, settle); err != nil {
-		b.Fatal(err)
-	}
+	_, err = b.store.Reap(b.Context(), cutoffs, 10, settle)
+	b.Must(err)
 }
 
 // actorsOf returns the kinds of the events that match query, each with its actor and the kind of its actor.

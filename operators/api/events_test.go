@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestEventsAreFilteredAndPaged(t *testing.T) {
@@ -168,12 +170,10 @@ func TestALateCommitLeavesNoGap(t *testing.T) {
 	b.Must(err)
 	defer held.Rollback()
 	for range 3 { // several transactions in between, each committed at once
-		if _, err := held.ExecContext(t.Context(), record, "held"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.ExecContext(t.Context(), record, "at once"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := held.ExecContext(t.Context(), record, "held")
+		must.Succeed(t, err)
+		_, err = db.ExecContext(t.Context(), record, "at once")
+		must.Succeed(t, err)
 	}
 	other := b.openEventStream("/v1/events?kind=at%20once", adminToken, "0")
 	got := make(chan string, 1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/operators/api"
 	"github.com/fleetslots/dispatcher/store"
@@ -140,9 +141,8 @@ func TestMetricsAreNamedAsPromised(t *testing.T) {
 	b.SendReport("dev-secret-1", g.Result("succeeded", "")).Expect(200)
 	b.SendReport("dev-secret-2", `{`).Expect(400)
 	b.Call("POST", "/v1/devices/dev-secret-1/report", "garbage", nil).Expect(401)
-	if _, err := b.Dispatcher.Upkeep.Reconcile(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.Dispatcher.Upkeep.Reconcile(t.Context())
+	must.Succeed(t, err)
 	text := string(b.Call("GET", "/metrics", "", nil).Expect(200).Body)
 	for _, want := range []string{
 		`dispatcher_slot_grants_total{pool="p"} 1`,

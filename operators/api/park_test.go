@@ -18,6 +18,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/dispatcher/waiters/parked"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -232,9 +233,8 @@ func TestManyLongPolls(t *testing.T) { //nolint:paralleltest // see above
 		hash := credentials.HashToken(strconv.Itoa(n))
 		known[n] = store.NewDevice{ID: fmt.Sprintf("d-%d", n), Hash: hash[:]}
 	}
-	if _, err := b.store.ImportDevices(t.Context(), "test", known, store.RefuseExisting, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.store.ImportDevices(t.Context(), "test", known, store.RefuseExisting, 0, 0)
+	must.Succeed(t, err)
 	l := newPipeListener()
 	server := &http.Server{Handler: b.API.Handler(), ReadTimeout: patience}
 	go func() { _ = server.Serve(l) }()

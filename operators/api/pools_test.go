@@ -19,9 +19,8 @@ func createExpiredToken(b *testAPI) string {
 	b.Helper()
 	secret, past := credentials.NewToken(), time.Unix(1, 0)
 	hash := credentials.HashToken(secret)
-	if _, err := b.store.CreateToken(b.Context(), "test", store.Token{Role: "admin", ExpiresAt: &past}, hash[:]); err != nil {
-		b.Fatal(err)
-	}
+	_, err := b.store.CreateToken(b.Context(), "test", store.Token{Role: "admin", ExpiresAt: &past}, hash[:])
+	b.Must(err)
 	return secret
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/fleetslots/dispatcher/devices"
 	"github.com/fleetslots/dispatcher/dispatcher/credentials"
 	"github.com/fleetslots/dispatcher/internal/pace"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	rig "github.com/fleetslots/dispatcher/internal/test/rig"
 )
 
@@ -374,9 +375,8 @@ func TestBodyThatBreaksOffIsToBeSentAgain(t *testing.T) {
 	b.Must(err)
 	defer conn.Close()
 	text := fmt.Sprintf("POST /v1/devices/d/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{\"results\":[", fleetToken)
-	if _, err := io.WriteString(conn, text); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.WriteString(conn, text)
+	must.Succeed(t, err)
 	if half, ok := conn.(*net.TCPConn); !ok || half.CloseWrite() != nil {
 		t.Fatal("the connection cannot be half closed")
 	}

@@ -24,9 +24,8 @@ func (b *testAPI) endTask(device, status, extraFields string) {
 // foldCounts adds the recorded changes to the counts of the batches, as a pass does.
 func (b *testAPI) foldCounts() {
 	b.Helper()
-	if _, err := b.Dispatcher.Upkeep.FoldCounts(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	_, err := b.Dispatcher.Upkeep.FoldCounts(b.Context())
+	b.Must(err)
 }
 
 func (b *testAPI) readResults(path string) (r operators.Results) {

@@ -60,9 +60,8 @@ func (b *testAPI) cpuTime() time.Duration {
 	b.Must(err)
 	for _, kind := range []string{"used_cpu_user", "used_cpu_sys"} {
 		var seconds float64
-		if _, err := fmt.Sscan(info["CPU"][kind], &seconds); err != nil {
-			b.Fatal(err)
-		}
+		_, err := fmt.Sscan(info["CPU"][kind], &seconds)
+		b.Must(err)
 		used += time.Duration(seconds * float64(time.Second))
 	}
 	return used

@@ -122,9 +122,8 @@ func TestMaxWaitOfABatch(t *testing.T) {
 			b.Call("PATCH", path, adminToken, body).ExpectProblem(422, "invalid_field", "max_wait_ms")
 			b.Call("POST", "/v1/batches", adminToken, `{"pool":"p","devices":["d-1"],`+body[1:]).ExpectProblem(422, "invalid_field", "max_wait_ms")
 		}
-		if _, err := b.Dispatcher.Upkeep.ExpireTasks(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		_, err := b.Dispatcher.Upkeep.ExpireTasks(b.Context())
+		b.Must(err)
 		task := fmt.Sprintf("/v1/tasks/%v", asObject(listField(b.Get("/v1/tasks?device=d-1").Expect(200).Object(), "tasks")[0])["id"])
 		if got := b.Get(task).Expect(200).Object(); got["state"] != "expired" || got["error"] != "waited longer than max_wait" {
 			b.Errorf("%v", got)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 func TestTasksAreFilteredAndPaged(t *testing.T) {
@@ -139,9 +141,8 @@ func TestEmptyPagesHaveATokenUntilTheEnd(t *testing.T) {
 		`INSERT INTO tasks (batch, pool, device, state) SELECT 1, 'p', 'd-1', 'succeeded' FROM generate_series(3, 120000)`,
 		`UPDATE tasks SET state = 'failed', error = 'rare' WHERE id = 110000`,
 	} {
-		if _, err := b.openLedgerDB().ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.openLedgerDB().ExecContext(t.Context(), query)
+		must.Succeed(t, err)
 	}
 	token, pages, found := "", 0, []any{}
 	for {

@@ -17,9 +17,8 @@ const activityKindsJS = `[...document.querySelectorAll("#activity tbody tr td:nt
 // openInZone opens a page in a browser whose time zone is 5.5 hours ahead of UTC.
 func (b *tab) openInZone(address string) {
 	b.Helper()
-	if _, err := chromedp.Call(b.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"}); err != nil {
-		b.Fatal(err)
-	}
+	_, err := chromedp.Call(b.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"})
+	b.Must(err)
 	b.open(address)
 }
 

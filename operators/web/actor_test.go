@@ -37,9 +37,8 @@ func (b *testReplica) expectTwoReapers() {
 	for _, length := range clock.Lengths {
 		cutoffs[length] = time.Now().Add(24 * time.Hour) // so that the lease has ended
 	}
-	if _, err := b.store.Reap(b.Context(), cutoffs, 1, func(store.EndedGrantFacts) store.NextTaskState { return store.NextTaskState{State: store.TimedOut} }); err != nil {
-		b.Fatal(err)
-	}
+	_, err = b.store.Reap(b.Context(), cutoffs, 1, func(store.EndedGrantFacts) store.NextTaskState { return store.NextTaskState{State: store.TimedOut} })
+	b.Must(err)
 	actors := regexp.MustCompile(`<a href="(/activity\?actor_kind=[^"]*)">([^<]*)</a>`)
 	_, text, _ := b.getPage("/activity?actor_kind=everybody")
 	links := map[string]string{}

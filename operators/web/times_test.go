@@ -7,6 +7,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // TestTimesAreTheReaders checks the times of a chart, of its cursor and in texts: they are in the time zone of the
@@ -17,9 +19,8 @@ func TestTimesAreTheReaders(t *testing.T) {
 	b.createPool("p", 3, "d-1")
 	b.ReportUntilGranted("d-1")
 	tab := openTab(t)
-	if _, err := chromedp.Call(tab.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := chromedp.Call(tab.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kolkata"})
+	must.Succeed(t, err)
 	tab.open(b.URL + "/pools/p?range=24h")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	const clocks = `[...document.querySelectorAll("#lanes .clocks text")]`

@@ -63,9 +63,8 @@ func newCountedDatabase(t *testing.T) *countedDatabase {
 	db, err := sql.Open("postgres", l.dsn)
 	must.Succeed(t, err)
 	defer func() { _ = db.Close() }()
-	if _, err := migrations.Up(t.Context(), db, migrations.Postgres); err != nil {
-		t.Fatal(err)
-	}
+	_, err = migrations.Up(t.Context(), db, migrations.Postgres)
+	must.Succeed(t, err)
 	return l
 }
 

@@ -70,12 +70,10 @@ func newTestDispatcher(t *testing.T) *testDispatcher {
 // runStartPasses reads the time and the pools, as the passes do when a replica starts.
 func (p *testDispatcher) runStartPasses() {
 	p.t.Helper()
-	if _, err := p.dispatcher.Upkeep.Reap(p.t.Context()); err != nil {
-		p.t.Fatal(err)
-	}
-	if _, err := p.dispatcher.Upkeep.Reconcile(p.t.Context()); err != nil {
-		p.t.Fatal(err)
-	}
+	_, err := p.dispatcher.Upkeep.Reap(p.t.Context())
+	must.Succeed(p.t, err)
+	_, err = p.dispatcher.Upkeep.Reconcile(p.t.Context())
+	must.Succeed(p.t, err)
 	must.Succeed(p.t, p.dispatcher.Marks.FollowNews(p.t.Context()))
 }
 
@@ -94,9 +92,8 @@ func (p *testDispatcher) warmUp() {
 
 func (p *testDispatcher) createPool(name string) {
 	p.t.Helper()
-	if _, _, err := p.store.PutPool(p.t.Context(), "test", name, store.PoolSpec{Capacity: 60, Lease: time.Minute}); err != nil {
-		p.t.Fatal(err)
-	}
+	_, _, err := p.store.PutPool(p.t.Context(), "test", name, store.PoolSpec{Capacity: 60, Lease: time.Minute})
+	must.Succeed(p.t, err)
 	p.runStartPasses()
 }
 
@@ -146,9 +143,8 @@ func (p *testDispatcher) reportIdle(device string) {
 // fillPool creates a pool whose only slot is held, and for which the devices wait. Each device has reported once.
 func (p *testDispatcher) fillPool(pool string, waiting []string) {
 	p.t.Helper()
-	if _, _, err := p.store.PutPool(p.t.Context(), "test", pool, store.PoolSpec{Capacity: 1, Lease: time.Minute}); err != nil {
-		p.t.Fatal(err)
-	}
+	_, _, err := p.store.PutPool(p.t.Context(), "test", pool, store.PoolSpec{Capacity: 1, Lease: time.Minute})
+	must.Succeed(p.t, err)
 	p.runStartPasses()
 	p.createBatch(pool, append([]string{"holder"}, waiting...))
 	if reply := p.sendReport("holder", `{"id":"g"}`); !bytes.Contains(reply, []byte(`"task":{`)) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/simulator"
+	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -69,9 +70,8 @@ func TestNothingExcusesALedgerWithoutItsKey(t *testing.T) {
 	x.settings = append(x.settings, "DISPATCHER_RECONCILE_INTERVAL=5s") // long enough that neither Redis learns the other's grants
 	x.deploy()
 	empty := servers.StartRedis(t)
-	if _, err := x.db.ExecContext(t.Context(), `ALTER TABLE grants DROP CONSTRAINT grants_pool_slot_key`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := x.db.ExecContext(t.Context(), `ALTER TABLE grants DROP CONSTRAINT grants_pool_slot_key`)
+	must.Succeed(t, err)
 	x.run(fault{"two masters over a ledger without its key", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 		defer cancel()
