@@ -208,17 +208,3 @@ func expectEqual(t *testing.T, what string, got, want any) {
 		t.Errorf("%s (-want +got):\n%s", what, d)
 	}
 }
-
-// eventually calls ok repeatedly until it returns true. If this takes more than 10 s, the test fails.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick, deadline := time.NewTicker(2*time.Millisecond), time.After(10*time.Second)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}

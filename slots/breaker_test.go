@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
@@ -49,7 +50,7 @@ func expectOneWait(t *testing.T, call func(context.Context, *slots.Semaphore) er
 	client := redis.NewUniversalClient(redisconn.Options(proxy.Addr))
 	t.Cleanup(func() { _ = client.Close() })
 	s := slots.New(client)
-	eventually(t, "a pool", func() bool {
+	await.True(t, "a pool", func() bool {
 		_, err := s.Restore(t.Context(), "pool", slots.Config{Capacity: 100, Version: 1}, nil)
 		return err == nil
 	})
@@ -73,7 +74,7 @@ func expectOneWait(t *testing.T, call func(context.Context, *slots.Semaphore) er
 		t.Errorf("%d outages, want one more than %d", got, before)
 	}
 	proxy.ReleaseReplies()
-	eventually(t, "an answer", func() bool { return call(t.Context(), s) == nil })
+	await.True(t, "an answer", func() bool { return call(t.Context(), s) == nil })
 }
 
 // TestASilentNodeHidesOnlyItsPools checks a Cluster with one node that accepts calls and never answers. The pools of the other nodes must

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -161,7 +162,7 @@ func TestCounterLeakOutlivesItsTTLUnderTraffic(t *testing.T) {
 
 	_, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(20*time.Millisecond, "vanished"))
 	must.Succeed(t, err)
-	eventually(t, "the lease to end under traffic", func() bool {
+	await.True(t, "the lease to end under traffic", func() bool {
 		s.tryEnter(t, pool, "other")
 		s.release(t, pool, "other")
 		return s.readSnapshot(t, pool).Leases[0].Remaining < 0
@@ -195,7 +196,7 @@ func TestCounterExpiryLetsTwiceTheLimitIn(t *testing.T) {
 		_, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(time.Millisecond, lease))
 		must.Succeed(t, err)
 	}
-	eventually(t, "all leases to end", func() bool {
+	await.True(t, "all leases to end", func() bool {
 		for _, l := range s.readSnapshot(t, pool).Leases {
 			if l.Remaining >= 0 {
 				return false

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fleetslots/dispatcher/internal/redisconn"
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -59,7 +60,7 @@ func TestRestartedRedisGrantsNothingUntilRestored(t *testing.T) {
 		t.Fatalf("no server: %v, want ErrUnavailable", err)
 	}
 	redisServer.Start()
-	eventually(t, "an answer", func() bool {
+	await.True(t, "an answer", func() bool {
 		out, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(1e9, "b"))
 		if err == nil && out[0].Status != slots.StatusUnknown {
 			t.Fatalf("after a restart without data: %+v, want unknown", out[0])

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -131,12 +132,12 @@ func TestOfferIsReturnedUntilItWasSent(t *testing.T) {
 	if again := s.offerSlots(t, pool).Offers; len(again) > 0 && time.Since(began) < 500*time.Millisecond {
 		t.Errorf("at once: %+v", again)
 	}
-	eventually(t, "the offer again", func() bool {
+	await.True(t, "the offer again", func() bool {
 		again := s.offerSlots(t, pool).Offers
 		return len(again) == 1 && again[0].ID == first[0].ID
 	})
 	s.offerSlots(t, pool, slots.Update{Kind: slots.OfferSent, Device: "d2", Offer: first[0].ID - 1}) // the update of an older offer, which must change nothing
-	eventually(t, "the offer again after an update of another", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
+	await.True(t, "the offer again after an update of another", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 	s.confirmOffer(t, pool, first[0])
 	s.setClock(t, pool, time.Now().Add(offeringPace().OfferTTL/2))
 	expectEqual(t, "offers to send once it was", len(s.offerSlots(t, pool).Offers), 0)
@@ -155,7 +156,7 @@ func TestOfferThatAReplicaMissedGoesToAnother(t *testing.T) {
 		_, _, err := s.Acquire(t.Context(), pool, offeringPace(), []slots.Request{parked})
 		must.Succeed(t, err)
 		first := s.releaseTask(t, pool, 1)
-		eventually(t, "the offer again", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
+		await.True(t, "the offer again", func() bool { return len(s.offerSlots(t, pool).Offers) == 1 })
 		for range 2 {
 			missed := s.offerSlots(t, pool, slots.Update{Kind: slots.ResendParkedOffers}).Offers
 			if len(missed) != 1 || missed[0].ID != first[0].ID || missed[0].Reach != slots.ReachPark {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	"github.com/fleetslots/dispatcher/slots"
 )
@@ -146,7 +147,7 @@ func (s *redisSemaphore) testExpiredHoldersCount(t *testing.T) {
 	pool := s.restorePool(t, 1)
 	_, _, err := s.Acquire(t.Context(), pool, slots.Pace{}, newRequests(time.Millisecond, "a"))
 	must.Succeed(t, err)
-	eventually(t, "the lease to end", func() bool { return s.readSnapshot(t, pool).Leases[0].Remaining < 0 })
+	await.True(t, "the lease to end", func() bool { return s.readSnapshot(t, pool).Leases[0].Remaining < 0 })
 	if got := s.acquire(t, pool, "b"); got.Status != slots.StatusFull {
 		t.Errorf("beside an expired holder: %+v, want full", got)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -69,7 +70,7 @@ func TestDevicesGoOnAtTheOtherReplica(t *testing.T) {
 	seen := make(chan struct{})
 	go func() {
 		defer close(seen)
-		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lastToken > 10 })
+		await.True(t, "the expected state of the fleet", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lastToken > 10 })
 		first.CloseClientConnections()
 		first.Close()
 	}()

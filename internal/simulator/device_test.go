@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // TestTasksOfOtherPoolsTakeNoSlot checks a simulated device with tasks of several pools: tasks of other pools do
@@ -210,7 +212,7 @@ func TestForbiddenWaitsLong(t *testing.T) {
 	t.Parallel()
 	runScene(t, Faults{}, func(int, report) any { return http.StatusForbidden }, func(t *testing.T, s *deviceScene) {
 		s.nextReport()
-		eventually(t, func() bool { return s.fleet.Stats().Refused == 1 })
+		await.True(t, "the expected state of the fleet", func() bool { return s.fleet.Stats().Refused == 1 })
 		d := &device{dice: newDice(1, 1)}
 		for times, limit := range []time.Duration{10 * time.Minute, 20 * time.Minute, 40 * time.Minute} {
 			if w := d.randomBackoff(times, 10*time.Minute, forbiddenMax); w < 0 || w > limit+time.Millisecond {
@@ -337,7 +339,7 @@ func TestASilentDeviceStaysToTheEndOfItsLease(t *testing.T) {
 				return idleReply(r)
 			}, func(t *testing.T, s *deviceScene) {
 				first := s.nextReport()
-				eventually(t, func() bool { now := s.external.Stats(); return now.Arrivals == 1 && now.Inside == 0 })
+				await.True(t, "the expected state of the fleet", func() bool { now := s.external.Stats(); return now.Arrivals == 1 && now.Inside == 0 })
 				if after := time.Since(first.arrivedAt).Round(5 * time.Millisecond); after != time.Second {
 					t.Errorf("left the external system after %s, want the lease of 1 s", after)
 				}

@@ -14,6 +14,8 @@ import (
 	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 // authHook admits devices as an embedded broker does. User name and client id must be the device id, and the
@@ -160,17 +162,17 @@ func TestAWakeBringsAReportAtOnce(t *testing.T) {
 		defer f.mu.Unlock()
 		return f.receivedReports
 	}
-	eventually(t, func() bool { return fleet.Stats().Replies >= 1 })
+	await.True(t, "the expected state of the fleet", func() bool { return fleet.Stats().Replies >= 1 })
 	before := received()
 	f.mu.Lock()
 	f.reportAfterMS = 3_600_000
 	f.mu.Unlock()
-	eventually(t, func() bool { return received() > before })
+	await.True(t, "the expected state of the fleet", func() bool { return received() > before })
 	before = received()
 	if err := broker.Publish(fmt.Sprintf("fleet/v1/%s/reply", d.id), []byte(`{"reason":"wake","hold_ms":5000}`), false, 0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool { return received() > before })
+	await.True(t, "the expected state of the fleet", func() bool { return received() > before })
 	if got := fleet.Stats().Violations; got != 0 {
 		t.Errorf("%d violations: %s", got, fleet.Stats().FirstViolation)
 	}
@@ -188,7 +190,7 @@ func TestAStrangerIsNotLetInByTheBroker(t *testing.T) {
 	}, "127.0.0.1:1", nil, newLeases())
 	d := fleet.newDevice(0)
 	runInBackground(t, func() { d.run(t.Context(), 0) })
-	eventually(t, func() bool { return fleet.Stats().Errors > 2 })
+	await.True(t, "the expected state of the fleet", func() bool { return fleet.Stats().Errors > 2 })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.receivedReports != 0 {
@@ -219,7 +221,7 @@ func TestTheGateClosesClientsAfterTheirConnections(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	eventually(t, func() bool { return connected.Load() == 10 })
+	await.True(t, "the expected state of the fleet", func() bool { return connected.Load() == 10 })
 	g.Close(func(string) {
 		if left := left.Load(); left != 10 {
 			t.Errorf("%d of 10 connections had ended when the clients were closed", left)

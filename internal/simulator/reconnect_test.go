@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
@@ -37,7 +38,7 @@ func TestNothingOfALostConnectionGoesOverTheNext(t *testing.T) {
 		f.mu.Lock()
 		clear(f.reportedDevices)
 		f.mu.Unlock()
-		eventually(t, func() bool {
+		await.True(t, "the expected state of the fleet", func() bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return len(f.reportedDevices) == devices

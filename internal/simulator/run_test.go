@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/test/await"
 )
 
 func testConfig(url string) Config {
@@ -165,7 +167,7 @@ func TestEndlessKeepsTheQueueFilled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.batchSizes) >= 6 })
+		await.True(t, "the expected state of the fleet", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.batchSizes) >= 6 })
 		cancel()
 	}()
 	s, err := Run(ctx, c, nil)
@@ -191,7 +193,7 @@ func TestARaisedCapacityIsNotOverLimit(t *testing.T) {
 	c := testConfig(server.URL)
 	c.Tasks = 200
 	go func() {
-		eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lastToken > 8 })
+		await.True(t, "the expected state of the fleet", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lastToken > 8 })
 		f.mu.Lock()
 		f.pool.Capacity = 9
 		f.mu.Unlock()
@@ -229,22 +231,6 @@ func TestRunRefusesWhatCannotWork(t *testing.T) {
 				t.Errorf("Run = %v, want %q", err, c.want)
 			}
 		})
-	}
-}
-
-// eventually checks the condition again and again until it holds. Its time limit is longer than any machine needs.
-func eventually(t *testing.T, condition func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(time.Minute)
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Error("it never happened")
-			return
-		}
 	}
 }
 
