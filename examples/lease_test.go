@@ -1,8 +1,6 @@
 package examples_test
 
 import (
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,95 +27,81 @@ func (s *devServer) expectNoLease() {
 	}
 }
 
-// leaseExamples returns, by name, a function for each example that leases a slot. The function starts the
-// example with work of length seconds. When the example has its slot, it prints a line with "slot 0".
-func leaseExamples(t *testing.T) map[string]func(s *devServer, length string) *runningExample {
+// runOnCallers runs a test with each example that leases a slot. The function start starts the example with work of
+// length seconds. When the example has its slot, it prints a line with "slot 0".
+func runOnCallers(t *testing.T, test func(s *devServer, start func(length string) *runningExample)) {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "caller")
-	if out, err := exec.Command("go", "build", "-o", binary, "./caller").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return map[string]func(*devServer, string) *runningExample{
-		"shell": func(s *devServer, length string) *runningExample {
+	t.Run("shell", func(t *testing.T) {
+		t.Parallel()
+		s := newDevServer(t)
+		test(s, func(length string) *runningExample {
 			return s.startExample("./lease.sh", pool, "sh", "-c", `echo "slot $DISPATCHER_SLOT with token $DISPATCHER_TOKEN"; exec sleep `+length)
-		},
-		"go": func(s *devServer, length string) *runningExample {
-			return s.startExample(binary, "-lease", "9s", "-work", length+"s", pool)
-		},
-	}
+		})
+	})
+	t.Run("go", func(t *testing.T) {
+		t.Parallel()
+		s := newDevServer(t)
+		test(s, func(length string) *runningExample {
+			return s.startExample(caller.Path(t), "-lease", "9s", "-work", length+"s", pool)
+		})
+	})
 }
 
 // TestCallersTakeTurns checks that the second caller waits in the queue until the first has ended.
 func TestCallersTakeTurns(t *testing.T) {
 	t.Parallel()
-	for name, caller := range leaseExamples(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newDevServer(t)
-			first := caller(s, "600")
-			first.waitForOutput("slot 0 with token 1")
-			second := caller(s, "0")
-			second.waitForOutput("waiting")
-			if strings.Contains(second.String(), "slot 0") {
-				t.Errorf("they share a slot: %s", second.String())
-			}
-			first.sendSignal(syscall.SIGTERM)
-			_ = first.cmd.Wait()
-			second.waitForOutput("slot 0 with token 2")
-			second.expectExit(0)
-			s.expectNoLease()
-		})
-	}
+	runOnCallers(t, func(s *devServer, start func(length string) *runningExample) {
+		first := start("600")
+		first.waitForOutput("slot 0 with token 1")
+		second := start("0")
+		second.waitForOutput("waiting")
+		if strings.Contains(second.String(), "slot 0") {
+			s.Errorf("they share a slot: %s", second.String())
+		}
+		first.sendSignal(syscall.SIGTERM)
+		_ = first.cmd.Wait()
+		second.waitForOutput("slot 0 with token 2")
+		second.expectExit(0)
+		s.expectNoLease()
+	})
 }
 
 // TestCallersRenew checks that callers renew their lease: the work takes longer than one lease.
 func TestCallersRenew(t *testing.T) {
 	t.Parallel()
-	for name, caller := range leaseExamples(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newDevServer(t)
-			works := caller(s, "11")
-			works.waitForOutput("slot 0")
-			works.expectExit(0)
-			s.expectNoLease()
-		})
-	}
+	runOnCallers(t, func(s *devServer, start func(length string) *runningExample) {
+		works := start("11")
+		works.waitForOutput("slot 0")
+		works.expectExit(0)
+		s.expectNoLease()
+	})
 }
 
 // TestCallersLeaveTheLine checks that a caller that is interrupted while it waits leaves the queue.
 func TestCallersLeaveTheLine(t *testing.T) {
 	t.Parallel()
-	for name, caller := range leaseExamples(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newDevServer(t)
-			held, err := s.admin.Leases.Acquire(t.Context(), pool, operators.NewLease{}, 0)
-			must.Succeed(t, err)
-			waits := caller(s, "600")
-			waits.waitForOutput("waiting")
-			waits.sendSignal(syscall.SIGTERM)
-			_ = waits.cmd.Wait()
-			must.Succeed(t, s.admin.Leases.Release(t.Context(), pool, held.Lease, held.Token))
-			s.expectNoLease()
-		})
-	}
+	runOnCallers(t, func(s *devServer, start func(length string) *runningExample) {
+		held, err := s.admin.Leases.Acquire(s.Context(), pool, operators.NewLease{}, 0)
+		must.Succeed(s, err)
+		waits := start("600")
+		waits.waitForOutput("waiting")
+		waits.sendSignal(syscall.SIGTERM)
+		_ = waits.cmd.Wait()
+		must.Succeed(s, s.admin.Leases.Release(s.Context(), pool, held.Lease, held.Token))
+		s.expectNoLease()
+	})
 }
 
 // TestCallersStopWhenTheirSlotIsTaken checks that a caller ends its work when an operator requests the
 // slot. The response to the next renewal has this request.
 func TestCallersStopWhenTheirSlotIsTaken(t *testing.T) {
 	t.Parallel()
-	for name, caller := range leaseExamples(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newDevServer(t)
-			works := caller(s, "600")
-			works.waitForOutput("slot 0")
-			_, err := s.admin.Pools.ReleaseSlot(t.Context(), pool, 0, operators.Release{Reason: "it hangs"})
-			must.Succeed(t, err)
-			works.expectExit(map[string]int{"shell": 76, "go": 1}[name])
-			s.expectNoLease()
-		})
-	}
+	runOnCallers(t, func(s *devServer, start func(length string) *runningExample) {
+		works := start("600")
+		works.waitForOutput("slot 0")
+		_, err := s.admin.Pools.ReleaseSlot(s.Context(), pool, 0, operators.Release{Reason: "it hangs"})
+		must.Succeed(s, err)
+		works.expectExit(map[bool]int{true: 76, false: 1}[strings.HasSuffix(works.cmd.Path, ".sh")])
+		s.expectNoLease()
+	})
 }

@@ -23,7 +23,11 @@ const (
 	patience = time.Minute
 )
 
-var program servers.Program //nolint:gochecknoglobals // built once
+// The programs that the tests run. Each is built once.
+var (
+	program servers.Program                              //nolint:gochecknoglobals // see above
+	caller  = servers.Program{Folder: "examples/caller"} //nolint:gochecknoglobals // see above
+)
 
 // devServer is a `dispatcher dev` with a pool of one slot, and a token for callers.
 type devServer struct {

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,11 +14,12 @@ import (
 	"testing"
 )
 
-// Program is the dispatcher as a process. It has the exit codes, signals and memory of the program that is shipped.
+// Program is the dispatcher, or another program of the module, as a process. It has the exit codes, signals and memory of the program that is shipped.
 // It is built once for all packages, into bin/tests, and built again when the code has changed. The zero value is
 // ready to use.
 type Program struct {
-	Race bool // build with the race detector, except in short tests; it changes the exit status after a race
+	Folder string // the folder of the program in the module; "" means cmd/dispatcher
+	Race   bool   // build with the race detector, except in short tests; it changes the exit status after a race
 
 	once sync.Once
 	path string
@@ -34,13 +36,15 @@ func (p *Program) Path(tb testing.TB) string {
 	return p.path
 }
 
+func (p *Program) folder() string { return cmp.Or(p.Folder, "cmd/dispatcher") }
+
 func (p *Program) build() (path string, err error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("finding the module: %w", err)
 	}
 	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "bin", "tests")
-	path, flags := filepath.Join(dir, "dispatcher"), []string(nil)
+	path, flags := filepath.Join(dir, filepath.Base(p.folder())), []string(nil)
 	if p.Race && !testing.Short() { // the same flags as for the tests (RACE in the Makefile), so nothing is compiled twice
 		path, flags = path+"-race", []string{
 			"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=github.com/fleetslots/...=-dwarf=false",
@@ -58,7 +62,7 @@ func (p *Program) build() (path string, err error) {
 		return "", fmt.Errorf("building the program: %w", err)
 	}
 	// The Go toolchain does not rebuild a file that is up to date.
-	build := exec.Command("go", slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", path, "github.com/fleetslots/dispatcher/cmd/dispatcher"})...)
+	build := exec.Command("go", slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", path, "github.com/fleetslots/dispatcher/" + p.folder()})...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the program: %w\n%s", err, out)
 	}
