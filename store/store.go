@@ -152,7 +152,7 @@ func OpenSQLite(ctx context.Context, path string) (*Store, error) {
 	}
 	file := url.URL{Path: filepath.ToSlash(path)}
 	dsn := "file:" + file.EscapedPath() + "?_pragma=busy_timeout(5000)"
-	db, err := openSQLiteFile(dsn+"&_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)", 1)
+	db, err := openSQLiteFile(dsn+"&_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=cache_size(-65536)", 1)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
