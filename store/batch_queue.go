@@ -166,7 +166,8 @@ func (s batches) insertTasks(ctx context.Context, unpreparedTx *sqlx.Tx, batchID
 			continue
 		}
 		if err == nil {
-			_, err = insert.ExecContext(ctx, task.insertArgs(batchID, batch.Pool)...)
+			// If ctx ends, the transaction rolls back, so the next insert fails. With ctx, SQLite would start a goroutine for each task.
+			_, err = insert.ExecContext(context.WithoutCancel(ctx), task.insertArgs(batchID, batch.Pool)...)
 		}
 		if err != nil {
 			return counts, fmt.Errorf("inserting task %d: %w", counts.total+counts.skipped+1, err)
