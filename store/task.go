@@ -29,6 +29,10 @@ func storedStates() []TaskState {
 	return []TaskState{Pending, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}
 }
 
+func retriableStates() []TaskState {
+	return []TaskState{Failed, TimedOut, Cancelled, Expired, Suppressed}
+}
+
 // TaskStates returns all states, in the order in which a task passes through them.
 func TaskStates() []TaskState {
 	return []TaskState{Pending, Dispatched, Succeeded, Failed, TimedOut, Cancelled, Expired, Suppressed}

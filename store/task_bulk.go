@@ -35,6 +35,7 @@ func (s tasks) CancelTasks(ctx context.Context, actor string, filter TaskFilter,
 // RetryTasks makes at most limit tasks that match filter pending again. It changes only tasks that ended without success and whose batch
 // can still start tasks. Each of them gets at least one more attempt. It works in chunks as CancelTasks does.
 func (s tasks) RetryTasks(ctx context.Context, actor string, filter TaskFilter, limit int) (BulkResult, error) {
+	filter.retriable = true
 	return s.changeTasksInChunks(ctx, filter, isRetriableSQL, limit, func(tx session, tasks []int64, done *BulkResult) error {
 		return tx.retryTasks(ctx, actor, tasks, done)
 	})
@@ -47,6 +48,7 @@ func (s tasks) CountCancellable(ctx context.Context, filter TaskFilter) (int64, 
 
 // CountRetriable returns the number of tasks that RetryTasks would change with this filter and without a limit.
 func (s tasks) CountRetriable(ctx context.Context, filter TaskFilter) (int64, error) {
+	filter.retriable = true
 	return s.countMatching(ctx, filter, isRetriableSQL)
 }
 

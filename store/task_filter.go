@@ -24,6 +24,8 @@ type TaskFilter struct {
 
 	Retrying bool // only pending tasks with counted attempts: they will be tried again
 
+	retriable bool // only candidates in retriableStates; it only affects the tasks of a batch
+
 	EndedSince  time.Time // only tasks that ended at that time or later; zero means no bound
 	EndedBefore time.Time // only tasks that ended before that time; zero means no bound
 }
@@ -124,7 +126,11 @@ func (f TaskFilter) deviceConditionsSQL(q *query) (conditionsSQL string) {
 // inside and few tasks matched, Postgres would read the batch to its end.
 func (f TaskFilter) batchTaskIDsSQL(q *query, span idRange) string {
 	states := []TaskState{f.State}
-	if f.State == "" {
+	switch {
+	case f.State != "":
+	case f.retriable:
+		states = retriableStates() // the search does not read the many pending and succeeded tasks
+	default:
 		states = storedStates()
 	}
 	return f.stateTaskIDsSQL(q, span, states)
