@@ -98,15 +98,10 @@ func (s *Summary) countUnfinishedTasks() int64 {
 	return s.Tasks - s.Ended
 }
 
-// Print writes the summary to out, as text for people who measure. It omits figures that the run did not measure.
+// Print writes the summary to out, as text for people who measure. It omits the makespan of a run that did not end.
 func (s *Summary) Print(out io.Writer) error {
 	f, x, b := s.Fleet, s.External, s.Breaches
 	empty := max(s.TasksWaited*time.Duration(s.Capacity)-s.InsideWhileTasksWaited, 0) // slot-time that was empty while tasks were waiting
-	idle, waits := "", ""
-	if s.Makespan > 0 && s.LongestWait > 0 {
-		idle = fmt.Sprintf("; at the start %.1f, between visits %.1f, at the end %.1f", s.SlotIdle.Start.Seconds(), s.SlotIdle.Between.Seconds(), s.SlotIdle.End.Seconds())
-		waits = fmt.Sprintf("; longest wait %s, at most %s after its due time", s.LongestWait.Round(10*time.Millisecond), s.MaxDelay.Round(10*time.Millisecond))
-	}
 	lines := []string{
 		fmt.Sprintf("pool %s   capacity %d   devices %d   tasks %d   ended %d", s.Pool, s.Capacity, s.Devices, s.Tasks, s.Ended),
 		fmt.Sprintf("reports    %d sent, %d replies, %d lost, %d refused, %d errors", f.Reports, f.Replies, f.LostReplies, f.Refused, f.Errors),
@@ -118,10 +113,12 @@ func (s *Summary) Print(out io.Writer) error {
 		fmt.Sprintf("inside     high-water mark %d of %d, %d over-limit instants, %d shared slots, %d stale tokens; within leases %d, %d and %d of these",
 			x.HighWater, s.Capacity, x.OverLimitInstants, x.SharedSlots, x.StaleTokens, b.OverCapacity, b.Shared, b.Stale),
 		s.slotUseLine(),
-		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited%s", empty.Seconds(), idle),
+		fmt.Sprintf("idle       %.1f slot-seconds while tasks waited; at the start %.1f, between visits %.1f, at the end %.1f",
+			empty.Seconds(), s.SlotIdle.Start.Seconds(), s.SlotIdle.Between.Seconds(), s.SlotIdle.End.Seconds()),
 		fmt.Sprintf("handoff    slot left to next inside: %s; steps: notified %s, granted %s, entered %s; in the dispatcher %s",
 			s.Handoff.Total, s.Handoff.Notified, s.Handoff.Granted, s.Handoff.Entered, s.Handoff.Server),
-		fmt.Sprintf("waits      %.2f reports without a slot for each grant%s", s.DeniedPerGrant(), waits),
+		fmt.Sprintf("waits      %.2f reports without a slot for each grant; longest wait %s, at most %s after its due time",
+			s.DeniedPerGrant(), s.LongestWait.Round(10*time.Millisecond), s.MaxDelay.Round(10*time.Millisecond)),
 	}
 	if s.Makespan > 0 {
 		lines = append(lines, fmt.Sprintf("makespan   %s, bound %s: %.3f of it; %s without any time between tasks",
