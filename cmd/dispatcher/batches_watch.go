@@ -52,7 +52,7 @@ func (p batchProgress) summaryLine() string {
 		text += fmt.Sprintf(", %.0f/min", *p.RatePerMinute)
 	}
 	if eta := p.ShownETA(); eta != nil {
-		text += ", ends " + eta.UTC().Format("2006-01-02 15:04:05Z")
+		text += ", ends " + eta.UTC().Format(terminal.TimeLayout)
 	}
 	if state := p.ShownState(); state != "running" {
 		text += ", " + state

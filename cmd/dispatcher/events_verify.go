@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -136,10 +135,10 @@ func (v *sealVerification) writeResult(output *console) error {
 	}
 	table := terminal.NewTable(output.out, "EVENTS", "SEALED", "PROBLEM")
 	for _, f := range v.Faults {
-		table.AddRow(fmt.Sprintf("%d to %d", f.After+1, f.Last), f.SealedAt.UTC().Format(time.RFC3339), f.Problem)
+		table.AddRow(fmt.Sprintf("%d to %d", f.After+1, f.Last), f.SealedAt.UTC().Format(terminal.TimeLayout), f.Problem)
 	}
 	if v.First != nil {
-		output.writeMessage("The first block was sealed at %s.", v.First.SealedAt.UTC().Format(time.RFC3339))
+		output.writeMessage("The first block was sealed at %s.", v.First.SealedAt.UTC().Format(terminal.TimeLayout))
 	}
 	output.writeMessage("Compared %s in %s. Not sealed yet: %s.", countText(v.Events, "event", "events"), countText(int64(v.Blocks), "block", "blocks"), countText(int64(v.Unsealed), "event", "events"))
 	return table.Flush()

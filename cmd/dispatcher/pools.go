@@ -156,7 +156,7 @@ func watchPoolCommand(pools commandFactory) *cobra.Command {
 			if s.console.isJSON {
 				return false, writeJSON(s.console.out, text, "")
 			}
-			table.AddRow(append([]string{time.Now().UTC().Format("2006-01-02 15:04:05Z")}, counts...)...)
+			table.AddRow(append([]string{time.Now().UTC().Format(terminal.TimeLayout)}, counts...)...)
 			return false, table.Flush()
 		})
 	})

@@ -164,7 +164,7 @@ func writeMigrationStatus(cmd *cobra.Command, ledger *store.Store) error {
 	for _, s := range states {
 		applied := "no"
 		if s.Applied {
-			applied = s.At.UTC().Format("2006-01-02 15:04:05Z")
+			applied = s.At.UTC().Format(terminal.TimeLayout)
 		}
 		t.AddRow(strconv.FormatInt(s.Version, 10), s.Name, applied)
 	}

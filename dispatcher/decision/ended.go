@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/store"
 )
 
@@ -166,8 +167,8 @@ func endCauseText(cause store.EndCause) string {
 	return string(cause)
 }
 
-// FormatTime returns a time (at) as text, in UTC and in the format of RFC 3339.
-func FormatTime(moment time.Time) string { return moment.UTC().Format(time.RFC3339) }
+// FormatTime returns moment as text for people, in UTC, such as 2026-03-01 04:05:06Z.
+func FormatTime(moment time.Time) string { return moment.UTC().Format(terminal.TimeLayout) }
 
 // formatAgo returns a text such as "3 days ago". It uses the largest unit that gives a number of at least 2.
 func formatAgo(elapsed time.Duration) string {

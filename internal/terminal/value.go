@@ -169,7 +169,8 @@ func formatLimits(value json.RawMessage) string {
 // Label returns the name of a JSON member as a label for people: without _ms at the end.
 func Label(name string) string { return strings.TrimSuffix(name, "_ms") }
 
-const timeLayout = "2006-01-02 15:04:05Z"
+// TimeLayout is the format of the times that commands, explanations and pages show. They are in UTC.
+const TimeLayout = "2006-01-02 15:04:05Z"
 
 // shortenTime shortens a time of the API. It returns other text unchanged.
 func shortenTime(text string) string {
@@ -180,7 +181,7 @@ func shortenTime(text string) string {
 	if err != nil {
 		return text
 	}
-	return t.UTC().Format(timeLayout)
+	return t.UTC().Format(TimeLayout)
 }
 
 // FormatDuration formats duration without zeros at the end: 5m, not 5m0s.

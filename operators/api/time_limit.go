@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/internal/rescue"
 )
 
@@ -64,7 +65,7 @@ func (a *API) timeoutProblem(ctx context.Context) *Problem {
 	stop() // Dependencies starts its checks and does not wait for them
 	for _, d := range a.Dependencies(now) {
 		if d.IsUnhealthy() {
-			facts = append(facts, fmt.Sprintf("%s: %s since %s", d.Name, d.StateText(), d.Since.UTC().Format(time.RFC3339)))
+			facts = append(facts, fmt.Sprintf("%s: %s since %s", d.Name, d.StateText(), decision.FormatTime(d.Since)))
 		}
 	}
 	return unavailableProblem(serverLedger, strings.Join(facts, "; "))

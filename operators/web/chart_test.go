@@ -47,7 +47,7 @@ func TestChartOfAnHour(t *testing.T) {
 	if len(p.Denied) != 1 || p.MaxDenied != 12 || p.Denied[0].X != p.Grants[39].X || p.Counting == nil {
 		t.Errorf("denied %+v, counted since %v", p.Denied, p.Counting)
 	}
-	if v := p.Values; len(v.At) != 60 || v.At[0] != 60 || v.LastText() != "01:00:00 UTC: 33 of 40 held" || v.Reaped[5] != 3 {
+	if v := p.Values; len(v.At) != 60 || v.At[0] != 60 || v.LastText() != "2026-01-01 01:00:00Z: 33 of 40 held" || v.Reaped[5] != 3 {
 		t.Errorf("values: %+v", v)
 	}
 	if young := newPlot(hourSeries(start, 4), timeRanges()[0], 30, 60, denials{since: start}); young.Span != minChartSpan || young.Counting != nil || len(young.Grants) != 4 {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/operators"
 	"github.com/fleetslots/dispatcher/operators/api"
 )
@@ -110,7 +111,7 @@ func (f *pageSender) latestState(ctx context.Context, failed api.Dependency) api
 // trouble, the consequences and the remedy. If the start of the trouble is unknown, the text has the current time.
 func (d dependency) describeTrouble(now time.Time) string {
 	since := cmp.Or(d.Since, now).UTC()
-	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.StateText(), since.Format("15:04:05 UTC"), d.Impact, d.Remedy)
+	return fmt.Sprintf("%s %s since %s. %s %s", d.Name, d.StateText(), decision.FormatTime(since), d.Impact, d.Remedy)
 }
 
 // errPageLate is the error of a page that could not be read in time. The cause is Postgres or this replica,

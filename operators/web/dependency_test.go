@@ -43,7 +43,7 @@ func TestAPoolSaysThatRedisIsGone(t *testing.T) {
 			if status != http.StatusOK {
 				t.Errorf("%s: %d", path, status)
 			}
-			expectContains(t, text, append(one.want, "2026-03-01 03:04:05 UTC")...)
+			expectContains(t, text, append(one.want, "2026-03-01 03:04:05Z")...)
 		}
 		tab := openTab(t)
 		tab.open(b.URL + "/pools/p")
@@ -69,7 +69,7 @@ func TestTheRedBarSaysSinceWhen(t *testing.T) {
 	if len(said) != 1 || !strings.HasPrefix(said[0], "Not up to date since ") {
 		t.Fatalf("the bar said %q", said)
 	}
-	expectContains(t, said[0], "Postgres does not answer since 03:04:05 UTC", "Nothing is granted", "dispatcher doctor")
+	expectContains(t, said[0], "Postgres does not answer since 2026-03-01 03:04:05Z", "Nothing is granted", "dispatcher doctor")
 	tab.checkScreen("red-bar")
 	b.store.logFails.Store(false)
 	tab.waitForJS(`document.getElementById("stale").hidden`)
@@ -86,7 +86,7 @@ func TestALatePageComesByItself(t *testing.T) {
 	if status != http.StatusServiceUnavailable {
 		t.Errorf("%d", status)
 	}
-	expectContains(t, text, "Postgres answers slowly since 03:04:05 UTC", "dispatcher doctor", `data-page="/tasks"`, `<noscript><meta http-equiv="refresh" content="10"></noscript>`, "tries again every 10 seconds")
+	expectContains(t, text, "Postgres answers slowly since 2026-03-01 03:04:05Z", "dispatcher doctor", `data-page="/tasks"`, `<noscript><meta http-equiv="refresh" content="10"></noscript>`, "tries again every 10 seconds")
 	tab := openTab(t)
 	tab.open(b.URL + "/tasks")
 	tab.waitForJS(`document.querySelector("h1").textContent === "Service Unavailable"`)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -180,7 +181,7 @@ func (d *devicePages) rotateToken(r *http.Request) (tokenSecret, error) {
 	}
 	id := r.PathValue("id")
 	made, err := d.api.Devices.RotateToken(r.Context(), id, operators.Rotation{OverlapMS: new(overlap.Milliseconds())})
-	return tokenSecret{"New token of device " + id, made.Token, "Older tokens of the device end at " + made.OlderUntil.UTC().Format(time.RFC3339) + ".", "/devices/" + url.PathEscape(id)}, err
+	return tokenSecret{"New token of device " + id, made.Token, "Older tokens of the device end at " + decision.FormatTime(made.OlderUntil.Time) + ".", "/devices/" + url.PathEscape(id)}, err
 }
 
 // silentAfter returns the time without a report after which a device is called silent: silentPeriods report periods, plus the precision of

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -20,7 +21,7 @@ func templateFuncs(options Options) template.FuncMap {
 		"esc":     url.PathEscape,
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":    timeHTML,
-		"at":      func(t time.Time) template.HTML { return template.HTML(exactTimeHTML(t.UTC().Format(time.RFC3339))) }, //nolint:gosec // nothing but digits
+		"at":      func(t time.Time) template.HTML { return template.HTML(exactTimeHTML(decision.FormatTime(t))) }, //nolint:gosec // nothing but digits
 		"command": commandHTML,
 		"timed":   newTimesRenderer(),
 		"event":   newEventText,
@@ -80,26 +81,21 @@ func timeHTML(at instant) template.HTML {
 	}
 	t := at.UTC()
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // nothing but digits
-		t.Format("2006-01-02T15:04:05.000Z"), t.Format("2006-01-02 15:04:05 UTC"), t.Format("Jan 2 15:04:05")))
+		t.Format("2006-01-02T15:04:05.000Z"), decision.FormatTime(t), decision.FormatTime(t)))
 }
 
 // newTimesRenderer returns a function that renders text of the API with readable times. The script shows the times
 // in the reader's time zone.
 func newTimesRenderer() func(text string) template.HTML {
-	times := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	times := regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`)
 	return func(text string) template.HTML {
 		return template.HTML(times.ReplaceAllStringFunc(template.HTMLEscapeString(text), exactTimeHTML)) //nolint:gosec // escaped
 	}
 }
 
-// exactTimeHTML renders rfc3339Time as an element that shows the exact time. It returns any other text unchanged.
-func exactTimeHTML(rfc3339Time string) string {
-	t, err := time.Parse(time.RFC3339Nano, rfc3339Time)
-	if err != nil {
-		return rfc3339Time
-	}
-	exact := t.Format("2006-01-02 15:04:05 UTC")
-	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, rfc3339Time, exact, exact)
+// exactTimeHTML renders timeText, a result of decision.FormatTime, as an element that shows the exact time.
+func exactTimeHTML(timeText string) string {
+	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, strings.Replace(timeText, " ", "T", 1), timeText, timeText)
 }
 
 // commandHTML renders command, a command line, with a button that copies it.

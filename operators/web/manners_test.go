@@ -55,7 +55,7 @@ func TestEveryNumberIsDefinedAndLeadsOn(t *testing.T) {
 			map(e => e.outerHTML + " in " + (e.closest("dl > div, tr, li, p") || e).textContent.trim().slice(0, 80)).join("\n")`); ends != "" {
 			t.Errorf("%s: these lead nowhere:\n%s", path, ends)
 		}
-		if times := evalJS[string](tab, `[...document.querySelectorAll("time")].filter(e => !/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/.test(e.title)).map(e => e.outerHTML).join()`); times != "" {
+		if times := evalJS[string](tab, `[...document.querySelectorAll("time")].filter(e => !/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$/.test(e.title)).map(e => e.outerHTML).join()`); times != "" {
 			t.Errorf("%s: no exact time: %s", path, times)
 		}
 	}

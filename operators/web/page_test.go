@@ -35,7 +35,7 @@ func TestTimesAreTheReadersAndIdsAreCopied(t *testing.T) {
 	tab.open(b.URL + "/devices/d-1")
 	tab.movePointer("main time[datetime]")
 	tab.waitForJS(`document.querySelector("main time[datetime]").title.includes(" · ")`)
-	if title := evalJS[string](tab, `document.querySelector("main time[datetime]").title`); !strings.HasSuffix(title, " UTC") {
+	if title := evalJS[string](tab, `document.querySelector("main time[datetime]").title`); !strings.HasSuffix(title, "Z") {
 		t.Errorf("the title is %q", title)
 	}
 	evalJS[bool](tab, `(() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; return true; })()`) // the clipboard of the browser cannot be read

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -79,7 +80,7 @@ func (v plotValues) Last() int { return len(v.At) - 1 }
 func (v plotValues) LastText() string {
 	last := v.Last()
 	at := time.UnixMilli(v.From).Add(time.Duration(v.At[last]) * time.Second).UTC()
-	return fmt.Sprintf("%s: %d of %d held", at.Format("15:04:05 UTC"), v.Held[last], v.Capacity[last])
+	return fmt.Sprintf("%s: %d of %d held", decision.FormatTime(at), v.Held[last], v.Capacity[last])
 }
 
 // numbers is a list of numbers that a script reads.

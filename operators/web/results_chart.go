@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -69,7 +70,7 @@ func newProgressChart(steps []operators.BatchProgress, total int64, eta *operato
 	c.Label = fmt.Sprintf("%d of %d tasks have ended, %d of them without success", now.Ended, total, now.Failed)
 	if eta != nil && c.To.Equal(eta.Time) {
 		c.Expected = fmt.Sprintf("M%.1f %.1fL%d %.1f", c.Now, y(now.Ended), progressWidth, y(total))
-		c.Label += "; the last is expected to end at " + eta.UTC().Format("2006-01-02 15:04:05 UTC")
+		c.Label += "; the last is expected to end at " + decision.FormatTime(eta.Time)
 	}
 	c.drawRates(steps, x)
 	return c
@@ -92,13 +93,10 @@ func (c *progressChart) drawRates(steps []operators.BatchProgress, xAtTime func(
 		from, high := xAtTime(steps[i].At.Time), rateHeight*step.RatePerMinute/maxRate
 		c.Pace = append(c.Pace, rateBar{
 			X: from, Y: rateHeight - high, Width: max(xAtTime(step.At.Time)-from, 0.5), Height: high,
-			Title: fmt.Sprintf("%s per minute from %s to %s", roundedText(step.RatePerMinute), shortTimeText(steps[i].At.Time), shortTimeText(step.At.Time)),
+			Title: fmt.Sprintf("%s per minute from %s to %s", roundedText(step.RatePerMinute), decision.FormatTime(steps[i].At.Time), decision.FormatTime(step.At.Time)),
 		})
 	}
 }
-
-// shortTimeText formats a time in UTC, without the year.
-func shortTimeText(at time.Time) string { return at.UTC().Format("Jan 2 15:04:05 UTC") }
 
 // roundedText returns number as text with four significant digits.
 func roundedText(number float64) string {

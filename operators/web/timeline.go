@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fleetslots/dispatcher/dispatcher/decision"
 	"github.com/fleetslots/dispatcher/operators"
 )
 
@@ -152,7 +153,7 @@ func (l *slotTimeline) newBar(held holding, marks batchMarks) holdingBar {
 		ended, how = held.Ended.Time, endingTexts()[held.EndedBy]
 	}
 	s := holdingBar{X: x(held.Granted.Time), Mark: marks.markOf(held.Batch), Title: fmt.Sprintf("Slot %d: %s, batch %d, task %d, from %s to %s, %s",
-		held.Slot, held.Device, held.Batch, held.Task, fullTimeText(held.Granted.Time), fullTimeText(ended), how)}
+		held.Slot, held.Device, held.Batch, held.Task, decision.FormatTime(held.Granted.Time), decision.FormatTime(ended), how)}
 	if s.Width = x(ended) - s.X; s.Width < minBarWidth {
 		s.X, s.Width = max(0, s.X+s.Width-minBarWidth), minBarWidth
 	}
@@ -161,9 +162,6 @@ func (l *slotTimeline) newBar(held holding, marks batchMarks) holdingBar {
 	}
 	return s
 }
-
-// fullTimeText formats a time with the date, in UTC.
-func fullTimeText(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // endingTexts returns the text that a page shows for each ending of a holding.
 func endingTexts() (textByEnding map[string]string) {

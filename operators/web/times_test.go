@@ -33,7 +33,7 @@ func TestTimesAreTheReaders(t *testing.T) {
 	tab.open(b.URL + "/tasks/1")
 	tab.waitForJS(`document.querySelector(".why time.at").textContent.includes("GMT+5:30")`)
 	_, text, _ = b.getPage("/tasks/1")
-	expectContains(t, text, ` UTC</time>, attempt 1 of 3`)
+	expectContains(t, text, `Z</time>, attempt 1 of 3`)
 }
 
 // TestMidnightIsTheBeginningOfADay checks that midnight is shown as the beginning of a day (00:00) and not as the

@@ -11,7 +11,7 @@
   // Times are in the reader's time zone, with its name.
   const hours = new Intl.DateTimeFormat(undefined, { timeStyle: "long" }), days = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const clock = (ms, span) => (span > 86400000 ? days : hours).format(ms);
-  const zoned = (text) => text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day, time) => days.format(new Date(day + "T" + time + "Z")));
+  const zoned = (text) => text.replace(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)Z/g, (_, day, time) => days.format(new Date(day + "T" + time + "Z")));
 
   function show(box, x, text) {
     cursor.hidden = readout.hidden = false;

@@ -238,7 +238,7 @@
     stale.hidden = text === "";
     set(stale, text);
   }
-  const clock = (at) => new Date(at + ahead).toISOString().slice(11, 19) + " UTC";
+  const clock = (at) => new Date(at + ahead).toISOString().slice(0, 19).replace("T", " ") + "Z";
 
   function connect() {
     if (source || document.hidden) return;

@@ -26,7 +26,7 @@
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   document.addEventListener("pointerover", (event) => {
     const time = event.target.closest ? event.target.closest("time[datetime]") : null;
-    if (time) time.title = exact.format(new Date(time.dateTime)) + " · " + time.dateTime.replace("T", " ").replace(/\.\d+Z/, " UTC");
+    if (time) time.title = exact.format(new Date(time.dateTime)) + " · " + time.dateTime.replace("T", " ").replace(/\.\d+Z/, "Z");
   });
 
   // Inputs of times are in UTC: in the document, in addresses and in sent forms. The reader sees and enters times in the reader's time zone.
