@@ -189,9 +189,9 @@ type Batches struct {
 	List         List[BatchFilter, Batch]                  `op:"GET /v1/batches" id:"listBatches" scope:"input" role:"viewer" doc:"List batches, by default newest first"`
 	Get          Call[int64, Batch]                        `op:"GET /v1/batches/{id}" id:"getBatch" role:"viewer" doc:"Read a batch and its counts"`
 	Change       CallWith[int64, BatchPatch, BatchChanged] `op:"PATCH /v1/batches/{id}" id:"patchBatch" role:"operator" doc:"Change a batch; absent fields stay, null restores the default"`
-	Pause        CallWith[int64, PauseReason, Batch]       `op:"POST /v1/batches/{id}/pause" id:"pauseBatch" role:"operator" doc:"Pause a batch: its tasks get no new grants; running tasks continue"`
+	Pause        CallWith[int64, PauseReason, Batch]       `op:"POST /v1/batches/{id}/pause" id:"pauseBatch" role:"operator" doc:"Pause a batch: its tasks get no new grants; dispatched tasks continue"`
 	Resume       Call[int64, Batch]                        `op:"POST /v1/batches/{id}/resume" id:"resumeBatch" role:"operator" doc:"End the pause of a batch"`
-	Cancel       Call[int64, Batch]                        `op:"POST /v1/batches/{id}/cancel" id:"cancelBatch" role:"operator" doc:"Cancel a batch; devices that run one of its tasks are asked to stop"`
+	Cancel       Call[int64, Batch]                        `op:"POST /v1/batches/{id}/cancel" id:"cancelBatch" role:"operator" doc:"Cancel a batch; the devices of its dispatched tasks are asked to stop"`
 	Waiting      CallWith[int64, WaitingSample, Waiting]   `op:"GET /v1/batches/{id}/waiting" id:"getBatchWaiting" role:"viewer" doc:"Summarize why the tasks of a batch wait, grouped by reason"`
 	WaitingTasks ListOf[int64, ReasonFilter, WaitingTask]  `op:"GET /v1/batches/{id}/waiting/tasks" id:"listBatchWaiting" role:"viewer" doc:"List the waiting tasks of a batch, each with its first reason"`
 }

@@ -101,7 +101,7 @@ type DevicesChanged struct {
 
 // Deletion has the options of a deletion of many devices.
 type Deletion struct {
-	Cancel bool `query:"cancel" doc:"true: also deletes devices with open tasks: waiting tasks are cancelled, running ones are asked to stop"`
+	Cancel bool `query:"cancel" doc:"true: also deletes devices with open tasks: waiting tasks are cancelled, the device of a dispatched task is asked to stop"`
 	Refuse bool `query:"refuse" doc:"true: only an operator can register the ids again; reports with a fleet token get 403"`
 }
 
@@ -122,7 +122,7 @@ type TokenMade struct {
 type DeviceDeleted struct {
 	ID        string `json:"id"`
 	Cancelled int    `json:"cancelled" doc:"Number of waiting tasks that were cancelled"`
-	Stopping  int    `json:"stopping" doc:"Number of running tasks: each keeps its slot until its lease ends"`
+	Stopping  int    `json:"stopping" doc:"Number of dispatched tasks: each keeps its slot until its lease ends"`
 }
 
 // DeviceFilter selects the devices that match all fields that are set.

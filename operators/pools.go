@@ -39,7 +39,7 @@ type PoolState struct {
 
 // PoolTrouble reports the problems of a pool, computed from the stored counts.
 type PoolTrouble struct {
-	Pending int64    `json:"pending_tasks" readOnly:"true" doc:"Tasks that wait, for any reason; running tasks are not counted"`
+	Pending int64    `json:"pending_tasks" readOnly:"true" doc:"Tasks that wait, for any reason; dispatched tasks are not counted"`
 	Trouble []string `json:"trouble" readOnly:"true" enum:"over_capacity,failing,stalled,paused,no_slots,closed" doc:"Known trouble of the pool, worst first; empty: none"`
 }
 
@@ -204,7 +204,7 @@ type Pools struct {
 	Put          CallWith[string, PoolSettings, PoolChanged] `op:"PUT /v1/pools/{pool}" id:"putPool" role:"admin" doc:"Create a pool or replace its settings"`
 	Change       CallWith[string, PoolPatch, PoolChanged]    `op:"PATCH /v1/pools/{pool}" id:"patchPool" role:"admin" doc:"Change a pool; absent fields stay, null restores the default"`
 	Delete       Remove[string]                              `op:"DELETE /v1/pools/{pool}" id:"deletePool" role:"admin" status:"204" doc:"Delete a pool that has no open tasks"`
-	Pause        CallWith[string, PauseReason, Pool]         `op:"POST /v1/pools/{pool}/pause" id:"pausePool" role:"admin" doc:"Pause a pool: it makes no new grants; running tasks continue"`
+	Pause        CallWith[string, PauseReason, Pool]         `op:"POST /v1/pools/{pool}/pause" id:"pausePool" role:"admin" doc:"Pause a pool: it makes no new grants; dispatched tasks continue"`
 	Resume       Call[string, Pool]                          `op:"POST /v1/pools/{pool}/resume" id:"resumePool" role:"admin" doc:"End the pause of a pool"`
 	Slots        Call[string, Slots]                         `op:"GET /v1/pools/{pool}/slots" id:"getSlots" role:"viewer" doc:"List the holders of the slots"`
 	History      ListOf[string, HistoryFilter, Holding]      `op:"GET /v1/pools/{pool}/history" id:"listHistory" role:"viewer" doc:"List the past and present holders of the slots, and how each grant ended"`
@@ -216,7 +216,7 @@ type Pools struct {
 	Limited      CallWith[string, LimitedQuery, LimitedList] `op:"GET /v1/pools/{pool}/limited" id:"getLimited" role:"viewer" doc:"List the subjects that the policies of a pool and its batches refused most"`
 	Usage        CallWith[string, UsageQuery, Usage]         `op:"GET /v1/pools/{pool}/usage" id:"getUsageOfPool" role:"viewer" doc:"Read the usage of the policies of a pool"`
 
-	_ struct{} `op:"POST /v1/pools/pause" id:"pausePools" role:"admin" doc:"Pause all pools, one page per request; running tasks continue"`
+	_ struct{} `op:"POST /v1/pools/pause" id:"pausePools" role:"admin" doc:"Pause all pools, one page per request; dispatched tasks continue"`
 	_ struct{} `op:"POST /v1/pools/resume" id:"resumePools" role:"admin" doc:"End the pauses of all pools that this operator paused, one page per request"`
 	_ struct{} `op:"POST /v1/pools/{pool}/slots/{slot}/release" id:"releaseSlot" role:"admin" doc:"Take a slot back from its holder"`
 }

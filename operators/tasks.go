@@ -35,7 +35,7 @@ type Task struct {
 	State           string          `json:"state" enum:"pending,dispatched,succeeded,failed,timed_out,cancelled,expired,suppressed"`
 	CountedAttempts int             `json:"attempts_counted" doc:"Attempts that ended and count against max_attempts"`
 	NotBefore       *Time           `json:"not_before" nullable:"true" doc:"The task's own time, in addition to that of its batch"`
-	NotAfter        *Time           `json:"not_after" nullable:"true" doc:"The task's own time, in addition to that of its batch: it expires then, unless it runs"`
+	NotAfter        *Time           `json:"not_after" nullable:"true" doc:"The task's own time, in addition to that of its batch: it expires then, unless it is dispatched"`
 	RetryAt         *Time           `json:"retry_at" nullable:"true" doc:"End of the backoff, after which it may be tried again; null: no backoff"`
 	Created         Time            `json:"created_at"`
 	Finished        *Time           `json:"finished_at" nullable:"true"`
@@ -113,8 +113,8 @@ type TaskFilter struct {
 
 // Bulk is the result of one operation on many tasks.
 type Bulk struct {
-	Tasks       int64 `json:"tasks" doc:"Number of tasks that were changed; in a dry run, that would be, including running tasks"`
-	AskedToStop int64 `json:"asked" doc:"Number of running tasks: their devices are asked to stop with the next report"`
+	Tasks       int64 `json:"tasks" doc:"Number of tasks that were changed; in a dry run, that would be, including dispatched tasks"`
+	AskedToStop int64 `json:"asked" doc:"Number of dispatched tasks: their devices are asked to stop with the next report"`
 	More        bool  `json:"more" doc:"true: there may be more; repeat the request"`
 }
 
@@ -151,7 +151,7 @@ type Tasks struct {
 	List   List[TaskFilter, Task]  `op:"GET /v1/tasks" id:"listTasks" scope:"input" role:"viewer" doc:"List tasks by number"`
 	Get    Call[int64, TaskDetail] `op:"GET /v1/tasks/{id}" id:"getTask" role:"viewer" doc:"Read a task and its attempts"`
 	Why    Call[int64, Why]        `op:"GET /v1/tasks/{id}/why" id:"explainTask" role:"viewer" doc:"Explain why a task does not run, and how to change that"`
-	Cancel Call[int64, Task]       `op:"POST /v1/tasks/{id}/cancel" id:"cancelTask" role:"operator" doc:"Cancel a task; the device of a running task is asked to stop with its next report"`
+	Cancel Call[int64, Task]       `op:"POST /v1/tasks/{id}/cancel" id:"cancelTask" role:"operator" doc:"Cancel a task; the device of a dispatched task is asked to stop with its next report"`
 	Retry  Call[int64, Task]       `op:"POST /v1/tasks/{id}/retry" id:"retryTask" role:"operator" doc:"Retry a task that ended without success"`
 
 	_ struct{} `op:"POST /v1/tasks/cancel" id:"cancelTasks" scope:"input" role:"operator" doc:"Cancel all tasks that match"`

@@ -19,7 +19,7 @@ func batchesCommand() *cobra.Command {
 		{"STATE", func(e jsonObject) string { return readProgress(e).ShownState() }},
 		{"DONE", func(e jsonObject) string { return readProgress(e).endedText() }},
 		{"FAILED", func(e jsonObject) string { return strconv.FormatInt(readProgress(e).FailedTasks(), 10) }},
-		{"INSIDE", func(e jsonObject) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
+		{"DISPATCHED", func(e jsonObject) string { return strconv.FormatInt(readProgress(e).Counts[operators.Dispatched], 10) }},
 		{"ETA", func(e jsonObject) string {
 			if readProgress(e).ShownETA() == nil {
 				return ""
@@ -29,7 +29,7 @@ func batchesCommand() *cobra.Command {
 	}, newColumns("CREATED=created_at"))}
 	verbs := o.newListCommands(list, "List batches, by default newest first", addBatchFilters)
 	verbs = append(verbs, getBatchCommand(b), createBatchCommand(o), cloneBatchCommand(b), retryBatchCommand(b), setBatchCommand(b),
-		b.pauseCommand("Pause a batch: grant no more of its tasks; running tasks continue", batchSettingNames()...),
+		b.pauseCommand("Pause a batch: grant no more of its tasks; dispatched tasks continue", batchSettingNames()...),
 		b.requestCommand("resume", "End the pause of a batch", http.MethodPost, "/resume", batchSettingNames()...),
 		cancelBatchCommand(b), explainWaitingCommand(b, "Show why the tasks of a batch wait, with the number of tasks per reason"), countFailuresCommand(b),
 		b.objectCommand("watch", "Show the progress of a batch until it has ended", func(s *session, batch string) error { return newBatchWatch(s, batch).showUntilEnd() }),
@@ -77,14 +77,14 @@ func setBatchCommand(batches commandFactory) *cobra.Command {
 
 func cancelBatchCommand(batches commandFactory) *cobra.Command {
 	var yes bool
-	command := batches.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, devices that run one of its tasks are asked to stop", func(s *session, batch string) error {
+	command := batches.objectCommand("cancel", "Cancel a batch: waiting tasks are cancelled, the devices of dispatched tasks are asked to stop", func(s *session, batch string) error {
 		path := operators.Path("batches", batch)
 		var current operators.Batch
 		if err := s.Do(s.cmd.Context(), operators.Request{Method: http.MethodGet, Path: path}, &current); err != nil {
 			return err
 		}
 		called := strings.TrimSpace(batch + " " + current.Name)
-		question := fmt.Sprintf("Cancel batch %s: %s, %d run", called, countText(current.Counts[operators.Pending], "task waits", "tasks wait"), current.Counts[operators.Dispatched])
+		question := fmt.Sprintf("Cancel batch %s: %s, %d dispatched", called, countText(current.Counts[operators.Pending], "task waits", "tasks wait"), current.Counts[operators.Dispatched])
 		if err := s.console.confirm(yes, question); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func TestBatchResults(t *testing.T) {
 	d.endTaskWith("d-3", "failed", `,"error":"no route"`)
 	out := d.run("batches results 1 --aggregate down --by-tag site")
 	for _, part := range []string{
-		"3/4 75%, 0 inside, 1 failed", "down, of 2 tasks", "MIN  P5  P50  P95  P99    MAX  MEAN  NUMBERS", "90   91  100  109  109.8  110  100   2",
+		"3/4 75%, 0 dispatched, 1 failed", "down, of 2 tasks", "MIN  P5  P50  P95  P99    MAX  MEAN  NUMBERS", "90   91  100  109  109.8  110  100   2",
 		"TAG        ENDED  FAILED", "a          1      0", "(without)  2      1", "FAILED  ERROR\n1       no route\n",
 	} {
 		if !strings.Contains(out, part) {

@@ -125,7 +125,7 @@ func TestBatchesAreSteered(t *testing.T) {
 	d.run("pools create p --capacity 1")
 	d.run("batches create --pool p --name first --device d-1 --device d-2 --device d-3")
 	d.sendReport("d-1", `{"id":"1"}`)
-	if got := maskVariableText(d.run("batches list")); got != "ID  NAME  POOL  STATE  DONE  FAILED  INSIDE  ETA  CREATED\n1  first  p  running  0/3 0%  0  1  TIME\n" {
+	if got := maskVariableText(d.run("batches list")); got != "ID  NAME  POOL  STATE  DONE  FAILED  DISPATCHED  ETA  CREATED\n1  first  p  running  0/3 0%  0  1  TIME\n" {
 		t.Error(got)
 	}
 	d.run("batches set 1 --priority 3 --not-after 2099-01-01T00:00:00Z --weight 4 --max-attempts 9 --lane urgent --max-wait 90m")
@@ -157,7 +157,7 @@ func TestBatchesAreSteered(t *testing.T) {
 	if got := maskVariableText(d.run("batches resume 1")); !strings.Contains(got, "state  running\n") {
 		t.Error(got)
 	}
-	d.runCommand("", "batches", "cancel", "1").expectExit(2).expectErrors("Cancel batch 1 first: 2 tasks wait, 1 run", "--yes")
+	d.runCommand("", "batches", "cancel", "1").expectExit(2).expectErrors("Cancel batch 1 first: 2 tasks wait, 1 dispatched", "--yes")
 	if got := maskVariableText(d.run("batches cancel 1 --yes")); !strings.Contains(got, "state  cancelling\n") {
 		t.Error(got)
 	}

@@ -44,7 +44,7 @@ func (p batchProgress) endedText() string {
 
 // summaryLine returns the whole progress in one line of text.
 func (p batchProgress) summaryLine() string {
-	text := fmt.Sprintf("%s, %d inside, %d failed", p.endedText(), p.Counts[operators.Dispatched], p.FailedTasks())
+	text := fmt.Sprintf("%s, %d dispatched, %d failed", p.endedText(), p.Counts[operators.Dispatched], p.FailedTasks())
 	if n := p.countUnsuccessful() - p.FailedTasks(); n > 0 {
 		text += fmt.Sprintf(", %d cancelled, expired or suppressed", n)
 	}

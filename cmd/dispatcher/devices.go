@@ -162,7 +162,7 @@ The devices that match are counted first. Devices with open tasks are kept, unle
 		}),
 	}
 	bulk.addTo(command, devices.operatorFlags)
-	command.Flags().BoolVar(&options.Cancel, "cancel", false, "also delete devices with open tasks: waiting tasks are cancelled, and a device is asked to stop a running task")
+	command.Flags().BoolVar(&options.Cancel, "cancel", false, "also delete devices with open tasks: waiting tasks are cancelled, and a device is asked to stop a dispatched task")
 	command.Flags().BoolVar(&options.Refuse, "refuse", false, "only an operator can register these ids again, no fleet token")
 	return command
 }

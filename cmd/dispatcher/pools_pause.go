@@ -60,7 +60,7 @@ func describePools(changed operators.PoolsChanged, participle string) string {
 }
 
 func pausePoolCommand(pools commandFactory) *cobra.Command {
-	command := pools.pauseCommand("Pause a pool or all pools: grant no more slots; running tasks continue")
+	command := pools.pauseCommand("Pause a pool or all pools: grant no more slots; dispatched tasks continue")
 	stopRunning := command.Flags().Bool("stop-running", false, "with --all: also ask the devices that hold a slot to stop; their tasks wait again")
 	return addAllPoolsFlags(command, pools, "Pause", "paused", func(s *session, dryRun bool) (operators.PoolsChanged, error) {
 		reason, _ := command.Flags().GetString("reason")

@@ -28,7 +28,7 @@ func tasksCommand() *cobra.Command {
 		completeFlagValues(c, "order", "newest", "oldest")
 	})
 	verbs = append(verbs, getTaskCommand(t), explainTaskCommand(t),
-		changeTasksCommand(o, "cancel", "Cancel a task, or all matching tasks; devices that run one of them are asked to stop"),
+		changeTasksCommand(o, "cancel", "Cancel a task, or all matching tasks; devices of dispatched tasks are asked to stop"),
 		changeTasksCommand(o, "retry", "Retry a task that ended without success, or all matching tasks"))
 	return o.groupCommand("tasks", "Find tasks, ask why they wait, cancel and retry them", verbs...)
 }
@@ -79,7 +79,7 @@ type taskDetail struct {
 // writeAttempts writes the grant and a table of the attempts, if there are any.
 func (d taskDetail) writeAttempts(out io.Writer) error {
 	if d.Grant != nil {
-		_, _ = fmt.Fprintln(out, "\nIt runs:")
+		_, _ = fmt.Fprintln(out, "\nDispatched:")
 		if err := terminal.WriteFields(out, d.Grant, nil); err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (s *session) changeMatchingTasks(verb string, filter url.Values, isConfirme
 		describe: func(changed operators.Bulk, participle string) string {
 			text := countText(changed.Tasks, "task", "tasks") + " " + participle
 			if changed.AskedToStop > 0 {
-				text += fmt.Sprintf(", %d run and were asked to stop", changed.AskedToStop)
+				text += fmt.Sprintf(", %d dispatched: asked to stop", changed.AskedToStop)
 			}
 			return text
 		},

@@ -69,7 +69,7 @@ Attempts that ended:
 ATTEMPT  TOKEN  DEVICE  SLOT  GRANTED  ENDED  BY  ERROR  OUTPUT
 1  1  d-1  0  TIME  TIME  failed  as told
 `)
-	if got := maskVariableText(d.run("tasks get 2")); !strings.Contains(got, "\nIt runs:\ntoken  2\n") {
+	if got := maskVariableText(d.run("tasks get 2")); !strings.Contains(got, "\nDispatched:\ntoken  2\n") {
 		t.Errorf("the grant is not shown:\n%s", got)
 	}
 	d.run("batches pause 1 --reason", "the server is slow")
@@ -104,7 +104,7 @@ func TestTasksAreCancelledAndRetried(t *testing.T) {
 	if got := d.run("tasks list --state cancelled --output json"); got != "[]\n" {
 		t.Errorf("cancelled without a yes: %s", got)
 	}
-	d.expectOutput("tasks cancel --batch 1 --yes", "1 task cancelled, 1 run and were asked to stop\n")
+	d.expectOutput("tasks cancel --batch 1 --yes", "1 task cancelled, 1 dispatched: asked to stop\n")
 	d.expectOutput("tasks retry --state failed --dry-run", "1 task would be retried\n")
 	var done struct{ Tasks, Asked int }
 	if d.decodeOutput(&done, "tasks retry --state failed --yes"); done.Tasks != 1 {

@@ -35,7 +35,7 @@ func TestProgressIsDrawnOnATerminal(t *testing.T) {
 	d.run("batches create --pool p --device d-1 --device d-2")
 	d.endTask("d-1", "succeeded")
 	screen := d.startOnTerminal("batches", "watch", "1")
-	screen.waitForOutput(t, `\r\x1b\[K\x1b\[\?7l\[#{15}\.{15}\] 1/2 50%, 0 inside, 0 failed`)
+	screen.waitForOutput(t, `\r\x1b\[K\x1b\[\?7l\[#{15}\.{15}\] 1/2 50%, 0 dispatched, 0 failed`)
 	d.endTask("d-2", "succeeded")
 	screen.waitForOutput(t, `\[#{30}\] 2/2 100%`)
 	screen.waitForOutput(t, `state +finished`)
@@ -52,7 +52,7 @@ func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	d.run("batches create --pool p --device d-1 --device d-2")
 	for _, answer := range []string{"n\r", "\r", "\x04", "perhaps\r"} {
 		screen := d.startOnTerminal("batches", "cancel", "1")
-		screen.waitForOutput(t, `Cancel batch 1: 2 tasks wait, 0 run\? \[y/N\] `)
+		screen.waitForOutput(t, `Cancel batch 1: 2 tasks wait, 0 dispatched\? \[y/N\] `)
 		screen.typeText(t, answer)
 		<-screen.ended
 		if code := screen.cmd.ProcessState.ExitCode(); code != 1 {

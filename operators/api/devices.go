@@ -288,7 +288,7 @@ func (d *deviceOperations) newBlockHandler(mustBlock bool) (handler func(context
 
 func (d *deviceOperations) delete(ctx context.Context, in *struct {
 	DevicePath
-	Cancel bool `query:"cancel" doc:"true: deletes the device even if it has open tasks: waiting tasks are cancelled, running ones are asked to stop"`
+	Cancel bool `query:"cancel" doc:"true: deletes the device even if it has open tasks: waiting tasks are cancelled, the device of a dispatched task is asked to stop"`
 },
 ) (operators.DeviceDeleted, error) {
 	removed, err := d.credentials.DeleteDevice(ctx, operatorName(ctx), in.ID, in.Cancel)

@@ -79,7 +79,7 @@ func (p *poolOperations) changePool(ctx context.Context, name, reason string, ch
 func (p *poolOperations) delete(ctx context.Context, in *PoolPath) (*struct{}, error) {
 	err := p.ledger.DeletePool(ctx, operatorName(ctx), in.Pool)
 	if errors.Is(err, store.ErrOpenTasks) {
-		return nil, newProblem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for the running tasks")
+		return nil, newProblem(http.StatusConflict, codeOpenTasks, "the pool has open tasks: cancel their batches, and wait for the dispatched tasks")
 	}
 	if err != nil {
 		return nil, err

@@ -120,11 +120,11 @@ func navigationLinks() []navigationLink {
 // message.
 func doneMessages() (textByKey map[string]string) {
 	return map[string]string{
-		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Running tasks continue; no new grants are made.", "resumed": "Resumed.",
+		"pool-changed": "The pool was changed.", "profile-changed": "The profile was changed: in effect with the next report of its devices.", "paused": "Paused. Dispatched tasks continue; no new grants are made.", "resumed": "Resumed.",
 		"paused-stopping": "Paused. The devices that hold a slot are asked to stop with their next report; their tasks wait again.",
 		"release-asked":   "The holder is asked to stop with its next report. The slot is free once it answers, or when its lease ends.",
 		"released":        "The slot is free. Its device may continue until its lease would have ended.",
-		"created":         "The batch was created.", "batch-changed": "The batch was changed.", "cancelled": "Cancelled. Devices that run a task are asked to stop with their next report.",
+		"created":         "The batch was created.", "batch-changed": "The batch was changed.", "cancelled": "Cancelled. Devices of dispatched tasks are asked to stop with their next report.",
 		"retried": "Tried again: the tasks are pending.", "blocked": "The device is blocked.", "unblocked": "The device is unblocked.",
 		"token-deleted": "The token is deleted: all replicas refuse it within 5 s.",
 	}
