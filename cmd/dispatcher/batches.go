@@ -88,7 +88,14 @@ func cancelBatchCommand(batches commandFactory) *cobra.Command {
 		if err := s.console.confirm(yes, question); err != nil {
 			return err
 		}
-		return s.sendAndShow(operators.Request{Method: http.MethodPost, Path: path + "/cancel"}, batchSettingNames()...)
+		request, watch := operators.Request{Method: http.MethodPost, Path: path + "/cancel"}, newBatchWatch(s, batch)
+		if watch.onlyPending = watch.line.isTerminal; !watch.onlyPending {
+			return s.sendAndShow(request, batchSettingNames()...)
+		}
+		if _, err := s.Call(s.cmd.Context(), request); err != nil {
+			return err
+		}
+		return watch.showUntilEnd()
 	})
 	addYesFlag(command, &yes)
 	return command

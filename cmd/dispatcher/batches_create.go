@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -152,7 +153,11 @@ func newIdempotencyKey() string { return "cli-" + rand.Text() }
 // not succeed.
 func (b *batchFlags) send(s *session, request operators.Request) error {
 	var made operators.BatchCreated
-	text, err := readAnswer(s.cmd.Context(), s.Client, request, &made)
+	var text json.RawMessage
+	err := s.console.showWhile("The dispatcher checks the tasks", func() (err error) {
+		text, err = readAnswer(s.cmd.Context(), s.Client, request, &made)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -71,11 +71,12 @@ func (p batchProgress) summaryLine() string {
 type batchWatch struct {
 	*session
 
-	batch  string
-	line   *statusLine
-	last   batchProgress   // the latest progress
-	text   json.RawMessage // the latest answer as received
-	isOver bool            // whether showUntilEnd read that the batch has ended
+	batch       string
+	onlyPending bool // the watch also ends when the batch has no pending task
+	line        *statusLine
+	last        batchProgress   // the latest progress
+	text        json.RawMessage // the latest answer as received
+	isOver      bool            // whether showUntilEnd read that the batch has ended
 }
 
 // newBatchWatch returns a batchWatch for the batch with this id.
@@ -135,5 +136,5 @@ func (w *batchWatch) update() (isOver bool, err error) {
 	if w.console.isJSON && isChanged {
 		err = writeJSON(w.console.out, text, "")
 	}
-	return p.HasEnded(), err
+	return p.HasEnded() || w.onlyPending && p.Counts[operators.Pending] == 0, err
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/rescue"
 	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/operators"
 )
@@ -103,6 +104,21 @@ type statusLine struct {
 	isTerminal  bool
 	phase, text string    // of the latest line; only if the output is not a terminal
 	writtenAt   time.Time // when the latest line was written
+}
+
+// showWhile calls work. On a terminal, it shows text and the time since the start every watchEvery, until work returns.
+func (c *console) showWhile(text string, work func() error) error {
+	line, started, tick := c.newStatusLine(), time.Now(), time.NewTicker(watchEvery)
+	defer tick.Stop()
+	defer line.Clear()
+	for result := rescue.Async(work); ; {
+		select {
+		case err := <-result:
+			return err
+		case <-tick.C:
+			line.Show("%s: %s", text, time.Since(started).Round(time.Second))
+		}
+	}
 }
 
 // lineEvery is the minimum time between two lines of a statusLine that is not on a terminal.

@@ -65,6 +65,11 @@ func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	screen.typeText(t, "yes\r")
 	<-screen.ended
 	screen.waitForOutput(t, "2 tasks cancelled")
+	d.run("batches create --pool p --device d-1")
+	screen = d.startOnTerminal("batches", "cancel", "2", "--yes")
+	screen.waitForOutput(t, `\[#{30}\] 1/1 100%, 0 dispatched`)
+	screen.waitForOutput(t, `counts +1 cancelled`)
+	<-screen.ended
 }
 
 // typeText writes text to the terminal as a person types it.
