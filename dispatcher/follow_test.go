@@ -220,7 +220,7 @@ func TestFollowTellsWhileAPoolHangs(t *testing.T) {
 	b.createPool("b", 2, minute)
 	semaphore.hangingPool.Store("a")
 	semaphore.outages.Add(1)
-	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, 3*time.Second)
 	defer cancel()
 	if r, err := b.Upkeep.FollowChanges(ctx); err == nil || r.Resized != 1 {
 		t.Errorf("followed %+v, %v; want pool b resized, and no answer of pool a", r, err)

@@ -170,13 +170,15 @@ func TestWaitEndsByTheClock(t *testing.T) {
 	t.Parallel()
 	runWithWaiter(t, func(w *waitingBench) {
 		w.t.Helper()
-		_, err := w.store.ChangeBatch(w.ctx, "op", w.batch, func(b *store.Batch) error {
-			end := time.Now().Add(1500 * time.Millisecond)
-			b.NotAfter = &end
-			return nil
+		w.awaitCondition("a report before the end", func() bool { // a slow machine sends it after the end
+			_, err := w.store.ChangeBatch(w.ctx, "op", w.batch, func(b *store.Batch) error {
+				end := time.Now().Add(1500 * time.Millisecond)
+				b.NotAfter = &end
+				return nil
+			})
+			w.must(err)
+			return w.sendReport("d", `{"id":"1"}`).Reason == devices.ReasonFull
 		})
-		w.must(err)
-		w.expectLedgerRead(w.spies, "another end", devices.ReasonFull, true)
 		w.awaitCondition("the end of the batch", func() bool {
 			w.followMarks()
 			return w.sendReport("d", `{"id":"1"}`).Reason == devices.ReasonNone
@@ -211,11 +213,16 @@ func TestWaitsKnowTheTasksThatAreNotShown(t *testing.T) {
 	t.Parallel()
 	runWithWaiter(t, func(w *waitingBench) {
 		w.t.Helper()
-		soon, high := time.Now().Add(1500*time.Millisecond), 10
-		w.queueTasks("one", nil, func(yield func(store.NewTask, error) bool) {
-			_ = yield(store.NewTask{Device: "d"}, nil) && yield(store.NewTask{Device: "d", NotBefore: &soon, Priority: &high}, nil)
+		var soon time.Time
+		w.awaitCondition("a wait that is recorded before the start", func() bool { // a slow machine records it after the start
+			start, high := time.Now().Add(1500*time.Millisecond), 10
+			w.queueTasks("one", nil, func(yield func(store.NewTask, error) bool) {
+				_ = yield(store.NewTask{Device: "d"}, nil) && yield(store.NewTask{Device: "d", NotBefore: &start, Priority: &high}, nil)
+			})
+			w.expectLedgerRead(w.spies, "another batch", devices.ReasonFull, true)
+			soon = start
+			return time.Now().Before(start)
 		})
-		w.expectLedgerRead(w.spies, "another batch", devices.ReasonFull, true)
 		w.awaitCondition("the start of the other task", func() bool { return time.Now().After(soon) })
 		w.followMarks()
 		w.expectLedgerRead(w.spies, "the other task may start", devices.ReasonFull, true)

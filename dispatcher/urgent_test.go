@@ -52,7 +52,7 @@ func runOnFullPools(t *testing.T, test func(f *fullPool), sleepers ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := &wakeRecorder{}
-			f := &fullPool{testBench: backend(t, withWaker(w), withLongPeriod), wakeRecorder: w}
+			f := &fullPool{testBench: backend(t, withWaker(w), withLongPeriod, withMinuteOffers), wakeRecorder: w}
 			f.createPool("a", 60, 5*minute)
 			f.reconcile()
 			names, tasks := numberedNames("d", 150), []string(nil)
@@ -77,20 +77,16 @@ func runOnFullPools(t *testing.T, test func(f *fullPool), sleepers ...string) {
 	}
 }
 
-// handOffSlot ends the task of the oldest holder, and lets the device that gets the slot start its task. On a busy
-// machine, a device may report after its offer lapsed. Then it is refused, and the slot goes to the next device.
+// handOffSlot ends the task of the oldest holder, and lets the device that gets the slot start its task.
 func (f *fullPool) handOffSlot() (device string) {
 	f.t.Helper()
 	f.reportOverSession(f.holders[0], resultReport(f.heldTasks[0], "succeeded", ""))
-	for {
-		f.awaitCondition("waking", func() bool { return len(f.wokenDevices()) > f.followedWakes })
-		device = f.wokenDevices()[f.followedWakes]
-		f.followedWakes++
-		if reply := f.reportOverSession(device, `{"id":"p"}`); reply.Task != nil {
-			f.heldTasks, f.holders = append(f.heldTasks[1:], *reply.Task), append(f.holders[1:], device)
-			return device
-		}
-	}
+	f.awaitCondition("waking", func() bool { return len(f.wokenDevices()) > f.followedWakes })
+	device = f.wokenDevices()[f.followedWakes]
+	f.followedWakes++
+	reply := f.expectSessionReason(device, devices.ReasonGranted)
+	f.heldTasks, f.holders = append(f.heldTasks[1:], *reply.Task), append(f.holders[1:], device)
+	return device
 }
 
 // urgentHolders returns how many slots devices with tasks of the urgent batch hold.

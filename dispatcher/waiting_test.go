@@ -85,6 +85,21 @@ func (w *pendingReport) awaitAnswer() reportAnswer {
 	return a
 }
 
+// awaitGrant waits until the report is answered with a grant. If a slow machine claimed the slot too late, the device
+// reports again.
+func (b *testBench) awaitGrant(w *pendingReport) reportAnswer {
+	b.t.Helper()
+	a := w.awaitAnswer()
+	if a.Reason == devices.ReasonUnavailable {
+		task := b.expectGrant(string(w.caller.Device))
+		a.Task = &task
+	}
+	if a.Task == nil {
+		b.t.Fatalf("%s: answered %+v, want a grant", w.caller.Device, a)
+	}
+	return a
+}
+
 func (w *pendingReport) expectStillParked() {
 	w.t.Helper()
 	select {
