@@ -210,7 +210,8 @@ func TestOutOfMemoryLeavesNothingHalfDone(t *testing.T) {
 	expectEqual(t, "working again", s.acquireAll(t, pool, "b", "c"), []slots.Acquisition{acquiredSlot(0), acquiredSlot(1)})
 }
 
-// TestCallEndsWithItsContext checks a call to a Redis that hangs. The call must end when the context of its caller ends.
+// TestCallEndsWithItsContext checks a call to a Redis that hangs. The call must end when the context of its caller ends, long before the
+// read timeout of the client, which is a minute in tests.
 func TestCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s, redisServer := newStoppableRedis(t)
@@ -221,10 +222,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	_, _, err := s.Acquire(ctx, pool, slots.Pace{}, newRequests(1e9, "a"))
-	if !errors.Is(err, slots.ErrUnavailable) {
-		t.Errorf("%v, want ErrUnavailable", err)
-	}
-	if took := time.Since(begin); took > 2*time.Second { // one read timeout would take 5 s
-		t.Errorf("took %s with 50 ms to go", took)
+	if took := time.Since(begin); !errors.Is(err, slots.ErrUnavailable) || took > 30*time.Second {
+		t.Errorf("%v after %s, want ErrUnavailable after 50 ms", err, took)
 	}
 }

@@ -184,14 +184,15 @@ func TestADDIDeviceIsAskedToStop(t *testing.T) {
 func TestADDIDeviceWithoutALeaseIsAnOverrun(t *testing.T) {
 	t.Parallel()
 	i, _ := startDev(t, t.TempDir())
-	i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":1,"lease_ms":2000}`)
 	polls, reports := newDDIDevice(t, i, "polls"), newDDIDevice(t, i, "reports")
 	for _, device := range []*ddiDevice{polls, reports} {
+		i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":1,"lease_ms":2000}`)
 		i.queueDeployment(t, "p", `,"max_attempts":3,"retry_backoff_ms":0`, device.id)
 		link := device.awaitAction("deploymentBase")
 		await.True(t, "the end of the lease", func() bool {
 			return strings.Contains(string(i.callOperator(t, "GET", "/v1/events?device="+device.id, "")), `"task.lapsed"`)
 		})
+		i.callOperator(t, "PUT", "/v1/pools/p", `{"capacity":1,"lease_ms":60000}`) // the next lease lasts to the end of the test
 		if device == reports {
 			device.feedback(link, "closed", "success", 410)
 			device.feedback(link, "closed", "success", 410)

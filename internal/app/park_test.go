@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -17,28 +18,41 @@ import (
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
 
-// startLongPoll sends a report of the device that may be parked. It returns the channel for the reply.
+// startLongPoll sends a report of the device that may be parked. It returns the channel for the reply. If the dispatcher could not decide, as
+// on a slow machine, the device sends the report again.
 func (i *instance) startLongPoll(t *testing.T, device string) <-chan devices.Reply {
 	t.Helper()
 	replies := make(chan devices.Reply, 1)
-	request, err := http.NewRequest(http.MethodPost, i.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"waits"}`))
-	must.Succeed(t, err)
-	request.Header.Set("Authorization", "Bearer "+i.fleet)
-	request.Header.Set("Prefer", "wait=60")
-	go func() {
-		defer close(replies)
+	poll := func() (reply devices.Reply, err error) {
+		request, err := http.NewRequest(http.MethodPost, i.url+"/v1/devices/"+device+"/report", strings.NewReader(`{"id":"waits"}`))
+		if err != nil {
+			return reply, err
+		}
+		request.Header.Set("Authorization", "Bearer "+i.fleet)
+		request.Header.Set("Prefer", "wait=60")
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {
-			t.Errorf("long poll of %s: %v", device, err)
-			return
+			return reply, err
 		}
 		defer response.Body.Close()
-		var body bytes.Buffer
-		if _, err := body.ReadFrom(response.Body); err != nil || response.StatusCode != http.StatusOK {
-			t.Errorf("long poll of %s: %d %s, %v", device, response.StatusCode, body.Bytes(), err)
-			return
+		if response.StatusCode == http.StatusServiceUnavailable {
+			return devices.Reply{Reason: devices.ReasonUnavailable}, nil
 		}
-		replies <- decodeReply(t, body.Bytes())
+		return reply, json.NewDecoder(response.Body).Decode(&reply)
+	}
+	go func() {
+		defer close(replies)
+		for {
+			reply, err := poll()
+			if err != nil {
+				t.Errorf("long poll of %s: %v", device, err)
+				return
+			}
+			if reply.Reason != devices.ReasonUnavailable {
+				replies <- reply
+				return
+			}
+		}
 	}()
 	return replies
 }
