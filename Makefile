@@ -13,7 +13,8 @@ N ?= 300
 SPAN ?= 10s
 BEFORE ?=
 
-BIN := $(CURDIR)/bin
+# A relative path, because the absolute path of a clone may contain spaces, which a target must not.
+BIN := bin
 LINT := $(BIN)/golangci-lint
 STANDIN_PACKAGES := internal/test/compose/standins/packages
 STANDINS := $(BIN)/standins-$(firstword $(shell cksum $(STANDIN_PACKAGES))).tar
@@ -94,8 +95,8 @@ budget: ## Write the sizes of all rooms to internal/test/budget/budget.txt
 .PHONY: lint
 lint: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Check style, mistakes and the import rules
 	$(LINT)-$(GOLANGCI_LINT_VERSION) run
-	cd bench && $(LINT)-$(GOLANGCI_LINT_VERSION) run --disable gomoddirectives # it is built with the dispatcher beside it
-	cd internal/test/kubernetes && $(LINT)-$(GOLANGCI_LINT_VERSION) run
+	cd bench && ../$(LINT)-$(GOLANGCI_LINT_VERSION) run --disable gomoddirectives # it is built with the dispatcher beside it
+	cd internal/test/kubernetes && ../../../$(LINT)-$(GOLANGCI_LINT_VERSION) run
 
 .PHONY: fmt
 fmt: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Format the code
@@ -106,7 +107,7 @@ fmt: $(LINT)-$(GOLANGCI_LINT_VERSION) ## Format the code
 $(LINT)-$(GOLANGCI_LINT_VERSION):
 	@echo "Installing golangci-lint $(GOLANGCI_LINT_VERSION) into bin/; the first time takes some minutes."
 	@rm -f $(LINT)*
-	@GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION)
+	@GOBIN="$(CURDIR)/$(BIN)" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT_VERSION)
 	@mv $(LINT) $@
 
 .PHONY: fuzz
@@ -128,7 +129,7 @@ bench-makespan: deps ## Measure batches against the physical limit, and report-a
 
 .PHONY: bench-load
 bench-load: deps build ## Measure cycles a second, and job queues beside them (ROWS='in process|River', ROUNDS=3, SPAN=10s)
-	@cd bench && exec go test -count=1 -timeout 180m -v -run '^TestLoad$$' . -whole -binary $(BIN)/dispatcher \
+	@cd bench && exec go test -count=1 -timeout 180m -v -run '^TestLoad$$' . -whole -binary "$(CURDIR)/$(BIN)/dispatcher" \
 		-rows='$(ROWS)' -rounds=$(ROUNDS) -span=$(SPAN)
 
 .PHONY: env
@@ -143,13 +144,13 @@ compose-test: ## Run docker-compose.yml with a Docker engine and stand-ins of it
 	@go mod download # the test copies the modules into the stand-in of the Go image
 	@exec go test -count=1 -timeout 60m -v -run '^TestCompose$$' \
 		-exec 'unshare --mount --net --pid --fork --kill-child --mount-proc' ./internal/test/compose \
-		-compose $(BIN)/docker-compose-$(COMPOSE_VERSION) -packages $(STANDINS) -folder $(BIN)/.compose-test
+		-compose "$(CURDIR)/$(BIN)/docker-compose-$(COMPOSE_VERSION)" -packages "$(CURDIR)/$(STANDINS)" -folder "$(CURDIR)/$(BIN)/.compose-test"
 
 # `go install` refuses the module, because its go.mod has exclude directives; as the main module it can be built.
 $(BIN)/docker-compose-$(COMPOSE_VERSION):
 	@echo "Building docker compose $(COMPOSE_VERSION) into bin/; the first time takes some minutes."
 	@go build -C "$$(go mod download -json github.com/docker/compose/v2@v$(COMPOSE_VERSION) | jq -r .Dir)" -buildvcs=false \
-		-ldflags '-s -w -X github.com/docker/compose/v2/internal.Version=v$(COMPOSE_VERSION)' -o $@ ./cmd
+		-ldflags '-s -w -X github.com/docker/compose/v2/internal.Version=v$(COMPOSE_VERSION)' -o "$(CURDIR)/$@" ./cmd
 
 # The packages of which the stand-ins of images are made. The name of the file has a checksum of their list.
 $(STANDINS):
