@@ -1,4 +1,4 @@
-package operators
+package operators_test
 
 import (
 	"bytes"
@@ -16,26 +16,26 @@ import (
 	"time"
 
 	"github.com/fleetslots/dispatcher/internal/test/must"
+	"github.com/fleetslots/dispatcher/operators"
 )
 
-func newTestClient(t *testing.T, handler http.HandlerFunc) *Client {
+func newTestClient(t *testing.T, handler http.HandlerFunc) *operators.Client {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	c, err := New(Config{URL: server.URL + "/", Token: "secret"})
+	c, err := operators.New(operators.Config{URL: server.URL + "/", Token: "secret"})
 	must.Succeed(t, err)
-	t.Cleanup(c.http.CloseIdleConnections)
 	return c
 }
 
 func TestOnlyAddressesOfServersAreTaken(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", "x", "127.0.0.1:8080", "ftp://host", "http://", ":"} {
-		if _, err := New(Config{URL: bad}); err == nil {
+		if _, err := operators.New(operators.Config{URL: bad}); err == nil {
 			t.Errorf("%q is taken for a URL", bad)
 		}
 	}
-	if got := Path("pools", "a/b c"); got != "/v1/pools/a%2Fb%20c" {
+	if got := operators.Path("pools", "a/b c"); got != "/v1/pools/a%2Fb%20c" {
 		t.Error(got)
 	}
 }
@@ -47,8 +47,8 @@ func TestALeaseThatIsToEndIsNotHeld(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = w.Write([]byte(`{"state":"held","lease":7,"token":9,"holder":"job","cancel":"cancelled"}`))
 	})
-	got, err := c.Leases.WaitForSlot(t.Context(), "p", NewLease{Holder: "job"}, time.Minute, nil)
-	if p, is := errors.AsType[*Problem](err); !is || p.Code != "lease_lost" || p.Cancel != "cancelled" || got.State == LeaseHeld {
+	got, err := c.Leases.WaitForSlot(t.Context(), "p", operators.NewLease{Holder: "job"}, time.Minute, nil)
+	if p, is := errors.AsType[*operators.Problem](err); !is || p.Code != "lease_lost" || p.Cancel != "cancelled" || got.State == operators.LeaseHeld {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -63,9 +63,13 @@ func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 		received <- time.Now()
 		_, _ = w.Write([]byte(`{"state":"held","lease":7,"token":9,"holder":"job","lease_ms":60000,"held_ms":400}`))
 	})
-	for name, ask := range map[string]func() (Lease, error){
-		"acquire": func() (Lease, error) { return c.Leases.Acquire(t.Context(), "p", NewLease{Holder: "job"}, time.Second) },
-		"renew":   func() (Lease, error) { return c.Leases.Renew(t.Context(), "p", 7, LeaseRenewal{Token: 9}) },
+	for name, ask := range map[string]func() (operators.Lease, error){
+		"acquire": func() (operators.Lease, error) {
+			return c.Leases.Acquire(t.Context(), "p", operators.NewLease{Holder: "job"}, time.Second)
+		},
+		"renew": func() (operators.Lease, error) {
+			return c.Leases.Renew(t.Context(), "p", 7, operators.LeaseRenewal{Token: 9})
+		},
 	} {
 		before := time.Now()
 		got, err := ask()
@@ -126,14 +130,14 @@ func TestFiltersAreSent(t *testing.T) {
 		_, _ = io.WriteString(w, `{"devices":[],"tasks":[]}`)
 	})
 	at := time.Date(2026, 11, 21, 15, 0, 0, 1, time.FixedZone("CET", 3600))
-	devices := DeviceFilter{Tags: []string{"a:1", "b:2"}, Noisy: "true", SilentMS: 7, Recent: 5, CreatedSince: at}
+	devices := operators.DeviceFilter{Tags: []string{"a:1", "b:2"}, Noisy: "true", SilentMS: 7, Recent: 5, CreatedSince: at}
 	for _, err := range c.Devices.List(t.Context(), devices) {
 		t.Error(err)
 	}
 	if want := "created_since=2026-11-21T14%3A00%3A00.000000001Z&noisy=true&recent=5&silent_for_ms=7&tag=a%3A1&tag=b%3A2"; got != want {
 		t.Errorf("sent %s, want %s", got, want)
 	}
-	for want, filter := range map[string]TaskFilter{
+	for want, filter := range map[string]operators.TaskFilter{
 		"": {},
 		"batch=3&error=x%2A&retrying=true&until=2026-11-21T14%3A00%3A00.000000001Z": {Batch: 3, Error: "x*", Retrying: true, Until: at},
 	} {
@@ -144,7 +148,7 @@ func TestFiltersAreSent(t *testing.T) {
 			t.Errorf("sent %s, want %s", got, want)
 		}
 	}
-	if got := (ResultQuery{Fields: []string{"a", "b"}, Sample: 2}).Values().Encode(); got != "fields=a%2Cb&sample=2" {
+	if got := (operators.ResultQuery{Fields: []string{"a", "b"}, Sample: 2}).Values().Encode(); got != "fields=a%2Cb&sample=2" {
 		t.Error(got)
 	}
 }
@@ -190,8 +194,8 @@ func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 		"/v1/known": "the name already exists (already_exists)", "/v1/foreign": "GET /v1/foreign: HTTP 418", "/v1/elsewhere": "HTTP 302",
 	} {
 		_, err := c.Get(t.Context(), path, nil)
-		p, ok := errors.AsType[*Problem](err)
-		if !ok || !strings.Contains(p.Error(), want) || IsTransient(err) || IsResponseLost(err) {
+		p, ok := errors.AsType[*operators.Problem](err)
+		if !ok || !strings.Contains(p.Error(), want) || operators.IsTransient(err) || operators.IsResponseLost(err) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
@@ -200,14 +204,14 @@ func TestRefusalSaysWhatTheServerSaid(t *testing.T) {
 func TestOnlyWhatIsDoneOnceIsSentAgain(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		request Request
+		request operators.Request
 		times   int32 // how many times the client sends the request
 	}{
-		"reading":                {Request{Method: http.MethodGet}, 3},
-		"with a key":             {Request{Method: http.MethodPost, Key: "k", Body: 1}, 3},
-		"without a key":          {Request{Method: http.MethodPost, Body: 1}, 1},
-		"a body that comes once": {Request{Method: http.MethodPost, Key: "k", NoRetry: true, OpenBody: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("1")), nil }}, 1},
-		"deleting":               {Request{Method: http.MethodDelete}, 1},
+		"reading":                {operators.Request{Method: http.MethodGet}, 3},
+		"with a key":             {operators.Request{Method: http.MethodPost, Key: "k", Body: 1}, 3},
+		"without a key":          {operators.Request{Method: http.MethodPost, Body: 1}, 1},
+		"a body that comes once": {operators.Request{Method: http.MethodPost, Key: "k", NoRetry: true, OpenBody: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("1")), nil }}, 1},
+		"deleting":               {operators.Request{Method: http.MethodDelete}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -234,13 +238,13 @@ func TestWithoutAServerNothingIsTriedTwice(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(nil)
 	server.Close()
-	c, err := New(Config{URL: server.URL, OnRetry: func(error, time.Duration) { t.Error("tried again") }})
+	c, err := operators.New(operators.Config{URL: server.URL, OnRetry: func(error, time.Duration) { t.Error("tried again") }})
 	must.Succeed(t, err)
 	_, err = c.Get(t.Context(), "/v1/pools", nil)
-	if lost, ok := errors.AsType[*LostError](err); !ok || lost.Reached || !strings.Contains(err.Error(), server.URL) {
+	if lost, ok := errors.AsType[*operators.LostError](err); !ok || lost.Reached || !strings.Contains(err.Error(), server.URL) {
 		t.Errorf("%v", err)
 	}
-	if err := c.Follow(t.Context(), "/v1/events", nil, LivePosition{}, nil); err == nil {
+	if err := c.Follow(t.Context(), "/v1/events", nil, operators.LivePosition{}, nil); err == nil {
 		t.Error("nobody to follow, and no error")
 	}
 }
@@ -253,8 +257,8 @@ func TestPartOfAnExportIsAnError(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	var out bytes.Buffer
-	err := c.Copy(t.Context(), Request{Method: http.MethodGet, Path: "/v1/devices"}, &out)
-	if !IsResponseLost(err) || !strings.Contains(err.Error(), "the output is incomplete") || out.String() != "device\n" {
+	err := c.Copy(t.Context(), operators.Request{Method: http.MethodGet, Path: "/v1/devices"}, &out)
+	if !operators.IsResponseLost(err) || !strings.Contains(err.Error(), "the output is incomplete") || out.String() != "device\n" {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }
@@ -266,7 +270,7 @@ func TestFollowGoesOn(t *testing.T) {
 	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 		last := r.Header.Get("Last-Event-ID")
 		asked = append(asked, last) // one connection after the other
-		w.Header().Set("Content-Type", typeEvents)
+		w.Header().Set("Content-Type", "text/event-stream")
 		switch last {
 		case "":
 			_, _ = fmt.Fprint(w, "retry: 3000\n\nid: 5\n\nid: 6\ndata: {\"id\":6}\n\nid: 7\ndata: {\"id\":")
@@ -278,11 +282,11 @@ func TestFollowGoesOn(t *testing.T) {
 	})
 	var seen []string
 	connected := 0
-	err := c.Follow(t.Context(), "/v1/events", nil, LivePosition{OnConnected: func() { connected++ }}, func(text json.RawMessage) error {
+	err := c.Follow(t.Context(), "/v1/events", nil, operators.LivePosition{OnConnected: func() { connected++ }}, func(text json.RawMessage) error {
 		seen = append(seen, string(text))
 		return nil
 	})
-	if p, ok := errors.AsType[*Problem](err); !ok || p.Status != http.StatusForbidden {
+	if p, ok := errors.AsType[*operators.Problem](err); !ok || p.Status != http.StatusForbidden {
 		t.Errorf("%v, want the refusal", err)
 	}
 	if got := strings.Join(seen, " "); got != `{"id":6} {"id":7}` || strings.Join(asked, ",") != ",6,7" || connected != 2 {
@@ -294,8 +298,8 @@ func TestFollowGoesOn(t *testing.T) {
 func TestFollowEndsWithTheErrorOfItsCaller(t *testing.T) {
 	t.Parallel()
 	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "id: 6\ndata: {\"id\":6}\n\n") })
-	calls, lost := 0, &LostError{Err: io.EOF, Reached: true, ReadOnly: true}
-	err := c.Follow(t.Context(), "/v1/events", nil, LivePosition{}, func(json.RawMessage) error {
+	calls, lost := 0, &operators.LostError{Err: io.EOF, Reached: true, ReadOnly: true}
+	err := c.Follow(t.Context(), "/v1/events", nil, operators.LivePosition{}, func(json.RawMessage) error {
 		if calls++; calls > 1 {
 			return io.ErrUnexpectedEOF
 		}
@@ -314,7 +318,7 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 		<-r.Context().Done()
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := c.Follow(ctx, "/v1/events", nil, LivePosition{OnConnected: cancel}, nil); !errors.Is(err, context.Canceled) {
+	if err := c.Follow(ctx, "/v1/events", nil, operators.LivePosition{OnConnected: cancel}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }

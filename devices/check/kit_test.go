@@ -168,7 +168,7 @@ func TestTheKitPasses(t *testing.T) {
 	t.Parallel()
 	built := t.TempDir()
 	for _, build := range [][]string{
-		{"go", "build", "-o", built + "/go-http", "../../examples/devices/go-http"},
+		{"go", "build", "-trimpath", "-o", built + "/go-http", "../../examples/devices/go-http"},
 		{"cp", "-r", kit + "/c", built + "/c"},
 		{"make", "-C", built + "/c"},
 	} {
