@@ -16,14 +16,15 @@ import (
 )
 
 func templateFuncs(options Options) template.FuncMap {
+	timed := newTimesRenderer()
 	return template.FuncMap{
 		"url":     func(parts ...any) string { return options.Prefix + fmt.Sprint(parts...) },
 		"esc":     url.PathEscape,
 		"q":       func(v any) string { return url.QueryEscape(fmt.Sprint(v)) },
 		"when":    timeHTML,
-		"at":      func(t time.Time) template.HTML { return template.HTML(exactTimeHTML(decision.FormatTime(t))) }, //nolint:gosec // nothing but digits
+		"at":      func(t time.Time) template.HTML { return timed(decision.FormatTime(t)) },
 		"command": commandHTML,
-		"timed":   newTimesRenderer(),
+		"timed":   timed,
 		"event":   newEventText,
 		"capital": func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"caller":  operators.HolderName,
@@ -87,15 +88,10 @@ func timeHTML(at instant) template.HTML {
 // newTimesRenderer returns a function that renders text of the API with readable times. The script shows the times
 // in the reader's time zone.
 func newTimesRenderer() func(text string) template.HTML {
-	times := regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`)
+	times := regexp.MustCompile(`(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(\.\d+)?Z`)
 	return func(text string) template.HTML {
-		return template.HTML(times.ReplaceAllStringFunc(template.HTMLEscapeString(text), exactTimeHTML)) //nolint:gosec // escaped
+		return template.HTML(times.ReplaceAllString(template.HTMLEscapeString(text), `<time class="at" datetime="${1}T${2}Z" title="$1 ${2}Z">$1 ${2}Z</time>`)) //nolint:gosec // escaped
 	}
-}
-
-// exactTimeHTML renders timeText, a result of decision.FormatTime, as an element that shows the exact time.
-func exactTimeHTML(timeText string) string {
-	return fmt.Sprintf(`<time class="at" datetime="%s" title="%s">%s</time>`, strings.Replace(timeText, " ", "T", 1), timeText, timeText)
 }
 
 // commandHTML renders command, a command line, with a button that copies it.
