@@ -2,7 +2,6 @@ package web_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
@@ -63,7 +62,7 @@ func TestAPageIsFrozen(t *testing.T) {
 }
 
 // TestASilentServerIsNoticed checks an open page whose server sends nothing although the connection is open: the
-// page shows this within five seconds.
+// page shows this before it connects again.
 func TestASilentServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -72,20 +71,14 @@ func TestASilentServerIsNoticed(t *testing.T) {
 	tab := openTab(t)
 	tab.open("http://" + proxy.Addr + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
-	evalJS[bool](tab, `(() => { const said = new MutationObserver(() => { window.saidAt = window.saidAt || Date.now(); });
-		said.observe(document.getElementById("stale"), { attributes: true, childList: true }); return true; })()`)
 	proxy.HoldReplies()
-	held := time.Now()
 	tab.waitForJS(`document.getElementById("stale").textContent.startsWith("No message from the server")`)
-	if took := time.UnixMilli(evalJS[int64](tab, `window.saidAt`)).Sub(held); took > 6*time.Second {
-		t.Errorf("it was said after %s", took)
-	}
 	proxy.ReleaseReplies()
 	tab.waitForJS(`document.getElementById("stale").hidden`)
 }
 
-// TestNothingShiftsWhileSlotsChange checks a page on which slots are granted and released: none of its elements
-// moves.
+// TestNothingShiftsWhileSlotsChange checks a page on which slots are granted and released, and a time gets longer: none
+// of its elements moves.
 func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 	t.Parallel()
 	b := startEmbedded(t)
@@ -94,7 +87,7 @@ func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 	tab.open(b.URL + "/pools/p")
 	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
 	evalJS[bool](tab, `(() => { window.shifts = []; new PerformanceObserver((list) => { for (const e of list.getEntries()) window.shifts.push(
-		e.value.toFixed(4) + " " + e.sources.map((s) => s.node && (s.node.id || s.node.className || s.node.nodeName)).join(",")); }).observe({ type: "layout-shift", buffered: false }); return true; })()`)
+		e.value.toFixed(4) + " " + e.sources.map((s) => s.node && (s.node.id || s.node.className || s.node.textContent.trim().slice(0, 20)) + " " + JSON.stringify([s.previousRect, s.currentRect])).join(",")); }).observe({ type: "layout-shift", buffered: false }); return true; })()`)
 	for round := range 3 {
 		for i := range 3 {
 			granted := b.ReportUntilGranted(deviceIDs(30)[3*round+i])
@@ -104,6 +97,8 @@ func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 		}
 	}
 	tab.waitForJS(`document.querySelectorAll(".grid .cell.fresh").length === 6`)
+	tab.waitForJS(`(() => { const oldest = document.querySelector("#pool-head .oldest time"); oldest.dateTime = new Date(Date.now() - 70000).toISOString();
+		return oldest.textContent.startsWith("1 min"); })()`)
 	if shifts := evalJS[[]string](tab, `window.shifts`); len(shifts) > 0 {
 		t.Errorf("shifts: %q", shifts)
 	}
