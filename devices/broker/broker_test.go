@@ -226,7 +226,7 @@ func TestStopEndsHandshakes(t *testing.T) {
 	defer silent.Close()
 	_, err = silent.Write([]byte{0x10})
 	must.Succeed(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // less than the timeout of the handshake
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second) // less than the timeout of the handshake
 	defer cancel()
 	if err := b.Stop(ctx); err != nil {
 		t.Error(err)
@@ -283,7 +283,7 @@ func TestStopWithManyClients(t *testing.T) {
 		for i := range 50 {
 			defer rawConnect(t, b.Addr().String(), fmt.Sprintf("dev%02d", i), "x").Close()
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		err := b.Stop(ctx)
 		cancel()
 		must.Succeed(t, err)

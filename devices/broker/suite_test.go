@@ -76,14 +76,18 @@ func clientOptions(b *broker.Broker, id, user, password string) (*paho.ClientOpt
 	c := &testClient{received: make(chan string, 100), lost: make(chan struct{})}
 	o := paho.NewClientOptions().AddBroker("tcp://" + b.Addr().String()).SetClientID(id).SetUsername(user).SetPassword(password).
 		SetAutoReconnect(false).SetConnectTimeout(patience).
-		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { c.received <- m.Topic() + " " + string(m.Payload()) }).
 		SetConnectionLostHandler(func(paho.Client, error) { close(c.lost) })
 	return o, c
 }
 
 func (c *testClient) connect(t *testing.T, o *paho.ClientOptions) error {
 	t.Helper()
-	c.Client = paho.NewClient(o)
+	c.Client = paho.NewClient(o.SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) {
+		select {
+		case c.received <- m.Topic() + " " + string(m.Payload()):
+		case <-t.Context().Done(): // the test reads no more messages
+		}
+	}))
 	token := c.Connect()
 	if !token.WaitTimeout(patience) {
 		t.Fatal("no answer to CONNECT")
