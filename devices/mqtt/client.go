@@ -132,12 +132,15 @@ func (c *Client) stayConnected(ctx context.Context) {
 		} else if subscribed {
 			id = newClientID()
 		}
-		if !waitFor(ctx, time.Duration(rand.Int64N(int64(pause)))) {
+		if !waitFor(ctx, drawPause(pause)) {
 			return
 		}
 		pause = min(2*pause, reconnectMax)
 	}
 }
+
+// drawPause returns a random duration below most.
+func drawPause(most time.Duration) time.Duration { return time.Duration(rand.Int64N(int64(most))) }
 
 // errorTextWithoutAddress returns the text of err without ports and addresses, so that the same fault always has the same text.
 func errorTextWithoutAddress(err error) string {
