@@ -151,6 +151,11 @@ func (s *PostgresServer) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&connect_timeout=3", s.addr, database)
 }
 
+// open opens a database to prepare it for tests. A connection may take a minute, because the machine may be slow.
+func (s *PostgresServer) open(database string) (*sql.DB, error) {
+	return sql.Open("postgres", strings.Replace(s.DSN(database), "connect_timeout=3", "connect_timeout=60", 1))
+}
+
 // NewDatabase creates an empty database for one test and returns its DSN.
 func (s *PostgresServer) NewDatabase(tb testing.TB) string {
 	tb.Helper()
@@ -167,7 +172,7 @@ func (s *PostgresServer) copyDatabase(tb testing.TB, template string) string {
 
 func (s *PostgresServer) createDatabase(tb testing.TB, name, template string) {
 	tb.Helper()
-	db, err := sql.Open("postgres", s.DSN("postgres"))
+	db, err := s.open("postgres")
 	must.Succeed(tb, err)
 	defer func() { _ = db.Close() }()
 	// FILE_COPY needs half of the processor time of the default strategy, which writes each page to the write-ahead log.

@@ -50,7 +50,7 @@ func (s *SharedPostgres) NewCopy(tb testing.TB, original string, fill func(*sql.
 	once, _ := s.originals.LoadOrStore(original, &sync.Once{})
 	once.(*sync.Once).Do(func() { //nolint:errcheck // the map has only values of this type
 		server.createDatabase(tb, original, "template0")
-		db, err := sql.Open("postgres", server.DSN(original))
+		db, err := server.open(original)
 		must.Succeed(tb, err)
 		err = fill(db)
 		_ = db.Close() // a database with connections cannot be copied
