@@ -22,26 +22,26 @@ func TestTasksOfOtherPoolsTakeNoSlot(t *testing.T) {
 			task["pool"] = "other"
 		}
 		return a
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		if h := s.waitForReport(hasResult); h.Results[0].Status != "succeeded" {
-			t.Errorf("%+v", h.Results[0])
+			s.t.Errorf("%+v", h.Results[0])
 		}
 		if got := s.external.Stats().Arrivals; got != 0 {
-			t.Errorf("%d arrivals, want none", got)
+			s.t.Errorf("%d arrivals, want none", got)
 		}
 	})
 }
 
 func TestAGrantThatIsOverIsDropped(t *testing.T) {
 	t.Parallel()
-	runScene(t, Faults{}, func(_ int, r report) any { return grantReply(r, 5, 1) }, func(t *testing.T, s *deviceScene) {
+	runScene(t, Faults{}, func(_ int, r report) any { return grantReply(r, 5, 1) }, func(s *deviceScene) {
 		for range 4 {
 			if h := s.nextReport(); len(h.Running)+len(h.Results) > 0 {
-				t.Fatalf("took a grant that was over: %+v", h.report)
+				s.t.Fatalf("took a grant that was over: %+v", h.report)
 			}
 		}
 		if got := s.external.Stats().Arrivals; got != 0 || s.fleet.Stats().Dropped == 0 {
-			t.Errorf("arrivals %d, dropped %d", got, s.fleet.Stats().Dropped)
+			s.t.Errorf("arrivals %d, dropped %d", got, s.fleet.Stats().Dropped)
 		}
 	})
 }
@@ -55,14 +55,14 @@ func TestAGrantForAnotherReportIsDropped(t *testing.T) {
 				a := grantReply(r, 60_000, 1)
 				a["re"] = re
 				return a
-			}, func(t *testing.T, s *deviceScene) {
+			}, func(s *deviceScene) {
 				for range 4 {
 					if h := s.nextReport(); len(h.Running)+len(h.Results) > 0 {
-						t.Fatalf("took a stranger's grant: %+v", h.report)
+						s.t.Fatalf("took a stranger's grant: %+v", h.report)
 					}
 				}
 				if got := s.external.Stats().Arrivals; got != 0 || s.fleet.Stats().Dropped == 0 {
-					t.Errorf("arrivals %d, dropped %d", got, s.fleet.Stats().Dropped)
+					s.t.Errorf("arrivals %d, dropped %d", got, s.fleet.Stats().Dropped)
 				}
 			})
 		})
@@ -83,17 +83,17 @@ func TestTheLeaseCountsFromTheReport(t *testing.T) {
 			a["renewed"], a["reason"] = nil, "unavailable" // nothing can be confirmed
 			return a
 		}
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		first := s.nextReport()
 		h := s.waitForReport(hasResult)
 		if after := h.arrivedAt.Sub(first.arrivedAt); after != 1600*time.Millisecond {
-			t.Errorf("the result came %s after the report, want 1.6 s", after)
+			s.t.Errorf("the result came %s after the report, want 1.6 s", after)
 		}
 		if h.Results[0].Status != "failed" || h.Results[0].Error == "" || h.devicesInside != 0 {
-			t.Errorf("result %+v, inside %d", h.Results[0], h.devicesInside)
+			s.t.Errorf("result %+v, inside %d", h.Results[0], h.devicesInside)
 		}
 		if got := s.fleet.Stats().LeasesEnded; got != 1 {
-			t.Errorf("leases ended %d, want 1", got)
+			s.t.Errorf("leases ended %d, want 1", got)
 		}
 	})
 }
@@ -113,21 +113,21 @@ func TestRunningTasksAreRenewedAtHalfOfTheLease(t *testing.T) {
 			return grantReply(r, 3000, 3600)
 		}
 		return idleReply(r)
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		first := s.nextReport()
 		h := s.nextReport()
 		if len(h.Running) != 1 || h.Running[0].Task != 7 || h.Running[0].Token != 70 {
-			t.Fatalf("second report %+v, want task 7 running", h.report)
+			s.t.Fatalf("second report %+v, want task 7 running", h.report)
 		}
 		if after := h.arrivedAt.Sub(first.arrivedAt); after != 1500*time.Millisecond {
-			t.Errorf("renewed after %s, want 1.5 s", after)
+			s.t.Errorf("renewed after %s, want 1.5 s", after)
 		}
 		h = s.waitForReport(hasResult)
 		if h.Results[0].Status != "succeeded" || len(h.Results[0].Output) == 0 || h.devicesInside != 0 {
-			t.Errorf("result %+v, inside %d", h.Results[0], h.devicesInside)
+			s.t.Errorf("result %+v, inside %d", h.Results[0], h.devicesInside)
 		}
 		if got := s.external.Stats().Arrivals; got != 1 {
-			t.Errorf("arrivals %d, want 1", got)
+			s.t.Errorf("arrivals %d, want 1", got)
 		}
 	})
 }
@@ -157,24 +157,24 @@ func TestResultsAreSentUntilAnOutcome(t *testing.T) {
 					return a
 				}
 				return idleReply(r)
-			}, func(t *testing.T, s *deviceScene) {
+			}, func(s *deviceScene) {
 				s.nextReport()
 				var output string
 				for n := 2; n <= 6; n++ {
 					h := s.nextReport()
 					if len(h.Results) != 1 || h.Results[0].Task != 7 || h.Results[0].Token != 70 {
-						t.Fatalf("report %d: %+v, want the result", n, h.report)
+						s.t.Fatalf("report %d: %+v, want the result", n, h.report)
 					}
 					if n > 2 && string(h.Results[0].Output) != output {
-						t.Errorf("report %d: output %s, before %s", n, h.Results[0].Output, output)
+						s.t.Errorf("report %d: output %s, before %s", n, h.Results[0].Output, output)
 					}
 					output = string(h.Results[0].Output)
 				}
 				if h := s.nextReport(); len(h.Results) != 0 {
-					t.Errorf("sent again after %q: %+v", outcome, h.Results)
+					s.t.Errorf("sent again after %q: %+v", outcome, h.Results)
 				}
 				if s.fleet.Unacknowledged() != 0 {
-					t.Error("unsettled")
+					s.t.Error("unsettled")
 				}
 			})
 		})
@@ -191,36 +191,36 @@ func TestARefusedResultIsDroppedAtLast(t *testing.T) {
 			return http.StatusUnprocessableEntity
 		}
 		return idleReply(r)
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		s.nextReport()
 		if h := s.nextReport(); len(h.Results) != 1 || len(h.Results[0].Output) == 0 {
-			t.Fatalf("first try %+v", h.report)
+			s.t.Fatalf("first try %+v", h.report)
 		}
 		if h := s.nextReport(); len(h.Results) != 1 || len(h.Results[0].Output) != 0 {
-			t.Fatalf("second try %+v, want no output", h.report)
+			s.t.Fatalf("second try %+v, want no output", h.report)
 		}
 		if h := s.nextReport(); len(h.Results) != 0 {
-			t.Fatalf("third try %+v, want none", h.report)
+			s.t.Fatalf("third try %+v, want none", h.report)
 		}
 		if got := s.fleet.Stats(); got.Discarded != 1 || got.Refused != 2 {
-			t.Errorf("discarded %d, refused %d; want 1, 2", got.Discarded, got.Refused)
+			s.t.Errorf("discarded %d, refused %d; want 1, 2", got.Discarded, got.Refused)
 		}
 	})
 }
 
 func TestForbiddenWaitsLong(t *testing.T) {
 	t.Parallel()
-	runScene(t, Faults{}, func(int, report) any { return http.StatusForbidden }, func(t *testing.T, s *deviceScene) {
+	runScene(t, Faults{}, func(int, report) any { return http.StatusForbidden }, func(s *deviceScene) {
 		s.nextReport()
-		await.True(t, "the expected state of the fleet", func() bool { return s.fleet.Stats().Refused == 1 })
+		await.True(s.t, "the expected state of the fleet", func() bool { return s.fleet.Stats().Refused == 1 })
 		d := &device{dice: newDice(1, 1)}
 		for times, limit := range []time.Duration{10 * time.Minute, 20 * time.Minute, 40 * time.Minute} {
 			if w := d.randomBackoff(times, 10*time.Minute, forbiddenMax); w < 0 || w > limit+time.Millisecond {
-				t.Errorf("wait %d: %s, want at most %s", times, w, limit)
+				s.t.Errorf("wait %d: %s, want at most %s", times, w, limit)
 			}
 		}
 		if w := d.randomBackoff(1000, 10*time.Minute, forbiddenMax); w > forbiddenMax+time.Millisecond {
-			t.Errorf("wait %s, want at most 6 h", w)
+			s.t.Errorf("wait %s, want at most 6 h", w)
 		}
 	})
 }
@@ -238,17 +238,17 @@ func TestCancelStopsAndReportsAtOnce(t *testing.T) {
 			return a
 		}
 		return idleReply(r)
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		s.nextReport()
 		if h := s.nextReport(); h.devicesInside != 1 {
-			t.Fatalf("inside %d when renewing, want 1", h.devicesInside)
+			s.t.Fatalf("inside %d when renewing, want 1", h.devicesInside)
 		}
 		h := s.nextReport()
 		if len(h.Results) != 1 || h.Results[0].Status != "failed" || h.devicesInside != 0 || len(h.Running) != 0 {
-			t.Errorf("after the cancel: %+v, inside %d", h.report, h.devicesInside)
+			s.t.Errorf("after the cancel: %+v, inside %d", h.report, h.devicesInside)
 		}
 		if got := s.fleet.Stats(); got.Cancels != 1 || got.LeasesEnded != 0 {
-			t.Errorf("cancels %d, leases ended %d; want 1, 0", got.Cancels, got.LeasesEnded)
+			s.t.Errorf("cancels %d, leases ended %d; want 1, 0", got.Cancels, got.LeasesEnded)
 		}
 	})
 }
@@ -260,25 +260,25 @@ func TestARedeliveredGrantRunsOnce(t *testing.T) {
 			return grantReply(r, 2000, 1500)
 		}
 		return idleReply(r)
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		s.nextReport()
 		if h := s.nextReport(); len(h.Running) != 1 || len(h.Results) != 0 {
-			t.Fatalf("second report %+v, want the task running", h.report)
+			s.t.Fatalf("second report %+v, want the task running", h.report)
 		}
 		h := s.nextReport()
 		if len(h.Results) != 1 {
-			t.Fatalf("third report %+v, want the result", h.report)
+			s.t.Fatalf("third report %+v, want the result", h.report)
 		}
 		output := string(h.Results[0].Output)
 		h = s.nextReport()
 		if len(h.Results) != 0 && string(h.Results[0].Output) != output {
-			t.Errorf("fourth report %+v", h.report)
+			s.t.Errorf("fourth report %+v", h.report)
 		}
 		if got := s.external.Stats().Arrivals; got != 1 {
-			t.Errorf("arrivals %d, want 1", got)
+			s.t.Errorf("arrivals %d, want 1", got)
 		}
 		if got := s.fleet.Stats(); got.Redeliveries != 1 || got.Dropped != 1 {
-			t.Errorf("%+v, want the one while it ran taken, and the one with its acknowledgement dropped", got)
+			s.t.Errorf("%+v, want the one while it ran taken, and the one with its acknowledgement dropped", got)
 		}
 	})
 }
@@ -305,24 +305,24 @@ func TestALateGrantOfAnEndedTaskIsDropped(t *testing.T) {
 			return a
 		}
 		return idleReply(r)
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		s.nextReport()
 		if h := s.nextReport(); len(h.Results) != 1 {
-			t.Fatalf("second report %+v, want the result", h.report)
+			s.t.Fatalf("second report %+v, want the result", h.report)
 		}
 		for _, report := range []string{"third", "fourth"} {
 			if h := s.nextReport(); len(h.Results)+len(h.Running) != 0 {
-				t.Fatalf("%s report %+v, want no result", report, h.report)
+				s.t.Fatalf("%s report %+v, want no result", report, h.report)
 			}
 		}
 		if h := s.waitForReport(hasResult); h.Results[0].Token != 71 {
-			t.Errorf("%+v, want the result of the newer grant", h.report)
+			s.t.Errorf("%+v, want the result of the newer grant", h.report)
 		}
 		if got := s.external.Stats().Arrivals; got != 2 {
-			t.Errorf("arrivals %d, want 2", got)
+			s.t.Errorf("arrivals %d, want 2", got)
 		}
 		if got := s.fleet.Stats(); got.Dropped != 1 || got.Violations != 0 {
-			t.Errorf("%+v, want one grant dropped", got)
+			s.t.Errorf("%+v, want one grant dropped", got)
 		}
 	})
 }
@@ -337,21 +337,21 @@ func TestASilentDeviceStaysToTheEndOfItsLease(t *testing.T) {
 					return grantReply(r, 1000, 1)
 				}
 				return idleReply(r)
-			}, func(t *testing.T, s *deviceScene) {
+			}, func(s *deviceScene) {
 				first := s.nextReport()
-				await.True(t, "the expected state of the fleet", func() bool { now := s.external.Stats(); return now.Arrivals == 1 && now.Inside == 0 })
+				await.True(s.t, "the expected state of the fleet", func() bool { now := s.external.Stats(); return now.Arrivals == 1 && now.Inside == 0 })
 				if after := time.Since(first.arrivedAt).Round(5 * time.Millisecond); after != time.Second {
-					t.Errorf("left the external system after %s, want the lease of 1 s", after)
+					s.t.Errorf("left the external system after %s, want the lease of 1 s", after)
 				}
 				h := s.nextReport()
 				if after := h.arrivedAt.Sub(first.arrivedAt); after < 2*time.Second {
-					t.Errorf("reported again after %s, want a quiet time after the lease", after)
+					s.t.Errorf("reported again after %s, want a quiet time after the lease", after)
 				}
 				if got, want := len(h.Results), int(late); got != want {
-					t.Errorf("%d results after the reboot, want %d", got, want)
+					s.t.Errorf("%d results after the reboot, want %d", got, want)
 				}
 				if len(h.Running) != 0 {
-					t.Errorf("remembers the task: %+v", h.report)
+					s.t.Errorf("remembers the task: %+v", h.report)
 				}
 			})
 		})
@@ -367,24 +367,24 @@ func TestARebootForgetsTheTaskAndRunsItAgain(t *testing.T) {
 			return grantReply(r, 60_000, 5)
 		}
 		return idleReply(r)
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		ids := map[string]bool{}
 		h := s.waitForReport(func(h arrivedReport) bool {
 			if ids[h.ID] {
-				t.Errorf("report id %s twice", h.ID)
+				s.t.Errorf("report id %s twice", h.ID)
 			}
 			ids[h.ID] = true
 			return hasResult(h)
 		})
 		if h.Results[0].Status != "succeeded" {
-			t.Errorf("result %+v", h.Results[0])
+			s.t.Errorf("result %+v", h.Results[0])
 		}
 		stats := s.fleet.Stats()
 		if stats.Reboots == 0 {
-			t.Fatal("it never rebooted")
+			s.t.Fatal("it never rebooted")
 		}
 		if x := s.external.Stats(); x.Arrivals != stats.Reboots+1 || x.StaleTokens != 0 {
-			t.Errorf("arrivals %d after %d reboots, stale tokens %d", x.Arrivals, stats.Reboots, x.StaleTokens)
+			s.t.Errorf("arrivals %d after %d reboots, stale tokens %d", x.Arrivals, stats.Reboots, x.StaleTokens)
 		}
 	})
 }
@@ -395,13 +395,13 @@ func TestADeviceComesWhenItWasTold(t *testing.T) {
 		a := idleReply(r)
 		a["report_after_ms"] = 700
 		return a
-	}, func(t *testing.T, s *deviceScene) {
+	}, func(s *deviceScene) {
 		first, second := s.nextReport(), s.nextReport()
 		if after := second.arrivedAt.Sub(first.arrivedAt); after < 700*time.Millisecond || after > 735*time.Millisecond { // up to 5 % more, so that devices spread
-			t.Errorf("came back after %s, want 700 ms", after)
+			s.t.Errorf("came back after %s, want 700 ms", after)
 		}
 		if string(first.Attributes) == "" || string(second.Attributes) != "" {
-			t.Errorf("attributes %s, then %s; want them once", first.Attributes, second.Attributes)
+			s.t.Errorf("attributes %s, then %s; want them once", first.Attributes, second.Attributes)
 		}
 	})
 }

@@ -34,7 +34,7 @@ func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			runScene(t, Faults{}, answer, func(t *testing.T, s *deviceScene) {
+			runScene(t, Faults{}, answer, func(s *deviceScene) {
 				for range 4 { // the grants have begun and their results are in the journal
 					s.nextReport()
 				}
@@ -42,7 +42,7 @@ func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 				for range 8 {
 					h := s.nextReport()
 					if len(h.Results) == 0 {
-						t.Fatalf("%+v, want the result", h.report)
+						s.t.Fatalf("%+v, want the result", h.report)
 					}
 					if h.arrivedAt.Sub(last) < 150*time.Millisecond {
 						atOnce++
@@ -50,7 +50,7 @@ func TestAResultThatIsNeverAcceptedIsNotSentWithoutAPause(t *testing.T) {
 					last = h.arrivedAt
 				}
 				if atOnce > 1 {
-					t.Errorf("%d of 8 reports were sent at once, want 1 at most", atOnce)
+					s.t.Errorf("%d of 8 reports were sent at once, want 1 at most", atOnce)
 				}
 			})
 		})

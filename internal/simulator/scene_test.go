@@ -32,7 +32,7 @@ type deviceScene struct {
 // report, counted from 1, or nil to fail the request. The scene runs in the virtual time of synctest, so its durations are
 // exact on a busy machine. Reports stay within the process. The external system is outside of the virtual time, which stands still during
 // a call to it.
-func runScene(t *testing.T, faults Faults, answer func(n int, r report) any, check func(t *testing.T, s *deviceScene)) {
+func runScene(t *testing.T, faults Faults, answer func(n int, r report) any, check func(s *deviceScene)) {
 	t.Helper()
 	external := newTestExternal(t, 1, nil, nil)
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func runScene(t *testing.T, faults Faults, answer func(n int, r report) any, che
 			}
 		}()
 		go s.fleet.Run(ctx)
-		check(t, s)
+		check(s)
 	})
 }
 
