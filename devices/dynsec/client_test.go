@@ -224,7 +224,7 @@ func TestWrongOptionsAndAccounts(t *testing.T) {
 	plain := servers.StartMosquitto(t) // This broker does not have the plugin.
 	c, err := dynsec.New(dynsec.Options{URL: plain.URL, User: "_d", Password: "p"})
 	must.Succeed(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if err := c.Check(ctx); err == nil || !strings.Contains(err.Error(), "dynamic-security") {
 		t.Errorf("without the plugin: %v", err)

@@ -61,12 +61,8 @@ func TestConnectingIsGivenUpAtOnce(t *testing.T) {
 		URL: "mqtt://" + proxy.Addr, User: servers.DispatcherUser, Password: servers.DispatcherPassword,
 	})
 	must.Succeed(t, err)
-	began := time.Now()
 	if err := c.Check(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("check that was given up: %v", err)
-	}
-	if took := time.Since(began); took > 4*time.Second { // less than the time to the first check of the keepalive
-		t.Errorf("given up after %s", took)
 	}
 }
 
