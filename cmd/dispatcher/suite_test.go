@@ -23,8 +23,6 @@ var (
 	programPath    string                                                 //nolint:gochecknoglobals // built once, by TestMain
 )
 
-const patience = await.Patience
-
 // TestMain builds the program as it is shipped, so the tests check the exit codes and signals of
 // the real process.
 func TestMain(m *testing.M) {

@@ -19,8 +19,6 @@ var errUnknown = errors.New("outcome unknown")
 
 func isCertain(err error) bool { return !errors.Is(err, errUnknown) }
 
-const waitLimit = time.Minute // the longest time that a test waits for an expected event
-
 // blockedCalls makes the calls in the tests. Each call blocks until the test ends it over the channel endCall.
 type blockedCalls struct {
 	*Calls[string, int, int]
