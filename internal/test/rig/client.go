@@ -43,10 +43,11 @@ func (c Client) Operate(method, path string, body any) []byte {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), await.Patience)
 	defer cancel()
-	if text, ok := body.(string); ok {
-		body = json.RawMessage(text)
-	}
 	request := operators.Request{Method: method, Path: path, Body: body, Idempotent: true}
+	if text, ok := body.(string); ok {
+		request.Body, request.ContentType = nil, "application/json"
+		request.OpenBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+	}
 	if method == http.MethodPost {
 		request.Key = rand.Text()
 	}
