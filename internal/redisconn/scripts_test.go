@@ -2,6 +2,7 @@ package redisconn_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -73,6 +74,10 @@ func TestOnlyWhatIsLostIsSentAgain(t *testing.T) {
 	silent := cluster.MasterIndex("key0")
 	c := openConn(t, cluster.Nodes[(silent+1)%3].URL())
 	setManyKeys(t, c)
+	all, _ := c.Client.(*redis.ClusterClient)
+	must.Succeed(t, all.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error { // the others must not refuse calls if the pause gets long
+		return node.ConfigSet(ctx, "cluster-node-timeout", "60000").Err()
+	}))
 	calls := incrementCalls(numberedKeys(30)...)
 	cluster.Nodes[silent].Pause()
 	err := redisconn.Run(t.Context(), c.Client, calls)
