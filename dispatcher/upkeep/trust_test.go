@@ -29,8 +29,8 @@ func (l *steppingLedger) LeaseClock(context.Context) (store.LeaseClock, error) {
 
 func (l *steppingLedger) StoreClockPair(context.Context, store.ClockPair) error { return nil }
 
-// TestASlowReadingIsNoStep checks what is logged about the ledger's clock. A step forward is logged. A reading that takes longer than clockSlack,
-// for example on a busy machine, is not logged.
+// TestASlowReadingIsNoStep checks the log about the ledger's clock. A step forward must be logged. A reading that takes longer than clockSlack must
+// not be logged: on a busy machine, a reading may take so much time.
 func TestASlowReadingIsNoStep(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -45,7 +45,7 @@ func newTestReplica(t *testing.T, config Config) testReplica {
 
 // expectSoonGranted checks several devices at two replicas. The replica in one receives their results and creates
 // their batches, and the replica in other parks their reports. Each new task must soon be granted. A device proves nothing
-// if the pass "last-seen" ran meanwhile, as on a slow machine.
+// if the pass "last-seen" ran between its report and its grant, which happens on a slow machine.
 func expectSoonGranted(t *testing.T, one, other testReplica) {
 	t.Helper()
 	one.callOperator(t, http.MethodPut, "/v1/pools/p", `{"capacity":10}`)

@@ -28,7 +28,7 @@ type deviceScene struct {
 	answered int // number of answered reports; the device sends one report at a time
 }
 
-// runScene starts a device and a server that follows a script, and calls check. answer returns the answer to the n-th
+// runScene starts a device and a server, and calls check. The function answer returns the server's answer to the n-th
 // report, counted from 1, or nil to fail the request. The scene runs in the virtual time of synctest, so its durations are
 // exact on a busy machine. Reports stay within the process. The external system is outside of the virtual time, which stands still during
 // a call to it.
@@ -56,7 +56,7 @@ func runScene(t *testing.T, faults Faults, answer func(n int, r report) any, che
 	})
 }
 
-// RoundTrip answers a report as the script says.
+// RoundTrip answers a report with the result of the function answer of runScene.
 func (s *deviceScene) RoundTrip(r *http.Request) (*http.Response, error) {
 	var h arrivedReport
 	body, _ := io.ReadAll(r.Body)

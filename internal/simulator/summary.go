@@ -33,7 +33,7 @@ type Summary struct {
 		Between time.Duration // between two visits to a slot
 		End     time.Duration // from the last visit to a slot until the end of the run
 	}
-	LongestWait time.Duration // longest time from the allowed start of a task to its first grant; with Config.Endless only of compared batches; 0: not measured
+	LongestWait time.Duration // longest time from the allowed start of a task to its first grant; with Config.Endless, only batches that have ended count; 0 means not measured
 	MaxDelay    time.Duration // longest delay of a task's first grant after its due time (see longestDelays); 0 in a run for which SlotIdle is 0
 
 	Comparison

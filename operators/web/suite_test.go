@@ -129,8 +129,8 @@ func startReplica(t *testing.T, at rig.Stores, changes ...func(*web.Options)) *t
 	return startReplicaWith(t, at, func(*rig.Options) {}, changes...)
 }
 
-// startReplicaWith starts a replica on the given stores. The function changeRig changes the settings of the replica, and
-// changes those of its dashboard.
+// startReplicaWith starts a replica on the given stores. The function changeRig changes the settings of the replica. The
+// functions changes change the settings of its dashboard.
 func startReplicaWith(t *testing.T, at rig.Stores, changeRig func(*rig.Options), changes ...func(*web.Options)) *testReplica {
 	t.Helper()
 	b := &testReplica{store: &countingStore{Store: at.Ledger}}

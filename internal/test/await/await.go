@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Patience is the longest time for which a test waits. Only a broken test reaches it: a machine that stalls does not
-// stall for so long.
+// Patience is the longest time for which a test waits. Only a broken test waits for 2 minutes, because a busy machine
+// stalls for seconds.
 const Patience = 2 * time.Minute
 
 // longestPause is the longest pause between two checks of a condition. The first pause is 1 ms, and each pause is twice
@@ -42,8 +42,8 @@ func lastState(seen []any) string {
 	return text.String()
 }
 
-// Receive returns the next value of the channel, or the zero value if the channel is closed. After Patience, it fails
-// the test with the message failure, which says what is wrong.
+// Receive returns the next value of the channel, or the zero value if the channel is closed. After Patience, Receive
+// fails the test with the message failure.
 func Receive[T any](tb testing.TB, channel <-chan T, failure string) (value T) {
 	tb.Helper()
 	select {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Output collects what a logger or a process writes. A test may read it meanwhile. The zero value is ready to use.
+// Output collects what a logger or a process writes. A test may read the output while the process writes. The zero value is ready to use.
 type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -51,7 +51,7 @@ type Rig struct {
 	Server     *httptest.Server
 }
 
-// Start starts a replica on these stores. Its timeouts are so long that only a broken test reaches them.
+// Start starts a replica on these stores. Only a broken test reaches the timeouts of the replica.
 func Start(t *testing.T, at Stores, changes ...func(*Options)) *Rig {
 	t.Helper()
 	client := backends.OpenRedis(t, at.RedisAt).Client
