@@ -45,7 +45,7 @@ type modelWaiter struct {
 	timerAt, offeredAt int64
 	isOffered, sent    bool
 	kept, owed         bool
-	id                 int64 // id of the offer, after the test has received the offer
+	id                 int64 // id of the offer; 0 until the test has received the offer
 }
 
 func newQueueModel(capacity int) *queueModel {
@@ -341,7 +341,7 @@ func (m *queueModel) refreshWaiter(r slots.WaiterRefresh) int64 {
 	case w.reach > 0 && ahead <= 0:
 		same := slices.DeleteFunc(m.waitersInOrder("T"), func(o *modelWaiter) bool { return o.Batch != w.Batch })
 		ahead = slices.Index(same, w) + 1
-	case w.reach == 0 && ahead+m.closed.capacity <= 0:
+	case w.reach == 0 && m.closed.capacity > 0 && ahead+m.closed.capacity <= 0:
 		rank := slices.Index(m.owedWaiters(), w)
 		if rank < max(m.closed.capacity/20, 3) {
 			return 0
@@ -414,7 +414,7 @@ func (m *queueModel) offerFreeSlots() {
 				w.offerEnds = m.now + 500
 			}
 		}
-		w.class, w.isOffered, w.offeredAt = "O", true, m.now
+		w.class, w.isOffered, w.offeredAt, w.id = "O", true, m.now, 0 // the test never receives the id of a kept offer
 		if w.kept {
 			w.sent, w.timerAt = true, w.offerEnds
 		} else {
