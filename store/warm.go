@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"sync"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 )
@@ -12,15 +14,19 @@ import (
 // rehearsals is the number of runs of each statement on a new connection. Postgres plans a text five times before it keeps a plan.
 const rehearsals = 6
 
+// newConnsPerCall is the number of connections that one call of Warm prepares. Postgres needs about a tenth of a second of processor time for
+// each, which a starting replica would take from its first reports.
+const newConnsPerCall = 2
+
 type warmedConns struct {
 	sync.Mutex
-	rehearsed map[any]bool // keyed by the driver's connection
+	rehearsedAt map[any]time.Time // keyed by the driver's connection; entries older than connLifetime are deleted
 }
 
-// Warm opens connections until half of the allowed number are open. On each new connection, it runs the statements that every report needs,
-// for data that does not exist. Without Warm, the first reports on a connection would be slow, because Postgres needs ten times as long for
-// the first run of a statement. New connections are opened just when the load is high. Connections expire, so Warm must be called
-// regularly.
+// Warm opens up to newConnsPerCall connections, until half of the allowed number are open. On each new connection, it runs the statements
+// that every report needs, for data that does not exist. Without Warm, the first reports on a connection would be slow, because Postgres
+// needs ten times as long for the first run of a statement. New connections are opened just when the load is high. Connections expire, so
+// Warm must be called regularly.
 func (s *Store) Warm(ctx context.Context) error {
 	if s.prepared == nil || s.db.Stats().MaxOpenConnections < 2 {
 		return nil
@@ -30,34 +36,33 @@ func (s *Store) Warm(ctx context.Context) error {
 	}
 	s.warmed.Lock()
 	defer s.warmed.Unlock()
-	if s.warmed.rehearsed == nil {
+	if s.warmed.rehearsedAt == nil {
 		if err := s.prepareRehearsedStatements(ctx); err != nil {
 			return fmt.Errorf("preparing statements: %w", err)
 		}
+		s.warmed.rehearsedAt = make(map[any]time.Time)
 	}
-	now := make(map[any]bool)
-	var held []*sqlx.Conn
+	maps.DeleteFunc(s.warmed.rehearsedAt, func(_ any, at time.Time) bool { return time.Since(at) > connLifetime })
+	var held []*sqlx.Conn // all are held until the end, so that each call of Connx returns another connection
 	defer func() {
 		for _, conn := range held {
 			_ = conn.Close()
 		}
 	}()
-	for s.mayTakeConn(len(held)) {
+	for added := 0; added < newConnsPerCall && s.mayTakeConn(len(held)); {
 		conn, err := s.db.Connx(ctx)
 		if err != nil {
 			return fmt.Errorf("opening a connection: %w", err)
 		}
 		held = append(held, conn)
-	}
-	for _, conn := range held {
-		id, err := s.warmUp(ctx, conn)
+		isNew, err := s.warmUp(ctx, conn)
 		if err != nil {
 			return fmt.Errorf("warming up a connection: %w", err)
 		}
-		now[id] = true
-		_ = conn.Close()
+		if isNew {
+			added++
+		}
 	}
-	s.warmed.rehearsed = now
 	return nil
 }
 
@@ -80,21 +85,23 @@ func (s *Store) mayTakeConn(heldConns int) bool {
 	return heldConns < half && (now.Idle > 0 || now.OpenConnections < half)
 }
 
-// warmUp runs rehearseStatements on conn, unless it already ran on this connection. connID identifies the connection.
-func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (connID any, err error) {
+// warmUp runs rehearseStatements on conn, unless it already ran on this connection (isNew is false).
+func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (isNew bool, err error) {
+	var id any
 	err = conn.Raw(func(driverConn any) error {
-		connID = driverConn
+		id = driverConn
 		return nil
 	})
-	if err != nil || s.warmed.rehearsed[connID] {
-		return connID, err
+	if _, isDone := s.warmed.rehearsedAt[id]; err != nil || isDone {
+		return false, err
 	}
 	for range rehearsals {
 		if err := s.rehearseStatements(ctx, conn); err != nil {
-			return nil, err
+			return false, err
 		}
 	}
-	return connID, nil
+	s.warmed.rehearsedAt[id] = time.Now()
+	return true, nil
 }
 
 // rehearseStatements runs the statements of reads, claims and results for the task 0, which does not exist, so nothing changes.

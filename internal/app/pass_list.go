@@ -14,10 +14,6 @@ import (
 // advanceTTLsEvery is the interval at which expired keys of an in-process Redis are deleted. Nothing depends on their deletion.
 const advanceTTLsEvery = 10 * time.Second
 
-// replaceConnsEvery is the interval at which closed connections to the ledger are replaced by new ones. Most connections
-// live for 20 minutes.
-const replaceConnsEvery = 15 * time.Second
-
 // newPasses returns the passes of the dispatcher, which every replica runs. docs/architecture.md lists them.
 func (a *App) newPasses(servers backends) *passes {
 	const limit = 30 * time.Second
@@ -48,7 +44,7 @@ func (a *App) newPasses(servers backends) *passes {
 		&pass{name: "presence", every: web.HeartbeatEvery, limit: 10 * time.Second, run: a.recordHeartbeat, quiet: true},
 		&pass{name: "reached", every: time.Second / 2, limit: 5 * time.Second, run: seen.FlushReached, quiet: true},
 		&pass{name: "last-seen", every: 10 * time.Second, limit: limit, run: seen.Flush},
-		&pass{name: "warm", every: replaceConnsEvery, limit: time.Minute, run: servers.store.Warm, quiet: true},
+		&pass{name: "warm", every: 3 * time.Second, limit: time.Minute, run: servers.store.Warm, quiet: true},
 		&pass{name: "garbage", every: memoryEvery, limit: time.Minute, run: adjustGarbageCollection, quiet: true},
 		&pass{name: "redis", every: redisEvery, limit: 5 * time.Second, run: (&redisWatch{conn: servers.redis, log: a.log}).logRedisState, quiet: true},
 	)
