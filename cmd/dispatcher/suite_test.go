@@ -38,7 +38,9 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programPath = filepath.Join(dir, "dispatcher")
-	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=v0.0.0-test", "-o", programPath, ".").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=v0.0.0-test", "-o", programPath, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in scripts/build
+	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}

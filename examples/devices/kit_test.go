@@ -46,7 +46,7 @@ func programs() []deviceProgram {
 		},
 		{
 			name: "go-http", source: "task.go", maxLines: 400, transport: overHTTP,
-			build:   []string{"go", "build", "-trimpath", "-o", "{dir}/device", "./go-http"},
+			build:   []string{"env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", "{dir}/device", "./go-http"},
 			command: []string{"{dir}/device"},
 		},
 		{

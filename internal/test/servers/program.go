@@ -44,10 +44,11 @@ func (p *Program) build() (path string, err error) {
 		return "", fmt.Errorf("finding the module: %w", err)
 	}
 	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "bin", "tests")
-	path, flags := filepath.Join(dir, filepath.Base(p.folder())), []string(nil)
+	path, flags, cgo := filepath.Join(dir, filepath.Base(p.folder())), []string(nil), "0" // as in scripts/build
 	if p.Race && !testing.Short() { // the same flags as for the tests (RACE in the Makefile), so nothing is compiled twice
-		path, flags = path+"-race", []string{
-			"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false", "-gcflags=github.com/fleetslots/...=-dwarf=false",
+		path, cgo, flags = path+"-race", "1", []string{
+			"-race", "-gcflags=all=-dwarf=false", "-gcflags=modernc.org/...=-dwarf=false -race=false",
+			"-gcflags=github.com/yuin/gopher-lua/...=-dwarf=false -race=false", "-gcflags=github.com/fleetslots/...=-dwarf=false -l",
 		}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -63,6 +64,7 @@ func (p *Program) build() (path string, err error) {
 	}
 	// The Go toolchain does not rebuild a file that is up to date.
 	build := exec.Command("go", slices.Concat([]string{"build", "-trimpath"}, flags, []string{"-o", path, "github.com/fleetslots/dispatcher/" + p.folder()})...)
+	build.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the program: %w\n%s", err, out)
 	}
