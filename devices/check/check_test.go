@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -130,6 +131,32 @@ func TestEachMistakeIsFound(t *testing.T) {
 			t.Log(strings.Join(failed, "\n"))
 			if found[rule].State != Failed {
 				t.Errorf("%s: %s", rule, found[rule].State)
+			}
+		})
+	}
+}
+
+// TestAReportThatWasGivenUpMayArriveLate checks reports that arrive in the wrong order: first the result of a task, then a report in which the
+// task runs. The device is correct if it closed the connection of the running report (1) to send the result on another one (2).
+func TestAReportThatWasGivenUpMayArriveLate(t *testing.T) {
+	t.Parallel()
+	for conn, want := range map[int]string{1: Passed, 2: Failed} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRun(t.Context(), Options{}, "lab:9000")
+			r.answer = func(*exchange) {} // the check does not acknowledge the result
+			granted := r.newTask(taskPlan{})
+			send := func(conn int, format string) {
+				report := newExchange("d", fmt.Appendf(nil, format, granted.ID, granted.Token))
+				report.conn = conn
+				r.checkReport(report)
+			}
+			send(2, `{"id":"2","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`)
+			send(conn, `{"id":"1","running":[{"task":%d,"token":%d}]}`)
+			send(2, `{"id":"3","results":[{"task":%d,"token":%d,"status":"succeeded"}]}`)
+			for _, f := range r.findings {
+				if f.Rule == "results-repeated" && f.State != want {
+					t.Errorf("the late report came on connection %d: %s (%s), want %s", conn, f.State, f.Found, want)
+				}
 			}
 		})
 	}

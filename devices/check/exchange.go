@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ type exchange struct {
 	body     []byte
 	err      error         // why the report is not valid
 	isHTTP   bool          // false: the report came over MQTT
+	conn     int           // HTTP: number of the connection, in the order in which connections were opened
 	token    string        // HTTP: the bearer token
 	wait     time.Duration // HTTP: how long the answer may wait (long poll)
 	transmit func(answer)  // sends the answer to the device; nil after it was called
@@ -101,10 +103,17 @@ func (a answer) writeHTTP(w http.ResponseWriter) {
 	}
 }
 
+// connKey is the key of the number of a connection in the context of its requests.
+type connKey struct{}
+
 func (r *run) serveHTTP(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/devices/{device}/report", r.answerHTTP)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	opened := 0
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+		opened++ // net/http calls ConnContext for one connection at a time
+		return context.WithValue(ctx, connKey{}, opened)
+	}}
 	defer rescue.After(ctx, server.Close)()
 	return server.Serve(r.HTTP)
 }
@@ -117,6 +126,7 @@ func (r *run) answerHTTP(w http.ResponseWriter, request *http.Request) {
 	answers := make(chan answer, 1)
 	x := newExchange(devices.ID(request.PathValue("device")), body)
 	x.isHTTP, x.token, x.wait = true, devhttp.Bearer(request.Header.Get("Authorization")), devhttp.PreferredWait(request.Header)
+	x.conn, _ = request.Context().Value(connKey{}).(int)
 	x.transmit = func(a answer) { answers <- a }
 	r.runInLoop(func() { r.checkReport(x) })
 	select {

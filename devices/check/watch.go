@@ -12,7 +12,7 @@ func (r *run) checkReport(report *exchange) {
 	if r.Device == "" {
 		r.Device = report.device
 	}
-	if report.device != r.Device {
+	if report.device != r.Device || r.isGivenUp(report) {
 		return
 	}
 	isResent := r.pace.rule == "" && r.last != nil && bytes.Equal(report.body, r.last.body) // an HTTP library repeats a request when the connection breaks
@@ -32,6 +32,12 @@ func (r *run) checkReport(report *exchange) {
 		r.watchResult(report, t)
 	}
 	r.answer(report)
+}
+
+// isGivenUp reports whether the device closed the connection of this report before it sent the latest report. A device does so to send a
+// result at once. If the check was busy meanwhile, the two reports arrive in the wrong order.
+func (r *run) isGivenUp(report *exchange) bool {
+	return r.last != nil && report.conn < r.last.conn && report.at.Sub(r.last.at) < crossing
 }
 
 // checkToken checks the token of the device. report is the report that has the token. It is nil if the token opened a session.

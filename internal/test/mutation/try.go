@@ -89,7 +89,7 @@ func (c *Copy) listTestSteps(m Mistake) (steps [][]string, err error) {
 // runTests runs the tests of a package until the first failure. It does not wait for tests that run concurrently with the failed one. The
 // result caughtBy names the failed test, in the form of Outcome.CaughtBy.
 func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, caughtBy string, err error) {
-	temp, err := newTempDir()
+	temp, err := os.MkdirTemp("", "mutation-") // killed tests leave files behind
 	if err != nil {
 		return "", "", err
 	}
@@ -124,17 +124,6 @@ func (c *Copy) runTests(ctx context.Context, args ...string) (verdict Verdict, c
 	default:
 		return verdict, caughtBy, nil
 	}
-}
-
-// newTempDir returns a folder for temporary files, because killed tests leave files behind. It contains a link to
-// the folder in which all tests of the machine reserve their ports.
-func newTempDir() (path string, err error) {
-	dir, err := os.MkdirTemp("", "mutation-")
-	if err != nil {
-		return "", err
-	}
-	const ports = "dispatcher-test-ports"
-	return dir, os.Symlink(filepath.Join(os.TempDir(), ports), filepath.Join(dir, ports))
 }
 
 // testEvent has those fields of a line of `go test -json` that this package reads.

@@ -16,13 +16,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/fleetslots/dispatcher/internal/test/must"
 )
 
 // startTimeout is the longest time after which a started server must answer, even on a busy machine.
@@ -167,40 +164,27 @@ const (
 )
 
 // FreeAddr returns a free address on the loopback. While this test runs, no other test gets the same address, even
-// in another process.
+// in the process of another user: a server binds its port only some time after the port was chosen, so the test keeps
+// the UDP port with the same number until it ends.
 func FreeAddr(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		l, err := net.Listen("tcp", addr)
+		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(lastPort-firstPort))
+		reservation, err := net.ListenPacket("udp", addr) //nolint:noctx // it binds at once
 		if err != nil {
 			continue
 		}
-		_ = l.Close()
-		if reservePort(tb, port) {
-			return addr
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			_ = reservation.Close()
+			continue
 		}
+		_ = l.Close()
+		tb.Cleanup(func() { _ = reservation.Close() })
+		return addr
 	}
 	tb.Fatal("no free port")
 	return ""
-}
-
-// reservePort reserves a port by a lock that all tests of the machine respect, until the end of this test. It is needed
-// because a server binds its port only some time after the port was chosen. reservePort returns false if another test
-// has the port. The lock ends with its process.
-func reservePort(tb testing.TB, port int) bool {
-	tb.Helper()
-	dir := filepath.Join(os.TempDir(), "dispatcher-test-ports") //nolint:usetesting // all tests of the machine share it
-	must.Succeed(tb, os.MkdirAll(dir, 0o700))
-	lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(port)), os.O_CREATE|os.O_RDWR, 0o600)
-	must.Succeed(tb, err)
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = lock.Close()
-		return false
-	}
-	tb.Cleanup(func() { _ = lock.Close() })
-	return true
 }
 
 // RequireProgram returns the path of a server program. If the program is not installed, it skips the test. Under CI

@@ -44,8 +44,9 @@ func (p *Program) build() (path string, err error) {
 		return "", fmt.Errorf("finding the module: %w", err)
 	}
 	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(out))), "bin", "tests")
-	path, flags, cgo := filepath.Join(dir, filepath.Base(p.folder())), []string(nil), "0" // as in scripts/build
-	if p.Race && !testing.Short() { // the same flags as for the tests (RACE in the Makefile), so nothing is compiled twice
+	path, flags, cgo := filepath.Join(dir, filepath.Base(p.folder())), []string(nil), "0" // without cgo as in scripts/build
+	// The flags are the same as for the tests (RACE in the Makefile), so nothing is compiled twice.
+	if p.Race && !testing.Short() {
 		path, cgo, flags = path+"-race", "1", []string{
 			"-race", "-gcflags=all=-dwarf=false", "-gcflags=modernc.org/...=-dwarf=false -race=false",
 			"-gcflags=github.com/yuin/gopher-lua/...=-dwarf=false -race=false", "-gcflags=github.com/fleetslots/...=-dwarf=false -l",
