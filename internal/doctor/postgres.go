@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/terminal"
 	"github.com/fleetslots/dispatcher/migrations"
 	"github.com/fleetslots/dispatcher/store"
 )
@@ -176,5 +177,5 @@ func timeOrNever(last *time.Time) string {
 	if last == nil {
 		return "never"
 	}
-	return last.UTC().Format(time.RFC3339)
+	return last.UTC().Format(terminal.TimeLayout)
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/fleetslots/dispatcher/internal/terminal"
 )
 
 // renewBefore is the remaining validity below which a certificate should be renewed.
@@ -44,9 +46,9 @@ func (p Installation) checkCertificate() Finding {
 	end := pair.Leaf.NotAfter
 	left := end.Sub(p.Now())
 	if left <= 0 {
-		return Finding{f.Check, Failed, "it expired " + end.UTC().Format(time.RFC3339), remedy}
+		return Finding{f.Check, Failed, "it expired " + end.UTC().Format(terminal.TimeLayout), remedy}
 	}
-	return newFinding(f.Check, left < renewBefore, Warning, "valid until "+end.UTC().Format(time.RFC3339), remedy)
+	return newFinding(f.Check, left < renewBefore, Warning, "valid until "+end.UTC().Format(terminal.TimeLayout), remedy)
 }
 
 // CheckDisk checks the free bytes of the file system of a folder on this machine. Fewer than minFree are a
