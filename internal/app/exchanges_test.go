@@ -99,7 +99,7 @@ func outcomeExchanges() map[string]exchange {
 		"cancelled":               {script: grantScript + "cancel\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:cancelled"},
 		"cancelled, silent of it": {script: grantScript + "cancel\nreport {\"id\":\"1\"}", want: "busy cancel:cancelled"},
 		"expired":                 {script: grantScript + "lapsed\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:expired"},
-		"run too long":            {script: grantScript + "sql UPDATE grants SET max_until = now() + interval '100 ms', lease_until = now() + interval '100 ms' WHERE device = '@device'\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:max_run"},
+		"run too long":            {script: grantScript + "sql UPDATE grants SET max_until = now() + interval '5 s', lease_until = now() + interval '5 s' WHERE device = '@device'\nreport {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":@token}]}", want: "busy cancel:max_run"},
 		"failed after cancelled":  {script: grantScript + "cancel\n" + stopThenFailed, want: "none recorded"},
 		"failed after expired":    {script: grantScript + "lapsed\n" + stopThenFailed, want: "none late"},
 		"failed after stale":      {script: grantScript + "report {\"id\":\"1\",\"running\":[{\"task\":@task,\"token\":9007199254740991}]}\n" + failedReport, want: "granted recorded"},

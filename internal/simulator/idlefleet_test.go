@@ -149,8 +149,7 @@ func TestAnIdleDeviceKeepsItsCredential(t *testing.T) {
 
 // TestAMillionIdleDevicesAreNumbers checks an idle fleet of a million devices: it needs no goroutine for each
 // device, and memory only for the tokens.
-func TestAMillionIdleDevicesAreNumbers(t *testing.T) {
-	t.Parallel()
+func TestAMillionIdleDevicesAreNumbers(t *testing.T) { //nolint:paralleltest // it measures the memory of the process
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	var n atomic.Int64
