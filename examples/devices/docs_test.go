@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fleetslots/dispatcher/internal/test/await"
 	"github.com/fleetslots/dispatcher/internal/test/must"
 	servers "github.com/fleetslots/dispatcher/internal/test/servers"
 )
@@ -64,8 +65,9 @@ func TestTheFirstStepsWork(t *testing.T) {
 	must.Succeed(t, err)
 	must.Succeed(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	must.Succeed(t, os.Symlink(program.Path(t), filepath.Join(dir, "bin", "dispatcher")))
-	script := strings.NewReplacer("http://127.0.0.1:8080", server.url, "examples/devices", absolute+"/examples/devices").Replace(commands[1])
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	must.Succeed(t, os.Symlink(filepath.Join(absolute, "examples"), filepath.Join(dir, "examples")))
+	script := strings.ReplaceAll(commands[1], "http://127.0.0.1:8080", server.url)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-ec", script+"\nkill $!")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "XDG_STATE_HOME="+dir)
