@@ -49,11 +49,10 @@ dev: build ## The same without a fleet: bring your own devices
 
 # The flags of the race detector. SQLite (translated from C) and the interpreter of Lua are compiled without
 # it: they would take ten times as long, and each of them runs under the lock of its caller. Debugging
-# information is left out, and functions of this module are not inlined: this saves a fifth of the compile time.
-# Without the paths of the folder, another clone on the same machine compiles nothing again. Tests run without vet,
-# which `make lint` includes.
+# information is left out, which saves a tenth of the compile time. Without the paths of the folder, another clone
+# on the same machine compiles nothing again. Tests run without vet, which `make lint` includes.
 RACE := -race -trimpath -gcflags='all=-dwarf=false' -gcflags='modernc.org/...=-dwarf=false -race=false' \
-	-gcflags='github.com/yuin/gopher-lua/...=-dwarf=false -race=false' -gcflags='github.com/fleetslots/...=-dwarf=false -l'
+	-gcflags='github.com/yuin/gopher-lua/...=-dwarf=false -race=false'
 
 # GOGC makes the tests collect garbage less often. GORACE makes a test binary end at once: by default it waits
 # a second for data races of goroutines that still run.
@@ -62,7 +61,7 @@ test test-long test-slowest test-stalled: export GORACE = atexit_sleep_ms=0
 
 .PHONY: test
 test: deps ## Run the tests of every change, with the race detector
-	go test -short -vet=off $(RACE) -p 3 -timeout 15m ./...
+	go test -short -vet=off $(RACE) -p 4 -timeout 15m ./...
 	cd internal/test/kubernetes && CGO_ENABLED=0 go test -vet=off -count=1 -trimpath -gcflags='all=-dwarf=false -l' -gcflags='std=' ./... # the cache of results does not see files outside of a module
 
 .PHONY: test-long

@@ -49,7 +49,7 @@ func (p *Program) build() (path string, err error) {
 	if p.Race && !testing.Short() {
 		path, cgo, flags = path+"-race", "1", []string{
 			"-race", "-gcflags=all=-dwarf=false", "-gcflags=modernc.org/...=-dwarf=false -race=false",
-			"-gcflags=github.com/yuin/gopher-lua/...=-dwarf=false -race=false", "-gcflags=github.com/fleetslots/...=-dwarf=false -l",
+			"-gcflags=github.com/yuin/gopher-lua/...=-dwarf=false -race=false",
 		}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
