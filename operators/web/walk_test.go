@@ -286,8 +286,8 @@ func (f *walkFleet) readNightBatch(w *clickingVisitor) {
 	w.clickLink(`nav a[href="/batches"]`)
 	w.clickLink(`#batch-list a[href="/batches/` + itoa(f.queryCount(`SELECT id FROM batches WHERE name = 'nightly firmware'`)) + `"]`)
 	since, until := time.Now().UTC().Add(-24*time.Hour).Truncate(time.Minute), time.Now().UTC().Truncate(time.Minute)
-	const form = "2006-01-02T15:04"
-	w.submitFields("#results-form input[name=since]", since.Format(form), "#results-form input[name=until]", until.Format(form), "#results-form input[name=tag]", "area")
+	const form = "2006-01-02T15:04" // the page takes times in the zone of the browser
+	w.submitFields("#results-form input[name=since]", since.Local().Format(form), "#results-form input[name=until]", until.Local().Format(form), "#results-form input[name=tag]", "area")
 	const of = ` FROM tasks t JOIN batches b ON b.id = t.batch WHERE b.name = 'nightly firmware' AND t.finished_at >= $1 AND t.finished_at < $2`
 	night, failed := f.queryCount(`SELECT count(*)`+of, since, until), f.queryCount(`SELECT count(*)`+of+` AND t.state = 'failed' AND t.error = 'checksum mismatch'`, since, until)
 	plain := strings.NewReplacer("\u202f", "", "\u2009", "")
