@@ -85,7 +85,8 @@ func TestNothingShiftsWhileSlotsChange(t *testing.T) {
 	b.createPool("p", 12, deviceIDs(30)...)
 	tab := openTab(t)
 	tab.open(b.URL + "/pools/p")
-	tab.waitForJS(`document.getElementById("pulse").textContent === "live"`)
+	tab.waitForJS(`!document.getElementById("freeze").hidden`) // the scripts have changed the page
+	tab.waitForJS(`window.painted || (requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = true; })), false)`)
 	evalJS[bool](tab, `(() => { window.shifts = []; new PerformanceObserver((list) => { for (const e of list.getEntries()) window.shifts.push(
 		e.value.toFixed(4) + " " + e.sources.map((s) => s.node && (s.node.id || s.node.className || s.node.textContent.trim().slice(0, 20)) + " " + JSON.stringify([s.previousRect, s.currentRect])).join(",")); }).observe({ type: "layout-shift", buffered: false }); return true; })()`)
 	for round := range 3 {
