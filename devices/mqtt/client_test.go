@@ -197,6 +197,7 @@ func TestStopFinishesWhatIsInFlight(t *testing.T) {
 		d.sendReport(t, "queued")
 		stopped := stopInBackground(t, c)
 		await.True(t, "not connected", func() bool { return !c.Connected() })
+		<-time.After(500 * time.Millisecond) // so that Stop, which first waits 50 ms for reports that paho has read, waits for the reply
 		close(g.open)
 		<-stopped
 		if got := d.nextReply(t).Re; got != "handled" {
