@@ -105,13 +105,10 @@ func openConnections(config pq.Config, maxConns int, connDialer *dialer) (*sqlx.
 	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
-	db.SetConnMaxLifetime(connLifetime)
+	db.SetConnMaxLifetime(20 * time.Minute)
 	db.SetConnMaxIdleTime(5 * time.Minute)
 	return db, nil
 }
-
-// connLifetime is the time after which a connection is closed, as soon as nobody uses it.
-const connLifetime = 20 * time.Minute
 
 // slowConns is the maximum number of batches that are created concurrently. They have connections of their own, so that slow requests do
 // not block reports.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"maps"
 	"sync"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 )
@@ -20,7 +18,7 @@ const newConnsPerCall = 2
 
 type warmedConns struct {
 	sync.Mutex
-	rehearsedAt map[any]time.Time // keyed by the driver's connection; entries older than connLifetime are deleted
+	rehearsed map[any]bool // keyed by the driver's connection; some of these connections were closed since
 }
 
 // Warm opens up to newConnsPerCall connections, until half of the allowed number are open. On each new connection, it runs the statements
@@ -36,13 +34,15 @@ func (s *Store) Warm(ctx context.Context) error {
 	}
 	s.warmed.Lock()
 	defer s.warmed.Unlock()
-	if s.warmed.rehearsedAt == nil {
+	if s.warmed.rehearsed == nil {
 		if err := s.prepareRehearsedStatements(ctx); err != nil {
 			return fmt.Errorf("preparing statements: %w", err)
 		}
-		s.warmed.rehearsedAt = make(map[any]time.Time)
+		s.warmed.rehearsed = make(map[any]bool)
 	}
-	maps.DeleteFunc(s.warmed.rehearsedAt, func(_ any, at time.Time) bool { return time.Since(at) > connLifetime })
+	if len(s.warmed.rehearsed) > 10*s.db.Stats().MaxOpenConnections { // most were closed since; the others are prepared once more
+		clear(s.warmed.rehearsed)
+	}
 	var held []*sqlx.Conn // all are held until the end, so that each call of Connx returns another connection
 	defer func() {
 		for _, conn := range held {
@@ -92,7 +92,7 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (isNew bool, err er
 		id = driverConn
 		return nil
 	})
-	if _, isDone := s.warmed.rehearsedAt[id]; err != nil || isDone {
+	if err != nil || s.warmed.rehearsed[id] {
 		return false, err
 	}
 	for range rehearsals {
@@ -100,7 +100,7 @@ func (s *Store) warmUp(ctx context.Context, conn *sqlx.Conn) (isNew bool, err er
 			return false, err
 		}
 	}
-	s.warmed.rehearsedAt[id] = time.Now()
+	s.warmed.rehearsed[id] = true
 	return true, nil
 }
 

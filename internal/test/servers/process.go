@@ -170,7 +170,7 @@ func FreeAddr(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
 		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(lastPort-firstPort))
-		reservation, err := net.ListenPacket("udp", addr) //nolint:noctx // it binds at once
+		reservation, err := net.ListenPacket("udp", addr)
 		if err != nil {
 			continue
 		}
