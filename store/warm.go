@@ -18,7 +18,7 @@ const newConnsPerCall = 2
 
 type warmedConns struct {
 	sync.Mutex
-	rehearsed map[any]bool // keyed by the driver's connection; some of these connections were closed since
+	rehearsed map[any]bool // by the driver's connection; includes closed connections
 }
 
 // Warm opens up to newConnsPerCall connections, until half of the allowed number are open. On each new connection, it runs the statements
@@ -40,7 +40,7 @@ func (s *Store) Warm(ctx context.Context) error {
 		}
 		s.warmed.rehearsed = make(map[any]bool)
 	}
-	if len(s.warmed.rehearsed) > 10*s.db.Stats().MaxOpenConnections { // most were closed since; the others are prepared once more
+	if len(s.warmed.rehearsed) > 10*s.db.Stats().MaxOpenConnections { // most of them are closed; Warm prepares the open connections again
 		clear(s.warmed.rehearsed)
 	}
 	var held []*sqlx.Conn // all are held until the end, so that each call of Connx returns another connection

@@ -34,8 +34,8 @@ func (r *run) checkReport(report *exchange) {
 	r.answer(report)
 }
 
-// isGivenUp reports whether the device closed the connection of this report before it sent the latest report. A device does so to send a
-// result at once. If the check was busy meanwhile, the two reports arrive in the wrong order.
+// isGivenUp reports whether report is older than the latest report. A device may close the connection of a report to send a result at once
+// over another connection. If the check is busy at that moment, it receives the result first.
 func (r *run) isGivenUp(report *exchange) bool {
 	return r.last != nil && report.conn < r.last.conn && report.at.Sub(r.last.at) < crossing
 }
